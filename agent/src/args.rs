@@ -1,0 +1,23 @@
+//! The command line.
+
+use clap::Parser;
+use std::path::PathBuf;
+use tidewatch_telemetry::logging::Format;
+
+/// Watches a runtime cluster and notifies the receiver.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub struct Args {
+    /// The configuration file (YAML).
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// How log lines look: json or text.
+    #[arg(long, value_name = "FORMAT", default_value_t)]
+    pub log_format: Format,
+    /// What is logged, as `info` or `info,kube=warn`.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// Check the configuration and exit: 0 when it is good, 64 when not.
+    #[arg(long)]
+    pub check: bool,
+}

@@ -1,0 +1,328 @@
+//! The configuration file: YAML, checked as a whole before anything is bound or dialled.
+
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+use tidewatch_tls::Files;
+
+/// Largest accepted file.
+const MAX_FILE: u64 = 1024 * 1024;
+/// Most watches of one agent; each is a connection to the API server.
+const MAX_WATCHES: usize = 64;
+/// Longest name of a watch, which becomes a metric label and part of every event.
+const MAX_WATCH_NAME: usize = 63;
+/// Longest runtime id: it is a certificate's common name.
+const MAX_RUNTIME_ID: usize = 64;
+
+/// The whole file. Unknown fields are refused: a misspelt one would silently not work.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// Which runtime this is. The receiver goes by the certificate; this is for logs and the status page.
+    pub runtime_id: String,
+    /// Where events go.
+    pub receiver: Receiver,
+    /// Where the admin endpoint listens, as `127.0.0.1:9090`. Port 0 takes a free one.
+    #[serde(deserialize_with = "address")]
+    pub admin_address: SocketAddr,
+    /// A kubeconfig file. Without it: the pod's service account, else `KUBECONFIG`.
+    #[serde(default)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Most objects remembered per watch (default 100,000, about 200 bytes each). Objects beyond are not
+    /// reported, and the watch's condition says so.
+    #[serde(default = "default_max_objects")]
+    pub max_objects_per_watch: usize,
+    /// What to watch; at least one.
+    pub watches: Vec<Watch>,
+}
+
+/// The receiver and the certificates to talk to it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Receiver {
+    /// `https://host:port`, nothing more.
+    pub url: String,
+    /// PEM: the CAs the receiver's certificate may be issued by.
+    pub ca_file: PathBuf,
+    /// PEM: the agent's certificate, its common name the runtime id.
+    pub cert_file: PathBuf,
+    /// PEM: the agent's key.
+    pub key_file: PathBuf,
+}
+
+/// One watch.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Watch {
+    /// Unique; the receiver knows the watch by it.
+    pub name: String,
+    /// The API group; empty is the core group.
+    #[serde(default)]
+    pub group: String,
+    /// The API version; `*` (the default) is the one the server prefers.
+    #[serde(default = "any_version")]
+    pub version: String,
+    /// The resource's plural name, as `deployments`.
+    pub resource: String,
+    /// Which part of an object counts.
+    pub field: Field,
+    /// Labels that an object must have, all of them. None: every object.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Only this namespace. None: all, and cluster-scoped objects.
+    #[serde(default)]
+    pub namespace: Option<String>,
+}
+
+/// The part of an object whose changes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Field {
+    /// What the user wants.
+    Spec,
+    /// What is.
+    Status,
+}
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration {path:?} cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is far larger than any configuration.
+    #[error("configuration {0:?} is larger than {MAX_FILE} bytes; is it the right file?")]
+    TooLarge(PathBuf),
+    /// It is not YAML of the expected shape.
+    #[error("configuration does not parse: {0}")]
+    Parse(String),
+    /// A value is not allowed.
+    #[error("configuration: {field} {problem}")]
+    Value {
+        /// The field, as `watches[2].resource`.
+        field: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+fn default_max_objects() -> usize {
+    100_000
+}
+
+/// With an error that names the field, which the parser of addresses does not know.
+fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let problem = || format!("adminAddress {text:?} must be an address and a port as \"127.0.0.1:9090\"");
+    text.parse().map_err(|_| serde::de::Error::custom(problem()))
+}
+
+fn any_version() -> String {
+    "*".to_owned()
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        let read = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed)?;
+        if read as u64 > MAX_FILE {
+            return Err(ConfigError::TooLarge(path.to_owned()));
+        }
+        Self::parse(&text)
+    }
+
+    /// Parses and checks a text.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self =
+            serde_saphyr::from_str(text).map_err(|e| ConfigError::Parse(one_line(&e.to_string())))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { runtime_id, receiver, admin_address: _, kubeconfig: _, max_objects_per_watch, watches } =
+            self;
+        if runtime_id.is_empty() || runtime_id.len() > MAX_RUNTIME_ID {
+            return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
+        }
+        receiver.endpoint()?;
+        if *max_objects_per_watch == 0 {
+            return Err(wrong("maxObjectsPerWatch", "must be at least 1"));
+        }
+        if watches.is_empty() || watches.len() > MAX_WATCHES {
+            return Err(wrong("watches", format!("must list 1 to {MAX_WATCHES} watches")));
+        }
+        let mut names = BTreeSet::new();
+        for (index, watch) in watches.iter().enumerate() {
+            watch.check(&format!("watches[{index}]"))?;
+            if !names.insert(&watch.name) {
+                let problem = format!("{:?} is used by another watch; names must be unique", watch.name);
+                return Err(wrong(format!("watches[{index}].name"), problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// Host and port to dial.
+    pub fn endpoint(&self) -> Result<(String, u16), ConfigError> {
+        let problem = || wrong("receiver.url", format!("{:?} must be https://host:port", self.url));
+        let uri: http::Uri = self.url.parse().map_err(|_| problem())?;
+        let authority = uri.authority().ok_or_else(problem)?;
+        let port = authority.port_u16().ok_or_else(problem)?;
+        let plain =
+            uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if !plain || authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(problem());
+        }
+        Ok((authority.host().trim_matches(['[', ']']).to_owned(), port))
+    }
+
+    /// The certificate files.
+    pub fn files(&self) -> Files {
+        Files { ca: self.ca_file.clone(), cert: self.cert_file.clone(), key: self.key_file.clone() }
+    }
+}
+
+impl Watch {
+    /// The label selector in the API server's syntax, if there is one.
+    pub fn selector(&self) -> Option<String> {
+        let terms: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        (!terms.is_empty()).then(|| terms.join(","))
+    }
+
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let Self { name, group, version, resource, field: _, labels, namespace } = self;
+        if !is_name(name, MAX_WATCH_NAME, "-.") {
+            let problem = format!("{name:?} must be 1 to {MAX_WATCH_NAME} of a-z, 0-9, - and .");
+            return Err(wrong(format!("{at}.name"), problem));
+        }
+        if resource.eq_ignore_ascii_case("secrets") && group.is_empty() {
+            return Err(wrong(format!("{at}.resource"), "secrets are never watched; remove this watch"));
+        }
+        if !is_name(resource, 253, "-") {
+            let problem =
+                format!("{resource:?} must be one resource's plural name in lower case, as \"deployments\"");
+            return Err(wrong(format!("{at}.resource"), problem));
+        }
+        if !group.is_empty() && !is_name(group, 253, "-.") {
+            return Err(wrong(format!("{at}.group"), format!("{group:?} is not an API group, as \"apps\"")));
+        }
+        if version != "*" && !is_name(version, 63, "-") {
+            let problem = format!("{version:?} must be a version as \"v1\", or \"*\" for the preferred one");
+            return Err(wrong(format!("{at}.version"), problem));
+        }
+        if namespace.as_ref().is_some_and(|n| !is_name(n, 63, "-")) {
+            return Err(wrong(format!("{at}.namespace"), "is not a namespace's name"));
+        }
+        for (key, value) in labels {
+            // Characters with a meaning in selectors would change what is watched.
+            let plain = |text: &str, also: &str| {
+                text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c) || also.contains(c))
+            };
+            if key.is_empty() || key.len() > 317 || !plain(key, "/") || value.len() > 63 || !plain(value, "")
+            {
+                return Err(wrong(format!("{at}.labels"), format!("{key:?}: {value:?} is not a label")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_name(text: &str, longest: usize, also: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || also.contains(c);
+    !text.is_empty() && text.len() <= longest && text.chars().all(allowed)
+}
+
+fn wrong(field: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Value { field: field.into(), problem: problem.into() }
+}
+
+/// Parse errors come with a picture of the place; the message is one line.
+fn one_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default().trim();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r"
+runtimeId: runtime-1
+receiver: {url: 'https://receiver.example:8443', caFile: ca.crt, certFile: tls.crt, keyFile: tls.key}
+adminAddress: 127.0.0.1:0
+watches:
+  - name: kyma
+    group: operator.kyma-project.io
+    resource: kymas
+    field: spec
+    labels: {operator.kyma-project.io/watched-by: kyma}
+  - {name: pods, version: v1, resource: pods, field: status, namespace: kyma-system}
+";
+
+    #[test]
+    fn a_good_file_is_read() {
+        let config = Config::parse(GOOD).unwrap();
+        assert_eq!(config.max_objects_per_watch, 100_000);
+        assert_eq!(config.receiver.endpoint().unwrap(), ("receiver.example".into(), 8443));
+        let [kyma, pods] = &config.watches[..] else { panic!("two watches") };
+        assert_eq!((kyma.version.as_str(), kyma.field), ("*", Field::Spec));
+        assert_eq!(kyma.selector().as_deref(), Some("operator.kyma-project.io/watched-by=kyma"));
+        assert_eq!((pods.group.as_str(), pods.selector(), pods.field), ("", None, Field::Status));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_one_line_that_names_the_field() {
+        let cases = [
+            ("runtimeId: runtime-1", "runtimeID: runtime-1", "runtimeID"),
+            ("runtimeId: runtime-1", "runtimeId: ''", "runtimeId"),
+            ("https://receiver.example:8443", "http://receiver.example:8443", "receiver.url"),
+            ("https://receiver.example:8443", "https://receiver.example", "receiver.url"),
+            ("https://receiver.example:8443", "https://receiver.example:8443/v3", "receiver.url"),
+            ("https://receiver.example:8443", "https://a@receiver.example:8443", "receiver.url"),
+            ("127.0.0.1:0", "localhost", "adminAddress"),
+            ("resource: pods", "resource: secrets", "secrets are never watched"),
+            ("resource: pods", "resource: Secrets", "secrets are never watched"),
+            ("resource: pods", "resource: pods/status", "watches[1].resource"),
+            ("resource: pods", "resource: '*'", "watches[1].resource"),
+            ("name: pods", "name: kyma", "names must be unique"),
+            ("name: pods", "name: 'po ds'", "watches[1].name"),
+            ("version: v1", "version: ../x", "watches[1].version"),
+            ("field: status", "field: data", "data"),
+            ("field: status", "feld: status", "feld"),
+            ("watched-by: kyma", "watched-by: 'kyma,x=y'", "watches[0].labels"),
+            ("namespace: kyma-system", "namespace: 'a/b'", "watches[1].namespace"),
+            ("adminAddress", "maxObjectsPerWatch: 0\nadminAddress", "maxObjectsPerWatch"),
+            ("watches:", "runtimeId: twice\nwatches:", "runtimeId"),
+        ];
+        for (good, bad, expected) in cases {
+            assert!(GOOD.contains(good), "{good}");
+            let error = Config::parse(&GOOD.replacen(good, bad, 1)).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains('\n'), "{bad}: {error}");
+        }
+        assert!(Config::parse("").is_err());
+        assert!(Config::load(Path::new("/nonexistent")).unwrap_err().to_string().contains("/nonexistent"));
+    }
+
+    #[test]
+    fn an_address_may_be_ipv6() {
+        let config = Config::parse(&GOOD.replace("receiver.example", "[::1]")).unwrap();
+        assert_eq!(config.receiver.endpoint().unwrap(), ("::1".into(), 8443));
+    }
+}

@@ -1,0 +1,18 @@
+//! The agent: watches a runtime and tells the receiver what changed, until the receiver has acknowledged it.
+//!
+//! ```text
+//! observe (one task per watch) ──bounded channel──► send (owns the dirty set and the one connection)
+//! ```
+//! Bodies of objects are never kept, only a fingerprint each; Secrets are never watched.
+
+pub mod app;
+pub mod args;
+pub mod config;
+mod jitter;
+pub mod metrics;
+pub mod observe;
+pub mod send;
+mod status;
+
+/// Exit code for a wrong configuration or command line (`EX_USAGE`).
+pub const EXIT_USAGE: u8 = 64;

@@ -1,0 +1,15 @@
+//! `tidewatch-agent`: watches a runtime cluster and notifies the receiver.
+
+use clap::Parser;
+use std::process::ExitCode;
+use tidewatch_agent::{EXIT_USAGE, app, args::Args};
+
+fn main() -> ExitCode {
+    match Args::try_parse() {
+        Ok(args) => app::run(&args),
+        Err(error) => {
+            let _ = error.print();
+            if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS }
+        }
+    }
+}

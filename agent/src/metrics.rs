@@ -1,0 +1,103 @@
+//! The agent's metrics: every name, unit and label in one place.
+
+use crate::observe::condition::Conditions;
+use tidewatch_telemetry::{
+    metrics::{LAG_SECONDS, MetricsError, Registry},
+    prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge},
+};
+
+/// The prefix of all names.
+pub const PREFIX: &str = "tidewatch_agent";
+
+/// Handles to the agent's metrics. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    changes: IntCounterVec,
+    overflows: IntCounterVec,
+    /// Keys that are not acknowledged.
+    pub dirty: IntGauge,
+    /// Keys that are not sent.
+    pub unsent: IntGauge,
+    /// 1 while there is a connection to the receiver.
+    pub connected: IntGauge,
+    /// Connections made.
+    pub connections: IntCounter,
+    /// Requests with events that were answered.
+    pub batches_sent: IntCounter,
+    /// Requests that were not answered as they should, by reason.
+    pub failures: IntCounterVec,
+    /// Events in answered requests.
+    pub events_sent: IntCounter,
+    /// Events let go by all routes.
+    pub acknowledged: IntCounter,
+    /// Of those, refused by a route.
+    pub refused: IntCounter,
+    /// From a change's observation to the answer to the request that carried it.
+    pub observed_to_sent: Histogram,
+    /// From a key's first unreconciled change to its acknowledgement.
+    pub observed_to_acknowledged: Histogram,
+    /// From a change's sending to its acknowledgement.
+    pub sent_to_acknowledged: Histogram,
+}
+
+impl Metrics {
+    /// Declares all metrics. The figures of `conditions` are read at each scrape.
+    pub fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
+        let table = conditions.clone();
+        registry.gauge_vec_fn("watch_objects", "Objects remembered, by watch.", &["watch"], move |set| {
+            #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
+            table.for_each(|name, condition| set(&[name], condition.objects as f64));
+        })?;
+        let table = conditions.clone();
+        let help = "1 for the state each watch is in.";
+        registry.gauge_vec_fn("watch_state", help, &["watch", "reason"], move |set| {
+            table.for_each(|name, condition| set(&[name, condition.reason.as_str()], 1.0));
+        })?;
+        let histogram = |name, help| registry.histogram(name, help, LAG_SECONDS);
+        Ok(Self {
+            changes: registry.counter_vec("changes_observed_total", "Changes seen, by watch.", &["watch"])?,
+            overflows: registry.counter_vec(
+                "objects_not_tracked_total",
+                "Events about objects beyond maxObjectsPerWatch, which are not reported, by watch.",
+                &["watch"],
+            )?,
+            dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
+            unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
+            connected: registry.int_gauge("connected", "1 while there is a connection to the receiver.")?,
+            connections: registry.counter("connections_total", "Connections made to the receiver.")?,
+            batches_sent: registry
+                .counter("batches_sent_total", "Requests with events that were answered.")?,
+            failures: registry.counter_vec(
+                "send_failures_total",
+                "Connections, batches, polls and heartbeats that failed, by what it was and why.",
+                &["what", "reason"],
+            )?,
+            events_sent: registry.counter("events_sent_total", "Events in answered requests.")?,
+            acknowledged: registry.counter("events_acknowledged_total", "Events let go by all routes.")?,
+            refused: registry
+                .counter("events_refused_total", "Events let go because a route refused them.")?,
+            observed_to_sent: histogram(
+                "observed_to_sent_seconds",
+                "From a change's observation to the answer to the request that carried it.",
+            )?,
+            observed_to_acknowledged: histogram(
+                "observed_to_acknowledged_seconds",
+                "From an object's first unreconciled change to its acknowledgement.",
+            )?,
+            sent_to_acknowledged: histogram(
+                "sent_to_acknowledged_seconds",
+                "From a change's sending to its acknowledgement.",
+            )?,
+        })
+    }
+
+    /// A change was seen.
+    pub fn observed(&self, watch: &str) {
+        self.changes.with_label_values(&[watch]).inc();
+    }
+
+    /// An event was about an object that is not remembered.
+    pub fn overflow(&self, watch: &str) {
+        self.overflows.with_label_values(&[watch]).inc();
+    }
+}

@@ -1,0 +1,270 @@
+//! What counts as a change of an object, as one number. Pure.
+//!
+//! A fingerprint always covers the uid, so that an object deleted and made again is another one.
+
+use crate::config::Field;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+use serde_json::Value;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Fields of a workload's status whose numbers are its readiness.
+const REPLICAS: [&str; 4] = ["replicas", "readyReplicas", "availableReplicas", "updatedReplicas"];
+
+/// The fingerprint from metadata alone, for `field: spec`: the API server counts changes of the spec in
+/// `metadata.generation`. `None` for kinds that have no generation; they need [`of_object`].
+pub fn of_metadata(metadata: &ObjectMeta) -> Option<u64> {
+    let generation = metadata.generation?;
+    let mut hash = Hash::new("generation", metadata);
+    hash.number(generation.cast_unsigned());
+    hash.flag(metadata.deletion_timestamp.is_some());
+    Some(hash.end())
+}
+
+/// The fingerprint of a whole object of the API group `group`.
+pub fn of_object(field: Field, group: &str, object: &DynamicObject) -> u64 {
+    match field {
+        Field::Spec => of_metadata(&object.metadata).unwrap_or_else(|| of_content(object)),
+        Field::Status => of_status(group, object),
+    }
+}
+
+/// Everything but what changes by itself: resourceVersion, managedFields, timestamps and status.
+fn of_content(object: &DynamicObject) -> u64 {
+    let metadata = &object.metadata;
+    let mut hash = Hash::new("content", metadata);
+    hash.flag(metadata.deletion_timestamp.is_some());
+    for map in [&metadata.labels, &metadata.annotations] {
+        let map = map.iter().flatten();
+        hash.number(map.clone().count() as u64);
+        for (key, value) in map {
+            hash.text(key);
+            hash.text(value);
+        }
+    }
+    let finalizers = metadata.finalizers.iter().flatten();
+    hash.number(finalizers.clone().count() as u64);
+    finalizers.for_each(|finalizer| hash.text(finalizer));
+    let owners = metadata.owner_references.iter().flatten();
+    hash.number(owners.clone().count() as u64);
+    owners.for_each(|owner| hash.text(&owner.uid));
+    hash.map(&object.data, &["status"]);
+    hash.end()
+}
+
+/// State, conditions without their times and messages, observedGeneration, and a workload's replicas. A heartbeat
+/// in a status is no change.
+fn of_status(group: &str, object: &DynamicObject) -> u64 {
+    let mut hash = Hash::new("status", &object.metadata);
+    let status = &object.data["status"];
+    hash.value(&status["state"]);
+    hash.value(&status["observedGeneration"]);
+    let mut conditions: Vec<[&str; 3]> = status["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|condition| ["type", "status", "reason"].map(|key| condition[key].as_str().unwrap_or_default()))
+        .collect();
+    conditions.sort_unstable();
+    hash.number(conditions.len() as u64);
+    conditions.iter().flatten().for_each(|text| hash.text(text));
+    if group == "apps" {
+        for key in REPLICAS {
+            hash.value(&status[key]);
+        }
+    }
+    hash.end()
+}
+
+/// Every part is written with its kind or length before it, so that different parts cannot look the same.
+struct Hash(Xxh3);
+
+impl Hash {
+    fn new(what: &str, metadata: &ObjectMeta) -> Self {
+        let mut hash = Self(Xxh3::new());
+        hash.text(what);
+        hash.text(metadata.uid.as_deref().unwrap_or_default());
+        hash
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.update(&number.to_le_bytes());
+    }
+
+    fn flag(&mut self, flag: bool) {
+        self.0.update(&[u8::from(flag)]);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.update(text.as_bytes());
+    }
+
+    /// Recursion is as deep as the value, which the JSON parser limits to 128.
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.0.update(b"z"),
+            Value::Bool(flag) => {
+                self.0.update(b"b");
+                self.flag(*flag);
+            }
+            Value::Number(number) => {
+                self.0.update(b"n");
+                self.text(&number.to_string());
+            }
+            Value::String(text) => {
+                self.0.update(b"s");
+                self.text(text);
+            }
+            Value::Array(items) => {
+                self.0.update(b"a");
+                self.number(items.len() as u64);
+                for item in items {
+                    self.value(item);
+                }
+            }
+            Value::Object(_) => {
+                self.0.update(b"o");
+                self.map(value, &[]);
+            }
+        }
+    }
+
+    /// The order of a map's keys is not part of the value.
+    fn map(&mut self, map: &Value, without: &[&str]) {
+        let entries = map.as_object().into_iter().flatten();
+        let mut entries: Vec<_> = entries.filter(|(key, _)| !without.contains(&key.as_str())).collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        self.number(entries.len() as u64);
+        for (key, value) in entries {
+            self.text(key);
+            self.value(value);
+        }
+    }
+
+    fn end(self) -> u64 {
+        self.0.digest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn deployment() -> Value {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "a", "namespace": "n", "uid": "u1", "generation": 3, "resourceVersion": "10"},
+            "spec": {"replicas": 1},
+            "status": {
+                "state": "Ready", "observedGeneration": 3, "replicas": 1, "readyReplicas": 1,
+                "conditions": [
+                    {"type": "Ready", "status": "True", "reason": "Fine", "message": "m", "lastHeartbeatTime": "t"},
+                    {"type": "Other", "status": "False", "reason": "No"}
+                ]
+            }
+        })
+    }
+
+    fn config_map() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u1", "resourceVersion": "10",
+                "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"a": "b"},
+                "managedFields": [{"manager": "kubectl", "time": "2026-01-01T00:00:00Z"}]
+            },
+            "data": {"key": "value", "other": "one"}
+        })
+    }
+
+    /// Whether setting `pointer` to `value` changes the fingerprint.
+    fn changes(field: Field, base: &Value, pointer: &str, value: Value) -> bool {
+        let mut changed = base.clone();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        let parent = changed.pointer_mut(parent).unwrap();
+        match parent {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+            parent => parent[key] = value,
+        }
+        let of = |value: &Value| of_object(field, "apps", &object(value.clone()));
+        of(base) != of(&changed)
+    }
+
+    #[test]
+    fn spec_of_a_kind_with_generation() {
+        let base = deployment();
+        let changes = |pointer, value| changes(Field::Spec, &base, pointer, value);
+        assert!(changes("/metadata/generation", json!(4)));
+        assert!(changes("/metadata/uid", json!("u2")));
+        assert!(changes("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")));
+        assert!(!changes("/metadata/resourceVersion", json!("11")));
+        assert!(!changes("/metadata/labels", json!({"a": "b"})));
+        assert!(!changes("/status/state", json!("Error")));
+        let whole = object(base.clone());
+        assert_eq!(of_metadata(&whole.metadata), Some(of_object(Field::Spec, "apps", &whole)));
+    }
+
+    #[test]
+    fn spec_of_a_kind_without_generation() {
+        let base = config_map();
+        let changes = |pointer, value| changes(Field::Spec, &base, pointer, value);
+        assert_eq!(of_metadata(&object(base.clone()).metadata), None);
+        assert!(changes("/data/key", json!("new")));
+        assert!(changes("/data/more", json!("x")));
+        assert!(changes("/data", json!({"key": "value"})));
+        assert!(changes("/metadata/uid", json!("u2")));
+        assert!(changes("/metadata/labels", json!({"a": "c"})));
+        assert!(changes("/metadata/annotations", json!({"a": "b"})));
+        assert!(changes("/metadata/finalizers", json!(["f"])));
+        assert!(changes("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")));
+        assert!(!changes("/metadata/resourceVersion", json!("11")));
+        assert!(!changes("/metadata/managedFields", json!([])));
+        assert!(!changes("/metadata/creationTimestamp", json!("2027-01-01T00:00:00Z")));
+        assert!(!changes("/status", json!({"phase": "x"})));
+    }
+
+    #[test]
+    fn status() {
+        let base = deployment();
+        let changes = |pointer, value| changes(Field::Status, &base, pointer, value);
+        assert!(changes("/status/state", json!("Error")));
+        assert!(changes("/status/observedGeneration", json!(4)));
+        assert!(changes("/status/readyReplicas", json!(0)));
+        assert!(changes("/status/conditions/0/status", json!("False")));
+        assert!(changes("/status/conditions/0/reason", json!("Broken")));
+        assert!(changes("/status/conditions", json!([])));
+        assert!(changes("/metadata/uid", json!("u2")));
+        assert!(!changes("/status/conditions/0/message", json!("other")));
+        assert!(!changes("/status/conditions/0/lastHeartbeatTime", json!("later")));
+        assert!(!changes("/spec/replicas", json!(9)));
+        assert!(!changes("/metadata/generation", json!(9)));
+        let mut swapped = base.clone();
+        swapped["status"]["conditions"].as_array_mut().unwrap().swap(0, 1);
+        let of = |value: &Value, group| of_object(Field::Status, group, &object(value.clone()));
+        assert_eq!(of(&base, "apps"), of(&swapped, "apps"), "the order of conditions means nothing");
+        let mut fewer = base.clone();
+        fewer["status"]["readyReplicas"] = json!(0);
+        assert_eq!(of(&base, "other"), of(&fewer, "other"), "replicas count for workloads only");
+    }
+
+    #[test]
+    fn odd_statuses_do_not_panic() {
+        for status in [
+            json!(null),
+            json!("text"),
+            json!([1]),
+            json!({"conditions": {"a": 1}}),
+            json!({"conditions": [7]}),
+        ] {
+            let mut odd = deployment();
+            odd["status"] = status;
+            of_object(Field::Status, "apps", &object(odd));
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! One watch: resolve the kind, list, watch, and report what changed.
+
+use super::{
+    condition::{Conditions, Reason},
+    fingerprint,
+    index::{Index, ObjectKey, Verdict},
+    resolve::{self, ResolveError, Resolved},
+};
+use crate::{
+    config::{self, Field},
+    jitter,
+    metrics::Metrics,
+};
+use futures::{Stream, StreamExt, stream::BoxStream};
+use jiff::Timestamp;
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ObjectMeta, PartialObjectMeta},
+    runtime::{WatchStreamExt, watcher},
+};
+use std::time::Duration;
+use tidewatch_delivery::{
+    backoff::Backoff,
+    outbox::{Key, Observation},
+};
+use tidewatch_telemetry::{chain, readiness};
+use tidewatch_wire::v3::Change;
+use tokio::sync::mpsc;
+
+/// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
+const RESOLVE_BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(15) };
+/// Seconds that one watch request lasts. Idle watches are cut silently by load balancers after about 240 s.
+const WATCH_SECONDS: u32 = 200;
+/// A list that makes no progress for this long is begun again.
+const LIST_STALL: Duration = Duration::from_mins(1);
+/// After an error the watcher tells nothing when its next request works, until an object changes. Without another
+/// error for longer than its longest backoff (30 s) and the connect timeout together, it does.
+const RECOVERED_AFTER: Duration = Duration::from_mins(1);
+
+/// What all watches of an agent share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Where changes go; bounded, so that a flood waits in the API server.
+    pub changes: mpsc::Sender<Observation>,
+    /// What to say about the watches.
+    pub conditions: Conditions,
+    /// The agent's metrics.
+    pub metrics: Metrics,
+    /// The wall clock.
+    pub clock: fn() -> Timestamp,
+}
+
+/// One configured watch at work.
+#[derive(Debug)]
+pub struct Watcher {
+    spec: config::Watch,
+    shared: Shared,
+    index: Index,
+    /// Dropped when it is known how the watch stands, well or not.
+    unready: Option<readiness::Guard>,
+    /// New objects that found the index full, since the last list.
+    overflow: u64,
+}
+
+/// What the API server said, reduced to what is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Heard {
+    ListBegins,
+    Applied(Seen),
+    Deleted(Seen),
+    ListEnds,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    key: ObjectKey,
+    uid: String,
+    resource_version: String,
+    /// `None`: metadata alone do not tell, the whole object is needed.
+    fingerprint: Option<u64>,
+}
+
+/// Why a stream of events was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// The kind has no generation: watch whole objects.
+    NeedsWhole,
+    /// The kind is not served any more.
+    KindGone,
+    /// The stream ended, or a list stalled: begin again.
+    Broken,
+    /// Nobody takes changes any more.
+    Closed,
+}
+
+impl Watcher {
+    /// A watch that remembers at most `max_objects` objects.
+    pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
+        shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
+        Self { spec, shared, index: Index::new(max_objects), unready: Some(unready), overflow: 0 }
+    }
+
+    /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
+    pub async fn run(mut self, client: Client) {
+        let mut whole = self.spec.field == Field::Status;
+        let mut attempt = 0;
+        loop {
+            match resolve::resolve(&client, &self.spec).await {
+                Ok(resolved) => {
+                    let gvk = &resolved.resource;
+                    self.shared
+                        .conditions
+                        .set_resolved(&self.spec.name, format!("{}/{}", gvk.api_version, gvk.kind));
+                    let events = stream(&client, &self.spec, &resolved, whole);
+                    match self.pump(events, &resolved, &mut attempt).await {
+                        Left::Closed => return,
+                        Left::NeedsWhole => {
+                            whole = true;
+                            continue;
+                        }
+                        Left::KindGone => self.condition(
+                            Reason::WaitingForKind,
+                            "the API server does not serve the kind any more; waiting for it",
+                        ),
+                        Left::Broken => {}
+                    }
+                }
+                Err(error) => self.unresolved(&error),
+            }
+            tokio::time::sleep(RESOLVE_BACKOFF.delay(attempt, jitter::random())).await;
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    async fn pump(
+        &mut self,
+        mut events: impl Stream<Item = watcher::Result<Heard>> + Unpin,
+        resolved: &Resolved,
+        attempt: &mut u32,
+    ) -> Left {
+        let (mut listing, mut failing) = (true, false);
+        loop {
+            let next = if listing || failing {
+                let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
+                tokio::time::timeout(wait, events.next()).await
+            } else {
+                Ok(events.next().await)
+            };
+            match next {
+                Err(_) if listing => {
+                    self.condition(Reason::Unreachable, "the list makes no progress; beginning again");
+                    return Left::Broken;
+                }
+                Err(_) => {
+                    failing = false;
+                    self.watching();
+                }
+                Ok(None) => return Left::Broken,
+                Ok(Some(Err(error))) => {
+                    if status_code(&error) == Some(404) {
+                        return Left::KindGone;
+                    }
+                    failing = true;
+                    self.failed(&error);
+                }
+                Ok(Some(Ok(heard))) => {
+                    if let Heard::ListBegins = heard {
+                        listing = true;
+                    } else if let Heard::ListEnds = heard {
+                        listing = false;
+                        *attempt = 0;
+                    }
+                    if failing && !listing {
+                        self.watching();
+                    }
+                    failing = false;
+                    if let Err(left) = self.hear(heard, resolved).await {
+                        return left;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn hear(&mut self, heard: Heard, resolved: &Resolved) -> Result<(), Left> {
+        match heard {
+            Heard::ListBegins => {
+                self.index.begin_list();
+                self.overflow = 0;
+                self.shared.conditions.set(&self.spec.name, Reason::Listing, "", (self.shared.clock)());
+            }
+            Heard::Applied(seen) => {
+                let fingerprint = seen.fingerprint.ok_or(Left::NeedsWhole)?;
+                match self.index.apply(seen.key.clone(), fingerprint) {
+                    Verdict::Changed => self.report(seen, Change::Changed, resolved).await?,
+                    Verdict::Unchanged => {}
+                    Verdict::Full => {
+                        self.overflow += 1;
+                        self.shared.metrics.overflow(&self.spec.name);
+                        if self.overflow == 1 {
+                            self.watching();
+                        }
+                    }
+                }
+            }
+            Heard::Deleted(seen) => {
+                if self.index.delete(&seen.key) {
+                    self.report(seen, Change::Gone, resolved).await?;
+                }
+            }
+            Heard::ListEnds => {
+                for key in self.index.end_list() {
+                    let gone =
+                        Seen { key, uid: String::new(), resource_version: String::new(), fingerprint: None };
+                    self.report(gone, Change::Gone, resolved).await?;
+                }
+                self.watching();
+            }
+        }
+        self.shared.conditions.set_objects(&self.spec.name, self.index.len());
+        Ok(())
+    }
+
+    async fn report(&self, seen: Seen, change: Change, resolved: &Resolved) -> Result<(), Left> {
+        let Seen { key: ObjectKey { namespace, name }, uid, resource_version, fingerprint: _ } = seen;
+        let gvk = &resolved.resource;
+        self.shared.metrics.observed(&self.spec.name);
+        let observation = Observation {
+            key: Key { watch: self.spec.name.clone(), namespace, name },
+            group: gvk.group.clone(),
+            version: gvk.version.clone(),
+            kind: gvk.kind.clone(),
+            uid,
+            resource_version,
+            change,
+            at: (self.shared.clock)(),
+        };
+        self.shared.changes.send(observation).await.map_err(|_| Left::Closed)
+    }
+
+    fn watching(&mut self) {
+        if self.overflow > 0 {
+            let message = format!(
+                "more than {} objects: some are not reported; narrow the labels or raise maxObjectsPerWatch",
+                self.index.len()
+            );
+            self.condition(Reason::TooManyObjects, &message);
+        } else {
+            self.condition(Reason::Watching, "");
+        }
+    }
+
+    fn failed(&mut self, error: &watcher::Error) {
+        let reason = match status_code(error) {
+            Some(401) => Reason::Unauthorized,
+            Some(403) => Reason::Forbidden,
+            // Too old a version: the watcher lists again by itself.
+            Some(410) => return,
+            _ => Reason::Unreachable,
+        };
+        // The watcher's own Display includes its sources.
+        self.condition(reason, &error.to_string());
+    }
+
+    fn unresolved(&mut self, error: &ResolveError) {
+        let reason = match error {
+            ResolveError::NotServed { .. } | ResolveError::NotWatchable(_) => Reason::WaitingForKind,
+            ResolveError::Api(kube::Error::Api(status)) if status.code == 401 => Reason::Unauthorized,
+            ResolveError::Api(kube::Error::Api(status)) if status.code == 403 => Reason::Forbidden,
+            ResolveError::Api(_) | ResolveError::Timeout => Reason::Unreachable,
+        };
+        self.condition(reason, &chain(error).to_string());
+    }
+
+    fn condition(&mut self, reason: Reason, message: &str) {
+        self.shared.conditions.set(&self.spec.name, reason, message, (self.shared.clock)());
+        self.unready = None;
+    }
+}
+
+fn status_code(error: &watcher::Error) -> Option<u16> {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        },
+        WatchError(status) => Some(status.code),
+        NoResourceVersion => None,
+    }
+}
+
+fn stream(
+    client: &Client,
+    spec: &config::Watch,
+    resolved: &Resolved,
+    whole: bool,
+) -> BoxStream<'static, watcher::Result<Heard>> {
+    let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
+    if let Some(selector) = spec.selector() {
+        config = config.labels(&selector);
+    }
+    let (resource, client) = (&resolved.resource, client.clone());
+    let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);
+    if whole {
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let (field, group) = (spec.field, resource.group.clone());
+        let seen = move |object: DynamicObject| {
+            let fingerprint = fingerprint::of_object(field, &group, &object);
+            seen(object.metadata, Some(fingerprint))
+        };
+        watcher(api, config)
+            .default_backoff()
+            .map(move |event| event.map(|event| heard(event, &seen)))
+            .boxed()
+    } else {
+        let api: Api<PartialObjectMeta<DynamicObject>> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let seen = |object: PartialObjectMeta<DynamicObject>| {
+            let fingerprint = fingerprint::of_metadata(&object.metadata);
+            seen(object.metadata, fingerprint)
+        };
+        watcher(api, config)
+            .default_backoff()
+            .map(move |event| event.map(|event| heard(event, &seen)))
+            .boxed()
+    }
+}
+
+fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> Heard {
+    match event {
+        watcher::Event::Init => Heard::ListBegins,
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Heard::Applied(seen(object)),
+        watcher::Event::Delete(object) => Heard::Deleted(seen(object)),
+        watcher::Event::InitDone => Heard::ListEnds,
+    }
+}
+
+fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
+    Seen {
+        key: ObjectKey {
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+        },
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        fingerprint,
+    }
+}
+
+#[cfg(test)]
+mod api_tests;
+#[cfg(test)]
+mod tests;

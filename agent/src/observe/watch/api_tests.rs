@@ -1,0 +1,150 @@
+//! A watch against a scripted API server: which requests it makes, and what follows from the answers.
+
+use super::{
+    tests::{Bench, bench},
+    *,
+};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::{convert::Infallible, sync::Arc};
+
+/// What the server serves now, and what it was asked.
+#[derive(Default)]
+struct Server {
+    installed: bool,
+    forbidden: bool,
+    items: Vec<Value>,
+    lists: Vec<String>,
+}
+
+type Shown = Arc<Mutex<Server>>;
+
+fn client(server: &Shown) -> Client {
+    let server = Arc::clone(server);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer(&mut server.lock(), &request);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    Client::new(service, "default")
+}
+
+fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Bytes, Infallible>> {
+    let uri = request.uri();
+    let query = uri.query().unwrap_or_default();
+    let served = |value: Value| (StatusCode::OK, value);
+    let failed = |code: u16, word: &str| {
+        let body =
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": word});
+        (StatusCode::from_u16(code).unwrap(), body)
+    };
+    let (status, body) = match uri.path() {
+        "/apis" => {
+            let version = |v: &str| json!({"groupVersion": format!("g.example/{v}"), "version": v});
+            let group = json!({
+                "name": "g.example", "versions": [version("v1"), version("v1beta1")],
+                "preferredVersion": version("v1"),
+            });
+            served(
+                json!({"kind": "APIGroupList", "groups": if server.installed { vec![group] } else { vec![] }}),
+            )
+        }
+        "/apis/g.example/v1" => served(json!({"groupVersion": "g.example/v1", "resources": [{
+            "name": "things", "singularName": "thing", "kind": "Thing", "namespaced": true,
+            "verbs": ["get", "list", "watch"],
+        }]})),
+        "/apis/g.example/v1/things" if server.forbidden => failed(403, "things is forbidden to the agent"),
+        "/apis/g.example/v1/things" if query.contains("watch=true") => {
+            // A watch that stays open and says nothing.
+            let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
+            return Response::new(body.boxed());
+        }
+        "/apis/g.example/v1/things" => {
+            let accept = request.headers()[header::ACCEPT].to_str().unwrap();
+            let what = if accept.contains("PartialObjectMetadata") { "metadata" } else { "whole" };
+            server.lists.push(format!("{what} {query}"));
+            served(json!({
+                "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": server.items,
+            }))
+        }
+        _ => failed(404, "the server could not find the requested resource"),
+    };
+    let mut response = Response::new(Full::new(body.to_string().into()).boxed());
+    *response.status_mut() = status;
+    response
+}
+
+fn item(generation: Option<u64>) -> Value {
+    json!({
+        "apiVersion": "g.example/v1", "kind": "Thing", "spec": {"a": 1},
+        "metadata": {"name": "one", "namespace": "n", "uid": "u", "resourceVersion": "5", "generation": generation},
+    })
+}
+
+async fn reason(conditions: &Conditions, expected: Reason) {
+    while conditions.get("w").unwrap().reason != expected {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_picked_up_when_it_appears() {
+    let server = Shown::default();
+    let Bench { mut watcher, mut taken, conditions, .. } = bench(10);
+    watcher.spec.labels.insert("team".into(), "a".into());
+    let run = tokio::spawn(watcher.run(client(&server)));
+    reason(&conditions, Reason::WaitingForKind).await;
+    assert!(conditions.get("w").unwrap().message.contains("waiting for the kind"));
+    {
+        let mut server = server.lock();
+        server.installed = true;
+        server.items = vec![item(Some(1))];
+    }
+    let seen = taken.recv().await.unwrap();
+    assert_eq!((seen.version.as_str(), seen.kind.as_str(), seen.key.name.as_str()), ("v1", "Thing", "one"));
+    reason(&conditions, Reason::Watching).await;
+    assert_eq!(conditions.get("w").unwrap().resolved, "g.example/v1/Thing");
+    let lists = server.lock().lists.clone();
+    assert_eq!(lists.len(), 1);
+    assert!(lists[0].starts_with("metadata ") && lists[0].contains("labelSelector=team%3Da"), "{lists:?}");
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_without_generation_is_watched_as_a_whole() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        server.installed = true;
+        server.items = vec![item(None)];
+    }
+    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    assert_eq!(taken.recv().await.unwrap().key.name, "one");
+    reason(&conditions, Reason::Watching).await;
+    let lists: Vec<String> =
+        server.lock().lists.iter().map(|l| l.split(' ').next().unwrap().into()).collect();
+    assert_eq!(lists, ["metadata", "whole"]);
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_kind_is_tried_again() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.forbidden) = (true, true);
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    reason(&conditions, Reason::Forbidden).await;
+    assert!(conditions.get("w").unwrap().message.contains("things is forbidden to the agent"));
+    server.lock().forbidden = false;
+    assert_eq!(taken.recv().await.unwrap().key.name, "one");
+    reason(&conditions, Reason::Watching).await;
+    run.abort();
+}

@@ -1,0 +1,78 @@
+//! Why something was not sent.
+
+use std::{io, time::Duration};
+use tidewatch_tls::HandshakeFailure;
+
+/// Why a connection or a request failed. All of them are tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The receiver's host cannot be reached.
+    #[error("the receiver cannot be reached; check receiver.url, its DNS name and the network")]
+    Connect(#[source] io::Error),
+    /// The receiver and the agent do not trust each other.
+    #[error("the TLS handshake with the receiver failed ({failure}); check the certificates")]
+    Handshake {
+        /// The kind of failure.
+        failure: HandshakeFailure,
+        /// The failure.
+        #[source]
+        source: io::Error,
+    },
+    /// The HTTP/2 connection broke.
+    #[error("the connection to the receiver broke")]
+    Broken(#[source] hyper::Error),
+    /// The connection ended.
+    #[error("the connection to the receiver was closed")]
+    Closed,
+    /// There was no answer in time.
+    #[error("the receiver did not answer in time")]
+    Timeout,
+    /// The receiver answered with an error.
+    #[error("the receiver answered {status}: {message}")]
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// The receiver's words, shortened.
+        message: String,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// The answer is not what the contract says.
+    #[error("the receiver's answer cannot be understood; do the versions of agent and receiver fit?")]
+    Malformed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The answer is for another run of the agent.
+    #[error("the receiver answered for another epoch")]
+    OtherEpoch,
+    /// The request could not be written as JSON or HTTP; a defect.
+    #[error("the request could not be made")]
+    Request(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl SendError {
+    /// A stable word for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Handshake { failure, .. } => failure.label(),
+            Self::Broken(_) => "broken",
+            Self::Closed => "closed",
+            Self::Timeout => "timeout",
+            Self::Status { status: 429, .. } => "status_429",
+            Self::Status { status: 500.., .. } => "status_5xx",
+            Self::Status { .. } => "status_4xx",
+            Self::Malformed(_) => "malformed",
+            Self::OtherEpoch => "other_epoch",
+            Self::Request(_) => "request",
+        }
+    }
+
+    /// Whether the connection is of no more use.
+    pub fn ends_connection(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Handshake { .. } | Self::Broken(_) | Self::Closed | Self::Timeout => {
+                true
+            }
+            Self::Status { .. } | Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
+        }
+    }
+}

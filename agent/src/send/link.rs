@@ -1,0 +1,91 @@
+//! The state of the one connection, and what happens on it next.
+
+use super::{SendError, connect::Connection};
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use std::future::pending;
+use tidewatch_delivery::outbox::InFlight;
+use tidewatch_wire::{Seq, v3};
+use tokio::time::Instant;
+
+pub(super) type Exchange = BoxFuture<'static, Result<v3::Response, SendError>>;
+
+/// A request with events, or a heartbeat without.
+pub(super) struct Batch {
+    pub(super) sent: Sent,
+    pub(super) exchange: Exchange,
+}
+
+/// The open acknowledgement poll.
+pub(super) struct Poll {
+    pub(super) since: Instant,
+    /// A batch was answered since: the poll does not name that batch's numbers.
+    pub(super) stale: bool,
+    pub(super) exchange: Exchange,
+}
+
+pub(super) struct Up {
+    pub(super) connection: Connection,
+    pub(super) batch: Option<Batch>,
+    pub(super) poll: Option<Poll>,
+}
+
+pub(super) enum Link {
+    /// Not connected; to be tried again then.
+    Down {
+        until: Instant,
+    },
+    Connecting(BoxFuture<'static, Result<Connection, SendError>>),
+    Up(Box<Up>),
+}
+
+/// What happened on the link.
+pub(super) enum Event {
+    Connected(Result<Connection, SendError>),
+    /// The batch's slot is empty now.
+    Batch(Sent, Result<v3::Response, SendError>),
+    /// The poll's slot is empty now; `since` is when it was opened.
+    Poll(Instant, Result<v3::Response, SendError>),
+    Closed,
+}
+
+/// What a [`Batch`] carries.
+#[derive(Default)]
+pub(super) struct Sent {
+    pub(super) in_flight: InFlight,
+    /// When its changes were observed.
+    pub(super) observed: Vec<Timestamp>,
+    /// Its lowest and highest number.
+    pub(super) seqs: Option<(Seq, Seq)>,
+}
+
+impl Link {
+    /// The next event; never resolves while down. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Event {
+        let up = match self {
+            Self::Down { .. } => return pending().await,
+            Self::Connecting(connecting) => return Event::Connected(connecting.await),
+            Self::Up(up) => up,
+        };
+        let Up { connection, batch, poll } = &mut **up;
+        tokio::select! {
+            biased;
+            answer = answer(batch.as_mut().map(|batch| &mut batch.exchange)) => {
+                let sent = batch.take().map(|batch| batch.sent).unwrap_or_default();
+                Event::Batch(sent, answer)
+            }
+            answer = answer(poll.as_mut().map(|poll| &mut poll.exchange)) => {
+                let since = poll.take().map_or_else(Instant::now, |poll| poll.since);
+                Event::Poll(since, answer)
+            }
+            () = connection.closed() => Event::Closed,
+        }
+    }
+}
+
+async fn answer(exchange: Option<&mut Exchange>) -> Result<v3::Response, SendError> {
+    match exchange {
+        Some(exchange) => exchange.await,
+        None => pending().await,
+    }
+}

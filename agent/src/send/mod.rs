@@ -1,0 +1,17 @@
+//! The way out: one task owns the dirty set and the one connection to the receiver.
+//!
+//! Batches and the acknowledgement poll are separate streams of the same HTTP/2 connection. At most one of each is
+//! open. A poll is opened only when no batch is in flight (the receiver would not know that batch's numbers yet and
+//! ask for them again) and is opened anew after each batch, since it names the numbers it waits for.
+
+pub mod connect;
+mod error;
+mod link;
+mod sender;
+
+pub use connect::{Connector, Target};
+pub use error::SendError;
+pub use sender::{Progress, Sender, Settings};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! The task that owns the dirty set.
+
+use super::{
+    Connector, SendError,
+    connect::MAX_RETRY_AFTER,
+    link::{Batch, Event, Link, Poll, Sent, Up},
+};
+use crate::{jitter, metrics::Metrics};
+use futures::FutureExt;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
+use tidewatch_delivery::{
+    Tick,
+    backoff::Backoff,
+    outbox::{Applied, InFlight, Observation, Observed, Outbox},
+};
+use tidewatch_drain::Watch;
+use tidewatch_telemetry::{chain, readiness};
+use tidewatch_wire::{SessionId, limits, v3};
+use tokio::{sync::mpsc, time::Instant};
+
+/// Changes taken from the channel at once.
+const TAKE: usize = 256;
+
+/// Between two polls when the first was answered without news.
+const FRUITLESS_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long things take and wait, and how much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// For the answer to a batch or a heartbeat.
+    pub answer: Duration,
+    /// For the answer to a poll; longer than the receiver keeps one open.
+    pub poll: Duration,
+    /// Between a poll's start and its replacement by one that names more numbers.
+    pub poll_pause: Duration,
+    /// Between two signs of life while there is nothing to send or to wait for.
+    pub heartbeat: Duration,
+    /// After failures.
+    pub backoff: Backoff,
+    /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
+    /// while the receiver is away would otherwise grow the set without end.
+    pub max_dirty: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            poll: Duration::from_secs(limits::POLL_SECONDS + 15),
+            poll_pause: Duration::from_millis(20),
+            heartbeat: Duration::from_mins(1),
+            backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
+            max_dirty: 1_000_000,
+        }
+    }
+}
+
+/// How sending goes, for the status page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// The receiver's session, once it has answered.
+    pub session: Option<SessionId>,
+    /// Keys that are not acknowledged.
+    pub dirty: usize,
+    /// Number of the latest change.
+    pub last_observed: u64,
+    /// Highest number that was let go.
+    pub last_acknowledged: u64,
+    /// What went wrong last, empty since the last success.
+    pub last_error: String,
+}
+
+/// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
+pub struct Sender {
+    outbox: Outbox,
+    changes: mpsc::Receiver<Observation>,
+    connector: Connector,
+    settings: Settings,
+    metrics: Metrics,
+    progress: Arc<Mutex<Progress>>,
+    clock: fn() -> Timestamp,
+    /// Dropped at the receiver's first answer.
+    unready: Option<readiness::Guard>,
+    start: Instant,
+    link: Link,
+    /// Failures since the last good answer.
+    failures: u32,
+    /// Rounds in which the receiver asked for numbers again without letting any go.
+    resends: u32,
+    batch_after: Instant,
+    poll_after: Instant,
+    heartbeat_at: Instant,
+}
+
+impl Sender {
+    /// A sender that has sent nothing.
+    pub fn new(
+        outbox: Outbox,
+        changes: mpsc::Receiver<Observation>,
+        connector: Connector,
+        settings: Settings,
+        metrics: Metrics,
+        clock: fn() -> Timestamp,
+        unready: readiness::Guard,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            outbox,
+            changes,
+            connector,
+            settings,
+            metrics,
+            progress: Arc::default(),
+            clock,
+            unready: Some(unready),
+            start: now,
+            link: Link::Down { until: now },
+            failures: 0,
+            resends: 0,
+            batch_after: now,
+            poll_after: now,
+            heartbeat_at: now,
+        }
+    }
+
+    /// Where to read how it goes.
+    pub fn progress(&self) -> Arc<Mutex<Progress>> {
+        Arc::clone(&self.progress)
+    }
+
+    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then is found again
+    /// by the next start's first list.
+    pub async fn run(mut self, shutdown: Watch) {
+        let mut taken = Vec::with_capacity(TAKE);
+        loop {
+            self.begin_what_is_due();
+            self.show();
+            let wake = self.wake();
+            tokio::select! {
+                () = shutdown.signaled() => return,
+                count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
+                    if count == 0 {
+                        return;
+                    }
+                    taken.drain(..).for_each(|observation| self.observe(observation));
+                }
+                event = self.link.next() => self.happened(event),
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        }
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        let now = self.tick();
+        let (watch, name) = (observation.key.watch.clone(), observation.key.name.clone());
+        let (Observed::New(seq) | Observed::Coalesced(seq)) = self.outbox.observe(observation, now);
+        tracing::debug!(%seq, watch, name, "observed");
+        self.progress.lock().last_observed = seq.0;
+    }
+
+    fn begin_what_is_due(&mut self) {
+        let now = Instant::now();
+        match &mut self.link {
+            Link::Down { until } if *until <= now => {
+                self.link = Link::Connecting(self.connector.clone().connect().boxed());
+            }
+            Link::Up(up) if up.batch.is_none() => {
+                let mut due = None;
+                if self.batch_after <= now {
+                    due = self.outbox.next_batch(now.duration_since(self.start));
+                    if self.outbox.is_empty() && self.heartbeat_at <= now {
+                        due = Some((self.outbox.heartbeat(), InFlight::default()));
+                    }
+                }
+                if let Some((request, in_flight)) = due {
+                    let observed = request.events.iter().map(|event| event.observed_at).collect();
+                    let seqs = request.events.first().zip(request.events.last()).map(|(a, b)| (a.seq, b.seq));
+                    let exchange = up.connection.post(&request, self.settings.answer).boxed();
+                    up.batch = Some(Batch { sent: Sent { in_flight, observed, seqs }, exchange });
+                } else if self.poll_after <= now && up.poll.as_ref().is_none_or(|poll| poll.stale) {
+                    // Replacing a stale poll resets its stream.
+                    up.poll = self.outbox.poll().map(|request| Poll {
+                        since: now,
+                        stale: false,
+                        exchange: up.connection.post(&request, self.settings.poll).boxed(),
+                    });
+                    if up.poll.is_some() {
+                        self.poll_after = now + self.settings.poll_pause;
+                    }
+                }
+            }
+            Link::Down { .. } | Link::Connecting(_) | Link::Up(_) => {}
+        }
+    }
+
+    /// When there may be something to begin, if nothing happens before.
+    fn wake(&self) -> Instant {
+        let now = Instant::now();
+        let idle = now + self.settings.heartbeat;
+        match &self.link {
+            Link::Down { until } => *until,
+            Link::Up(up) if up.batch.is_none() => {
+                let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
+                let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
+                let poll = if polls { self.poll_after } else { idle };
+                let heartbeat =
+                    if self.outbox.is_empty() { self.heartbeat_at.max(self.batch_after) } else { idle };
+                // Never at once again: what is due was begun just now, or waits for something else.
+                batch.min(poll).min(heartbeat).max(now + Duration::from_millis(1))
+            }
+            Link::Connecting(_) | Link::Up(_) => idle,
+        }
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Connected(Ok(connection)) => {
+                tracing::info!("connected to the receiver");
+                self.metrics.connections.inc();
+                self.link = Link::Up(Box::new(Up { connection, batch: None, poll: None }));
+                let now = Instant::now();
+                (self.batch_after, self.poll_after, self.heartbeat_at) = (now, now, now);
+            }
+            Event::Connected(Err(error)) => self.failed("connect", &error, None),
+            Event::Closed => self.failed("connection", &SendError::Closed, None),
+            Event::Batch(sent, answer) => {
+                let what = if sent.in_flight.is_empty() { "heartbeat" } else { "batch" };
+                match answer.and_then(|response| self.take(&response)) {
+                    Ok(_) => self.sent(&sent),
+                    Err(error) => self.failed(what, &error, Some(&sent.in_flight)),
+                }
+            }
+            Event::Poll(since, answer) => match answer.and_then(|response| self.take(&response)) {
+                Ok(true) => {}
+                // A receiver that answers at once that there is nothing is not asked again at once.
+                Ok(false) => self.poll_after = self.poll_after.max(since + FRUITLESS_PAUSE),
+                Err(error) => self.failed("poll", &error, None),
+            },
+        }
+    }
+
+    fn sent(&mut self, sent: &Sent) {
+        if let Link::Up(up) = &mut self.link
+            && let Some(poll) = &mut up.poll
+        {
+            poll.stale = true;
+        }
+        if sent.in_flight.is_empty() {
+            return;
+        }
+        let (first, last) = sent.seqs.map_or((0, 0), |(first, last)| (first.0, last.0));
+        tracing::info!(events = sent.in_flight.len(), first, last, "sent");
+        self.metrics.batches_sent.inc();
+        self.metrics.events_sent.inc_by(sent.in_flight.len() as u64);
+        let now = (self.clock)();
+        for observed in &sent.observed {
+            let lag = now.duration_since(*observed).as_secs_f64().max(0.0);
+            self.metrics.observed_to_sent.observe(lag);
+        }
+    }
+
+    /// Takes a good answer in. Returns whether it brought anything new.
+    fn take(&mut self, response: &v3::Response) -> Result<bool, SendError> {
+        let applied = self.outbox.answered(response, self.tick());
+        if applied.ignored {
+            return Err(SendError::OtherEpoch);
+        }
+        let Applied { released, to_resend, new_session, ignored: _, retry_after } = applied;
+        self.failures = 0;
+        self.unready = None;
+        let now = Instant::now();
+        self.heartbeat_at = now + self.settings.heartbeat;
+        if new_session {
+            tracing::info!(session = %response.session, to_resend, "another receiver session: sending all again");
+        }
+        self.resends = if to_resend > 0 && released.is_empty() { self.resends.saturating_add(1) } else { 0 };
+        // The first time at once: a restarted receiver is the usual case.
+        if self.resends > 1 {
+            self.batch_after = now + self.settings.backoff.delay(self.resends - 2, jitter::random());
+        }
+        if let Some(wait) = retry_after {
+            self.batch_after = self.batch_after.max(now + wait.min(MAX_RETRY_AFTER));
+        }
+        let mut progress = self.progress.lock();
+        progress.last_error.clear();
+        for release in &released {
+            tracing::debug!(seq = %release.seq, watch = release.key.watch, name = release.key.name,
+                refused = release.refused, "acknowledged");
+            progress.last_acknowledged = progress.last_acknowledged.max(release.seq.0);
+            self.metrics.acknowledged.inc();
+            if release.refused {
+                self.metrics.refused.inc();
+            }
+            self.metrics.observed_to_acknowledged.observe(release.since_observed.as_secs_f64());
+            self.metrics.sent_to_acknowledged.observe(release.since_sent.as_secs_f64());
+        }
+        if !released.is_empty() {
+            tracing::info!(events = released.len(), up_to = progress.last_acknowledged, "acknowledged");
+        }
+        Ok(to_resend > 0 || !released.is_empty())
+    }
+
+    /// Something went wrong: what was in flight is dirty again, and the next try waits.
+    fn failed(&mut self, what: &'static str, error: &SendError, in_flight: Option<&InFlight>) {
+        if let Some(in_flight) = in_flight {
+            self.outbox.failed(in_flight);
+        }
+        self.metrics.failures.with_label_values(&[what, error.label()]).inc();
+        let mut wait = self.settings.backoff.delay(self.failures, jitter::random());
+        if let SendError::Status { retry_after: Some(wish), .. } = error {
+            wait = wait.max(*wish);
+        }
+        self.failures = self.failures.saturating_add(1);
+        let text = chain(error).to_string();
+        tracing::warn!(what, error = text, ?wait, failures = self.failures, "sending failed");
+        self.progress.lock().last_error = text;
+        let until = Instant::now() + wait;
+        if error.ends_connection() {
+            if let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down { until })
+                && let Some(batch) = up.batch
+            {
+                self.outbox.failed(&batch.sent.in_flight);
+            }
+        } else {
+            (self.batch_after, self.poll_after) = (self.batch_after.max(until), self.poll_after.max(until));
+        }
+    }
+
+    fn show(&self) {
+        let connected = matches!(self.link, Link::Up(_));
+        self.metrics.connected.set(i64::from(connected));
+        let count = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+        self.metrics.dirty.set(count(self.outbox.len()));
+        self.metrics.unsent.set(count(self.outbox.unsent()));
+        let mut progress = self.progress.lock();
+        progress.connected = connected;
+        progress.session = self.outbox.session();
+        progress.dirty = self.outbox.len();
+    }
+
+    fn tick(&self) -> Tick {
+        self.start.elapsed()
+    }
+}

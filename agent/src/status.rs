@@ -1,0 +1,19 @@
+//! The status page.
+
+use crate::{observe::condition::Conditions, send::Progress};
+use serde_json::{Value, json};
+use tidewatch_wire::Epoch;
+
+/// The body of `/status`.
+pub(crate) fn page(runtime_id: &str, epoch: Epoch, conditions: &Conditions, progress: &Progress) -> Value {
+    let Progress { connected, session, dirty, last_observed, last_acknowledged, last_error } = progress;
+    json!({
+        "runtimeId": runtime_id,
+        "epoch": epoch,
+        "receiver": {"connected": connected, "session": session, "lastError": last_error},
+        "dirtyKeys": dirty,
+        "lastObservedSeq": last_observed,
+        "lastAcknowledgedSeq": last_acknowledged,
+        "watches": conditions.to_json(),
+    })
+}

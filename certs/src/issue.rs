@@ -1,0 +1,170 @@
+//! Issuing: requests, the fields of a certificate, and what comes out.
+
+use std::net::IpAddr;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, SanType, SerialNumber, string::Ia5String,
+};
+
+use crate::{Ca, Error, PrivateKeyPem};
+
+/// How far a certificate starts before it is issued, for peers whose clock is behind.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
+/// X.520's upper bounds.
+const COMMON_NAME_LIMIT: usize = 64;
+const ORGANIZATION_LIMIT: usize = 64;
+const DNS_NAME_LIMIT: usize = 253;
+
+/// What a server's certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRequest {
+    /// Subject common name, 1 to 64 characters. Clients check the names below, not this.
+    pub common_name: String,
+    /// DNS names clients dial.
+    pub dns_names: Vec<String>,
+    /// Addresses clients dial.
+    pub ip_addrs: Vec<IpAddr>,
+    /// For how long from `now`; cut to the CA's own end.
+    pub validity: SignedDuration,
+}
+
+/// What an agent's certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRequest {
+    /// The runtime's id; becomes the subject common name, 1 to 64 characters.
+    pub runtime_id: String,
+    /// Subject alternative names: the runtime's domain and what else pins it.
+    pub dns_names: Vec<String>,
+    /// Subject organizations; an API server reads them as groups. Usually empty.
+    pub organizations: Vec<String>,
+    /// For how long from `now`; cut to the CA's own end.
+    pub validity: SignedDuration,
+}
+
+/// A certificate and its fresh private key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// The certificate as PEM, without the CA's.
+    pub cert_pem: String,
+    /// Its private key as PEM (PKCS#8).
+    pub key_pem: PrivateKeyPem,
+    /// When it ends.
+    pub not_after: Timestamp,
+}
+
+impl Ca {
+    /// Issues a server certificate (serverAuth) with a fresh key.
+    pub fn issue_server(&self, request: &ServerRequest, now: Timestamp) -> Result<Issued, Error> {
+        let ServerRequest { common_name, dns_names, ip_addrs, validity } = request;
+        let mut names = dns_sans(dns_names)?;
+        names.extend(ip_addrs.iter().copied().map(SanType::IpAddress));
+        self.issue(common_name, &[], names, ExtendedKeyUsagePurpose::ServerAuth, *validity, now)
+    }
+
+    /// Issues a client certificate (clientAuth) with a fresh key, CN = the runtime's id.
+    pub fn issue_client(&self, request: &ClientRequest, now: Timestamp) -> Result<Issued, Error> {
+        let ClientRequest { runtime_id, dns_names, organizations, validity } = request;
+        let names = dns_sans(dns_names)?;
+        let usage = ExtendedKeyUsagePurpose::ClientAuth;
+        self.issue(runtime_id, organizations, names, usage, *validity, now)
+    }
+
+    fn issue(
+        &self,
+        common_name: &str,
+        organizations: &[String],
+        names: Vec<SanType>,
+        usage: ExtendedKeyUsagePurpose,
+        validity: SignedDuration,
+        now: Timestamp,
+    ) -> Result<Issued, Error> {
+        if self.not_after() <= now {
+            return Err(Error::CaExpired(self.not_after()));
+        }
+        let (mut params, not_after) =
+            base_params(common_name, organizations, validity, now, self.not_after())?;
+        params.subject_alt_names = names;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        let key = new_key()?;
+        let cert =
+            params.signed_by(&key, &self.issuer).map_err(|e| Error::Crypto("sign the certificate", e))?;
+        Ok(Issued { cert_pem: cert.pem(), key_pem: PrivateKeyPem::new(key.serialize_pem()), not_after })
+    }
+}
+
+pub(crate) fn new_key() -> Result<KeyPair, Error> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|e| Error::Crypto("make a private key", e))
+}
+
+/// The fields every certificate has: subject, serial and validity. Returns the end too,
+/// in whole seconds as the certificate says it.
+pub(crate) fn base_params(
+    common_name: &str,
+    organizations: &[String],
+    validity: SignedDuration,
+    now: Timestamp,
+    latest: Timestamp,
+) -> Result<(CertificateParams, Timestamp), Error> {
+    let length = common_name.chars().count();
+    if length == 0 || length > COMMON_NAME_LIMIT {
+        return Err(Error::CommonName(length));
+    }
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, common_name);
+    for organization in organizations {
+        check("an organization", organization, ORGANIZATION_LIMIT)?;
+        subject.push(DnType::OrganizationName, organization.as_str());
+    }
+
+    if !validity.is_positive() {
+        return Err(Error::Validity(validity));
+    }
+    let end = now.checked_add(validity).map_err(|_| Error::Validity(validity))?.min(latest);
+    let start = now.checked_sub(CLOCK_SKEW).map_err(|_| Error::Validity(validity))?;
+
+    let mut params = CertificateParams::default();
+    params.distinguished_name = subject;
+    params.serial_number = Some(SerialNumber::from_slice(&random_serial()));
+    params.not_before = to_date_time(start).ok_or(Error::Validity(validity))?;
+    params.not_after = to_date_time(end).ok_or(Error::Validity(validity))?;
+    let end = Timestamp::from_second(end.as_second()).map_err(|_| Error::Validity(validity))?;
+    Ok((params, end))
+}
+
+/// 16 bytes, 122 of their bits random; never zero, and positive as a DER integer.
+fn random_serial() -> [u8; 16] {
+    let mut serial = uuid::Uuid::new_v4().into_bytes();
+    serial[0] &= 0x7f;
+    serial
+}
+
+fn to_date_time(time: Timestamp) -> Option<time::OffsetDateTime> {
+    time::OffsetDateTime::from_unix_timestamp(time.as_second()).ok()
+}
+
+fn dns_sans(names: &[String]) -> Result<Vec<SanType>, Error> {
+    names
+        .iter()
+        .map(|name| {
+            check("a DNS name", name, DNS_NAME_LIMIT)?;
+            Ia5String::try_from(name.as_str())
+                .map(SanType::DnsName)
+                .map_err(|_| unusable("a DNS name", name, DNS_NAME_LIMIT))
+        })
+        .collect()
+}
+
+fn check(what: &'static str, value: &str, limit: usize) -> Result<(), Error> {
+    let usable =
+        !value.is_empty() && value.len() <= limit && value.bytes().all(|b| (0x20..0x7f).contains(&b));
+    if usable { Ok(()) } else { Err(unusable(what, value, limit)) }
+}
+
+fn unusable(what: &'static str, value: &str, limit: usize) -> Error {
+    Error::Name { what, value: value.chars().take(64).collect(), limit }
+}

@@ -1,0 +1,10 @@
+//! `tidewatch`: the command line for operators and module teams.
+
+pub mod args;
+mod certs;
+mod files;
+mod generate;
+mod module;
+mod output;
+
+pub use args::{Args, run};

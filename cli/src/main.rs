@@ -1,0 +1,25 @@
+//! The command line's process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tidewatch_cli::{Args, run};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| runtime.block_on(run(args)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "errors of a command belong on standard error")]
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("tidewatch: {error:#}");
+    ExitCode::FAILURE
+}

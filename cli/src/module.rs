@@ -1,0 +1,60 @@
+//! `tidewatch module`: for teams that ship modules.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Subcommand;
+use serde_json::json;
+use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+
+use crate::{files, output::Format};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Pack a module version as an OCI artifact with an OCM component descriptor, and push it.
+    Push {
+        /// OCM component name, for example example.com/module/lighthouse
+        #[arg(long, value_name = "NAME")]
+        component: String,
+        /// The version, which is also the tag.
+        #[arg(long = "version", value_name = "VERSION")]
+        module_version: String,
+        /// The module's Kubernetes objects (YAML).
+        #[arg(long, value_name = "FILE")]
+        manifest: PathBuf,
+        /// Its default custom resource (YAML).
+        #[arg(long, value_name = "FILE")]
+        default_cr: Option<PathBuf>,
+        /// An image that the module runs (repeatable).
+        #[arg(long, value_name = "IMAGE")]
+        image: Vec<String>,
+        /// The registry.
+        #[arg(long, value_name = "HOST[:PORT][/PATH]")]
+        to: String,
+        /// Talk to the registry without TLS (loopback needs no such permission).
+        #[arg(long)]
+        insecure: bool,
+    },
+}
+
+pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> {
+    let Command::Push { component, module_version, manifest, default_cr, image, to, insecure } = command;
+    let package = ModulePackage {
+        component_name: component,
+        version: module_version,
+        raw_manifest: files::read(&manifest)?,
+        default_cr: default_cr.as_deref().map(files::read).transpose()?,
+        images: image,
+    };
+    let host = to.split('/').next().unwrap_or_default().to_owned();
+    let insecure = if insecure { vec![host] } else { Vec::new() };
+    let registry = Registry::new(RegistryConfig { insecure, ..RegistryConfig::default() })?;
+    let pushed = push(&registry, &to, &package).await.with_context(|| format!("cannot push to {to}"))?;
+    output.print(&json!({
+        "component": package.component_name,
+        "version": package.version,
+        "digest": pushed.digest.as_str(),
+        "rawManifest": pushed.raw_manifest_digest.as_str(),
+    }));
+    Ok(())
+}

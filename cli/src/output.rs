@@ -1,0 +1,56 @@
+//! Results on standard output: text for people, JSON for programs.
+
+use clap::ValueEnum;
+use serde_json::Value;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// One `key: value` a line.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+impl Format {
+    /// A flat result as text.
+    pub(crate) fn render(self, result: &Value) -> String {
+        match self {
+            Self::Json => format!("{result:#}"),
+            Self::Text => {
+                let lines = result.as_object().into_iter().flatten().map(|(key, value)| match value {
+                    Value::String(text) => format!("{key}: {text}"),
+                    Value::Array(items) => {
+                        let items: Vec<String> = items
+                            .iter()
+                            .map(|i| i.as_str().map_or_else(|| i.to_string(), str::to_owned))
+                            .collect();
+                        format!("{key}: {}", items.join(", "))
+                    }
+                    other => format!("{key}: {other}"),
+                });
+                lines.collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
+    /// Prints a result.
+    #[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
+    pub(crate) fn print(self, result: &Value) {
+        println!("{}", self.render(result));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_formats() {
+        let result = json!({"files": ["a", "b"], "count": 2, "name": "x"});
+        assert_eq!(Format::Text.render(&result), "files: a, b\ncount: 2\nname: x");
+        assert!(Format::Json.render(&result).starts_with("{\n"));
+    }
+}

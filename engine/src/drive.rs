@@ -1,0 +1,309 @@
+//! Executes plans: reads what a planner needs, writes what it decided. Idempotent; makes no decisions of
+//! its own beyond the order of calls.
+
+mod access;
+mod apply;
+mod kcp_writes;
+mod kyma;
+mod kyma_deletion;
+mod manifest;
+mod manifest_deletion;
+mod prepare;
+mod sources;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::RwLock;
+use tidewatch_api::State;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    history::{History, Observer, Record},
+    kcp::{Feeds, KcpState},
+    key::{Cause, Guard, Outcome, Report, WorkKey},
+    oci::{OciError, Registry, RegistryConfig},
+    queue::{
+        Ended,
+        worker::{Lease, WorkQueue},
+    },
+    runtime::{AddressPolicy, ClientCache, Connector},
+};
+
+/// Settings of the engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The namespace in KCP that holds Kymas, Manifests and kubeconfig Secrets.
+    pub namespace: String,
+    /// Where module components are read from: `host[:port][/path]`.
+    pub modules: String,
+    /// The registry client's settings.
+    pub registry: RegistryConfig,
+    /// Servers that no kubeconfig may name.
+    pub addresses: AddressPolicy,
+    /// Reconciles at the same time.
+    pub workers: usize,
+    /// Reconciles of one runtime at the same time.
+    pub per_runtime: usize,
+    /// Deadline of one reconcile.
+    pub deadline: Duration,
+    /// Deadline of one call to a runtime.
+    pub call_deadline: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            namespace: tidewatch_api::names::KCP_NAMESPACE.to_owned(),
+            modules: String::new(),
+            registry: RegistryConfig::default(),
+            addresses: AddressPolicy::default(),
+            workers: 16,
+            per_runtime: 2,
+            deadline: Duration::from_mins(2),
+            call_deadline: Duration::from_secs(20),
+        }
+    }
+}
+
+/// The engine: one queue, its workers, and what they share. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+pub(crate) struct Shared {
+    kcp: Client,
+    config: EngineConfig,
+    state: Arc<RwLock<KcpState>>,
+    queue: WorkQueue<WorkKey, Cause, Guard>,
+    runtimes: ClientCache,
+    connector: Connector,
+    registry: Registry,
+    sources: sources::Sources,
+    prepared: prepare::Prepared,
+    history: History,
+    observer: Arc<dyn Observer>,
+    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// How one reconcile ended.
+#[derive(Debug)]
+pub(crate) enum Finish {
+    /// Nothing more to do.
+    Done,
+    /// Nothing more to do until an event; what is missing stands in the status.
+    Waiting(String),
+    /// Looks again soon: what it waits for has no event of its own.
+    Recheck(String),
+    /// The failure stands in the status. Only a change can mend it, and that is an event.
+    Settled(Report),
+    /// The failure stands in the status. Trying again can mend it.
+    Failed(Report),
+}
+
+/// Why a reconcile could not even write down how it ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Lost {
+    /// KCP did not answer, or refused.
+    #[error("{what} in KCP failed")]
+    Kcp {
+        what: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// It took too long.
+    #[error("the reconcile took longer than {} s", .0.as_secs())]
+    Deadline(Duration),
+}
+
+/// The delay before a retry: 1 s doubling to 5 min.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+/// The delay before a look at something without an event: 200 ms doubling to 30 s.
+const RECHECK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// What messages promise about the next try; the longest delay of a retry.
+pub(crate) const NEXT_TRY: &str = "next try within 5 min";
+
+fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Duration {
+    let full = base.saturating_mul(1 << attempt.min(16)).min(max);
+    // Up to a fifth less, by a number that differs from key to key: no two stay in step.
+    full.mul_f64(1.0 - f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 5000.0)
+}
+
+impl Engine {
+    /// An engine on a KCP. Nothing runs before [`Engine::run`].
+    pub fn new(
+        kcp: Client,
+        config: EngineConfig,
+        observer: Arc<dyn Observer>,
+        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    ) -> Result<Self, OciError> {
+        let registry = Registry::new(config.registry.clone())?;
+        Ok(Self(Arc::new(Shared {
+            kcp,
+            state: Arc::default(),
+            queue: WorkQueue::new(config.per_runtime),
+            runtimes: ClientCache::default(),
+            connector: Connector::new(Arc::new(config.addresses.clone())),
+            registry,
+            sources: sources::Sources::default(),
+            prepared: prepare::Prepared::default(),
+            history: History::default(),
+            observer,
+            clock,
+            config,
+        })))
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &WorkQueue<WorkKey, Cause, Guard> {
+        &self.0.queue
+    }
+
+    /// What is known of KCP.
+    pub fn state(&self) -> &RwLock<KcpState> {
+        &self.0.state
+    }
+
+    /// The last reconciles.
+    pub fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    /// Watches KCP and works until `stop`; then finishes the reconciles in hand and returns. `ready` is
+    /// called once, when everything in KCP has been seen and work begins.
+    pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
+        let mut feeds = Feeds::start(&self.0.kcp, &self.0.config.namespace, &self.0.state, &self.0.queue);
+        tokio::select! {
+            () = feeds.ready() => {}
+            () = stop.cancelled() => return,
+        }
+        ready();
+        let workers = TaskTracker::new();
+        for _ in 0..self.0.config.workers.max(1) {
+            let (engine, stop) = (self.clone(), stop.clone());
+            workers.spawn(async move {
+                loop {
+                    let lease = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return,
+                        lease = engine.0.queue.next() => lease,
+                    };
+                    // In a task of its own, so that a panic costs one reconcile and not the worker.
+                    let work = tokio::spawn(Arc::clone(&engine.0).work(lease));
+                    if let Err(error) = work.await {
+                        tracing::error!(%error, "a reconcile panicked; its key is tried again");
+                    }
+                }
+            });
+        }
+        workers.close();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = feeds.failed() => tracing::error!("a watch on KCP ended by itself; the engine stops"),
+        }
+        workers.wait().await;
+    }
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
+        let key = lease.key().clone();
+        let result =
+            match tokio::time::timeout(self.config.deadline, self.reconcile(&key, &lease.causes)).await {
+                Ok(result) => result,
+                Err(_) => Err(Lost::Deadline(self.config.deadline)),
+            };
+        let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
+        let (retry, recheck) =
+            (backoff(RETRY, lease.attempt, spread), backoff(RECHECK, lease.attempt, spread));
+        let (outcome, message, next) = match &result {
+            Ok(Finish::Done) => (Outcome::Done, String::new(), None),
+            Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
+            Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some(recheck)),
+            Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
+            Ok(Finish::Failed(report)) => (Outcome::Failed, report.message.clone(), Some(retry)),
+            Err(lost) => (Outcome::Lost, chain(lost), Some(retry)),
+        };
+        match outcome {
+            Outcome::Failed => tracing::warn!(%key, message, "reconcile failed"),
+            Outcome::Lost => tracing::error!(%key, message, "reconcile failed and could not say so in KCP"),
+            Outcome::Done | Outcome::Waiting => tracing::debug!(%key, ?outcome, message, "reconciled"),
+        }
+        let guards = lease.take_guards();
+        let ended_at = self.queue.now();
+        let (queued, work) =
+            (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
+        self.observer.reconciled(&key, lease.class.label(), outcome, queued, work);
+        self.history.add(
+            &key,
+            Record {
+                key: key.to_string(),
+                causes: lease.causes.clone(),
+                cause_count: lease.cause_count,
+                class: lease.class.label(),
+                outcome,
+                message,
+                finished_at: self.now(),
+                queued_seconds: queued.as_secs_f64(),
+                work_seconds: work.as_secs_f64(),
+                next_try_seconds: next.map(|d| d.as_secs_f64()),
+            },
+        );
+        // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
+        let kept = if result.is_ok() {
+            for guard in guards {
+                guard.finished();
+            }
+            Vec::new()
+        } else {
+            guards
+        };
+        lease.end(match next {
+            None => Ended::Done,
+            Some(delay) => Ended::Retry(delay, kept),
+        });
+    }
+
+    async fn reconcile(&self, key: &WorkKey, causes: &[Cause]) -> Result<Finish, Lost> {
+        match key {
+            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
+            WorkKey::Manifest { kyma, name } => self.reconcile_manifest(kyma, name).await,
+        }
+    }
+}
+
+pub(crate) fn error_report(message: String) -> Report {
+    Report { state: State::Error, message }
+}
+
+/// An error with its sources, for one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_slow_down_and_do_not_stay_in_step() {
+        assert_eq!(backoff(RETRY, 0, 0), Duration::from_secs(1));
+        assert_eq!(backoff(RETRY, 40, 0), Duration::from_mins(5));
+        assert_ne!(backoff(RETRY, 5, 1), backoff(RETRY, 5, 999));
+        assert!(backoff(RETRY, 5, 999) > backoff(RETRY, 5, 0).mul_f64(0.79));
+    }
+}

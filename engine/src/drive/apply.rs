@@ -1,0 +1,230 @@
+//! Single objects in a runtime: server-side apply, read, create, delete.
+
+use kube::{
+    Api,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    core::GroupVersionKind,
+};
+use serde_json::Value;
+
+use super::chain;
+use crate::{
+    plan::{
+        manifest::Scope,
+        object::{Gvk, ObjectRef},
+    },
+    runtime::{self, ErrorClass, MapError, Missing, RuntimeClient, RuntimeError},
+};
+
+/// Why an object in a runtime could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ObjectError {
+    /// The runtime does not know the kind (yet).
+    #[error(transparent)]
+    Kind(MapError),
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] RuntimeError),
+    /// The object is not one.
+    #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
+    Malformed(String),
+}
+
+impl From<MapError> for ObjectError {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::Discovery(error) => Self::Call(error),
+            missing @ MapError::KindMissing { .. } => Self::Kind(missing),
+        }
+    }
+}
+
+impl ObjectError {
+    /// Whether the kind, not the object, is missing.
+    pub(super) const fn is_kind_missing(&self) -> bool {
+        matches!(self, Self::Kind(_))
+    }
+
+    /// Whether trying again can help without anybody changing the object.
+    pub(super) const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Kind(_) => true,
+            Self::Call(error) => error.is_retryable(),
+            Self::Malformed(_) => false,
+        }
+    }
+
+    /// Whether the client should be built anew.
+    pub(super) const fn discredits_client(&self) -> bool {
+        matches!(self, Self::Call(error) if error.discredits_client())
+    }
+
+    /// What failed, with the API server's own words or the underlying cause.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Call(error) => match error.message() {
+                Some(words) => format!("{error} ({words})"),
+                None => chain(error),
+            },
+            other => other.to_string(),
+        }
+    }
+}
+
+fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
+    GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }
+}
+
+async fn api(runtime: &RuntimeClient, gvk: &Gvk, namespace: &str) -> Result<Api<DynamicObject>, ObjectError> {
+    let mapped = runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?;
+    Ok(if namespace.is_empty() {
+        Api::all_with(runtime.kube(), &mapped.resource)
+    } else {
+        mapped.api(runtime, namespace)
+    })
+}
+
+/// Where a kind lives; `None` if the runtime does not know it.
+pub(super) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
+    match runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await.map_err(ObjectError::from) {
+        Ok(mapped) => Ok(Some(match mapped.scope {
+            runtime::Scope::Namespaced => Scope::Namespaced,
+            runtime::Scope::Cluster => Scope::Cluster,
+        })),
+        Err(ObjectError::Kind(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn identity(object: &Value) -> Result<ObjectRef, ObjectError> {
+    ObjectRef::of(object).ok_or_else(|| ObjectError::Malformed("an object".into()))
+}
+
+/// A 404 means a missing object or a missing kind; asks which.
+async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
+    if error.class != ErrorClass::NotFound {
+        return error.into();
+    }
+    match runtime.mapper().missing(runtime, &kube_gvk(gvk)).await {
+        Ok(Missing::Kind) => {
+            MapError::KindMissing { kind: gvk.kind.clone(), api_version: gvk.api_version() }.into()
+        }
+        Ok(Missing::Object) => error.into(),
+        Err(error) => error.into(),
+    }
+}
+
+/// Applies an object and returns what the API server made of it.
+pub(super) async fn apply(
+    runtime: &RuntimeClient,
+    object: &Value,
+    manager: &str,
+) -> Result<Value, ObjectError> {
+    let id = identity(object)?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let params = PatchParams::apply(manager).force();
+    let what = format!("applying {id}");
+    match runtime.call(&what, api.patch(&id.name, &params, &Patch::Apply(object))).await {
+        Ok(applied) => to_value(&id, applied),
+        Err(error) => Err(explain(runtime, &id.gvk, error).await),
+    }
+}
+
+/// Applies a status.
+pub(super) async fn apply_status(
+    runtime: &RuntimeClient,
+    object: &Value,
+    manager: &str,
+) -> Result<(), ObjectError> {
+    let id = identity(object)?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let params = PatchParams::apply(manager).force();
+    let patch = Patch::Apply(object);
+    runtime
+        .call(&format!("applying the status of {id}"), api.patch_status(&id.name, &params, &patch))
+        .await?;
+    Ok(())
+}
+
+/// Creates an object if it does not exist; tells whether it did.
+pub(super) async fn create(
+    runtime: &RuntimeClient,
+    object: &Value,
+    manager: &str,
+) -> Result<bool, ObjectError> {
+    let id = identity(object)?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let body: DynamicObject =
+        serde_json::from_value(object.clone()).map_err(|_| ObjectError::Malformed(id.to_string()))?;
+    let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
+    match runtime.call(&format!("creating {id}"), api.create(&params, &body)).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.class == ErrorClass::Conflict => Ok(false),
+        Err(error) => Err(explain(runtime, &id.gvk, error).await),
+    }
+}
+
+/// Reads an object. `None` if the object does not exist; an error if its kind does not.
+pub(super) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    match runtime.call(&format!("reading {id}"), api.get(&id.name)).await {
+        Ok(object) => to_value(id, object).map(Some),
+        Err(error) => match explain(runtime, &id.gvk, error).await {
+            ObjectError::Call(error) if error.class == ErrorClass::NotFound => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// What a deletion found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deleted {
+    /// The object (or its kind) is not there.
+    Gone,
+    /// It is on its way.
+    Going,
+}
+
+/// Deletes an object in the background.
+pub(super) async fn delete(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+    let api = match api(runtime, &id.gvk, &id.namespace).await {
+        Ok(api) => api,
+        Err(ObjectError::Kind(_)) => return Ok(Deleted::Gone),
+        Err(error) => return Err(error),
+    };
+    let params =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {
+        // A Status means that it is gone; the object itself, that something still holds it.
+        Ok(either) => Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going }),
+        Err(error) if error.class == ErrorClass::NotFound => Ok(Deleted::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether any object of the kind that a CRD defines exists in the cluster.
+pub(super) async fn has_instances(runtime: &RuntimeClient, crd: &Value) -> Result<bool, ObjectError> {
+    let spec = &crd["spec"];
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let served = spec["versions"].as_array().into_iter().flatten().find(|v| v["served"] == true);
+    let Some(version) = served.map(|v| text(&v["name"])) else { return Ok(false) };
+    let gvk = Gvk { group: text(&spec["group"]), version, kind: text(&spec["names"]["kind"]) };
+    let api = match api(runtime, &gvk, "").await {
+        Ok(api) => api,
+        Err(ObjectError::Kind(_)) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let list =
+        runtime.call(&format!("looking for a {}", gvk.kind), api.list(&ListParams::default().limit(1))).await;
+    match list {
+        Ok(list) => Ok(!list.items.is_empty()),
+        Err(error) => match explain(runtime, &gvk, error).await {
+            ObjectError::Kind(_) => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+fn to_value(id: &ObjectRef, object: DynamicObject) -> Result<Value, ObjectError> {
+    serde_json::to_value(object).map_err(|_| ObjectError::Malformed(id.to_string()))
+}

@@ -1,0 +1,137 @@
+//! Writes to KCP: server-side applies with the field managers of the contract, and only of what differs.
+
+use std::fmt::Debug;
+
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
+
+use super::{Lost, Shared};
+
+/// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
+/// not mention are others' and do not count; `null` and absent are the same.
+pub(super) fn differs(present: &Value, wanted: &Value) -> bool {
+    match (present, wanted) {
+        (_, Value::Null) => false,
+        (Value::Object(present), Value::Object(wanted)) => {
+            wanted.iter().any(|(key, value)| differs(present.get(key).unwrap_or(&Value::Null), value))
+        }
+        (Value::Null, Value::Object(wanted)) => wanted.values().any(|value| differs(&Value::Null, value)),
+        (present, wanted) => present != wanted,
+    }
+}
+
+impl Shared {
+    pub(super) fn kymas(&self) -> Api<Kyma> {
+        Api::namespaced(self.kcp.clone(), &self.config.namespace)
+    }
+
+    pub(super) fn manifests(&self) -> Api<Manifest> {
+        Api::namespaced(self.kcp.clone(), &self.config.namespace)
+    }
+
+    /// Applies a body; `Ok(None)` if the object went away meanwhile.
+    pub(super) async fn apply_kcp<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        manager: &str,
+        status: bool,
+        body: &Value,
+    ) -> Result<Option<K>, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let params = PatchParams::apply(manager).force();
+        let patch = Patch::Apply(body);
+        let result = if status {
+            api.patch_status(name, &params, &patch).await
+        } else {
+            api.patch(name, &params, &patch).await
+        };
+        match result {
+            Ok(object) => {
+                self.state.write().wrote(&K::kind(&()), name, object.resource_version());
+                Ok(Some(object))
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
+            Err(error) => Err(lost(format!("applying {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Writes a Kyma's status if it differs.
+    pub(super) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
+        if kyma.status.as_ref() == Some(status) {
+            return Ok(());
+        }
+        let name = kyma.name_any();
+        let body = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": status});
+        self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
+    }
+
+    /// Writes a Manifest's status if it differs.
+    pub(super) async fn write_manifest_status(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+    ) -> Result<(), Lost> {
+        if manifest.status.as_ref() == Some(status) {
+            return Ok(());
+        }
+        let name = manifest.name_any();
+        let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
+        self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await.map(drop)
+    }
+
+    /// Deletes an object in KCP; one that is gone already is fine.
+    pub(super) async fn delete_kcp<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        match api.delete(name, &DeleteParams::background()).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
+            Err(error) => Err(lost(format!("deleting {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Takes finalizers off an object, whoever put them there. Fails on a concurrent change, and is tried
+    /// again then.
+    pub(super) async fn drop_finalizers<K>(&self, api: &Api<K>, object: &K, ours: &[&str]) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let left: Vec<&String> = object.finalizers().iter().filter(|f| !ours.contains(&f.as_str())).collect();
+        if left.len() == object.finalizers().len() {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let body = json!({"metadata": {"finalizers": left, "resourceVersion": object.resource_version()}});
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
+            Err(error) => Err(lost(format!("removing the finalizers of {} {name}", K::kind(&())), error)),
+        }
+    }
+}
+
+pub(super) fn lost(what: String, source: kube::Error) -> Lost {
+    Lost::Kcp { what, source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wanted_is_compared() {
+        let present = json!({"a": 1, "b": {"c": [1, 2], "d": "other's"}});
+        assert!(!differs(&present, &json!({"a": 1, "b": {"c": [1, 2]}, "e": null, "f": {"g": null}})));
+        assert!(differs(&present, &json!({"b": {"c": [1]}})));
+        assert!(differs(&present, &json!({"e": {"f": 1}})));
+    }
+}

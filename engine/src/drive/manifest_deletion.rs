@@ -1,0 +1,70 @@
+//! A Manifest that is being deleted: the default CR first, then its objects in a safe order, then the
+//! finalizers.
+
+use tidewatch_api::{CustomResourcePolicy, Manifest, ManifestStatus, names::finalizers};
+
+use super::{
+    Finish, Lost, Shared,
+    apply::{self, Deleted},
+    manifest::remove,
+};
+use crate::{
+    kcp::state::default_cr,
+    plan::{
+        manifest::{self as plan, Progress},
+        object::ObjectRef,
+    },
+    runtime::RuntimeClient,
+};
+
+impl Shared {
+    pub(super) async fn delete_manifest(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &RuntimeClient,
+    ) -> Result<Finish, Lost> {
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let status = |left: &[ObjectRef], what: &str| -> ManifestStatus {
+            plan::manifest_status(manifest, &Progress::Deleting(what.to_owned()), left, None, self.now())
+        };
+        // The CR before its operator, which may have to clean up for it.
+        let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+        if let Some(cr) = default_cr(manifest).filter(|_| create) {
+            match apply::delete(runtime, &cr).await {
+                Ok(Deleted::Gone) => {}
+                Ok(Deleted::Going) => {
+                    let what = format!("waiting for the module's {cr} to be gone");
+                    self.write_manifest_status(manifest, &status(&inventory, &what)).await?;
+                    return Ok(Finish::Recheck(what));
+                }
+                Err(error) => {
+                    let write =
+                        |p: Progress| plan::manifest_status(manifest, &p, &inventory, None, self.now());
+                    return self.stopped_with(kyma, manifest, error.into(), write).await;
+                }
+            }
+        }
+        // Everything of ours is to go; `prune` knows what never does.
+        match remove(runtime, plan::prune(&inventory, &[])).await {
+            Ok(left) => match left.first() {
+                None => self.let_manifest_go(manifest).await,
+                Some(first) => {
+                    let what = format!("waiting for {first} to be gone ({} left)", left.len());
+                    self.write_manifest_status(manifest, &status(&left, &what)).await?;
+                    Ok(Finish::Recheck(what))
+                }
+            },
+            Err(error) => {
+                let write = |p: Progress| plan::manifest_status(manifest, &p, &inventory, None, self.now());
+                self.stopped_with(kyma, manifest, error.into(), write).await
+            }
+        }
+    }
+
+    pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Finish, Lost> {
+        let ours = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
+        self.drop_finalizers(&self.manifests(), manifest, &ours).await?;
+        Ok(Finish::Done)
+    }
+}

@@ -1,0 +1,78 @@
+//! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
+
+use std::collections::HashMap;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    crds,
+    names::{self, field_managers, labels},
+};
+
+use super::{
+    Shared,
+    apply::{self, ObjectError},
+};
+use crate::runtime::RuntimeClient;
+
+/// CRDs that a runtime gets, by name.
+pub(super) const RUNTIME_CRDS: [&str; 3] = [
+    "kymas.operator.kyma-project.io",
+    "moduletemplates.operator.kyma-project.io",
+    "modulereleasemetas.operator.kyma-project.io",
+];
+
+/// Content hash of what was applied to each runtime by this process. The same content is not applied
+/// twice; a runtime that answers "no such kind" is forgotten and prepared again.
+#[derive(Debug, Default)]
+pub(super) struct Prepared(Mutex<HashMap<String, u64>>);
+
+impl Prepared {
+    pub(super) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+}
+
+fn wanted() -> Vec<Value> {
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": names::RUNTIME_NAMESPACE, "labels": {
+            labels::ISTIO_INJECTION: labels::ENABLED, labels::WARDEN_VALIDATE: labels::ENABLED}}
+    });
+    let mut all = vec![namespace];
+    for crd in crds::all() {
+        if crd.metadata.name.as_deref().is_some_and(|name| RUNTIME_CRDS.contains(&name)) {
+            all.push(with_kind(&crd));
+        }
+    }
+    all
+}
+
+/// k8s-openapi's types write apiVersion and kind; ours come from kube's derive and do too, but an apply
+/// without them would be refused, so they are set for certain. The status of a CRD is the server's.
+fn with_kind(crd: &CustomResourceDefinition) -> Value {
+    let mut body = serde_json::to_value(crd).unwrap_or_default();
+    body["apiVersion"] = "apiextensions.k8s.io/v1".into();
+    body["kind"] = "CustomResourceDefinition".into();
+    if let Some(body) = body.as_object_mut() {
+        body.remove("status");
+    }
+    body
+}
+
+impl Shared {
+    /// Applies what is missing. Costs nothing if this process has done it before.
+    pub(super) async fn prepare(&self, kyma: &str, runtime: &RuntimeClient) -> Result<(), ObjectError> {
+        let wanted = wanted();
+        let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
+        if self.prepared.0.lock().get(kyma) == Some(&hash) {
+            return Ok(());
+        }
+        for body in &wanted {
+            apply::apply(runtime, body, field_managers::LIFECYCLE_MANAGER).await?;
+        }
+        self.prepared.0.lock().insert(kyma.to_owned(), hash);
+        Ok(())
+    }
+}

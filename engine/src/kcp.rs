@@ -1,0 +1,8 @@
+//! What the engine knows of KCP: watched objects, the indexes over them, and which change asks for which
+//! reconcile.
+
+mod feed;
+pub mod state;
+
+pub use feed::Feeds;
+pub use state::{KcpState, RuntimeLookup, SecretRef};

@@ -1,0 +1,134 @@
+//! What is reconciled, why, and what waits for it.
+
+use std::fmt;
+
+use serde::Serialize;
+use tidewatch_api::State;
+
+use crate::queue;
+
+/// What a reconcile is about. Everything lives in the one namespace the engine is configured for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WorkKey {
+    /// A Kyma: its list of modules, and both its statuses.
+    Kyma {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
+    /// A Manifest: the objects of one module in one runtime.
+    Manifest {
+        /// Name of the Kyma it belongs to.
+        kyma: String,
+        /// Its own name.
+        name: String,
+    },
+}
+
+impl WorkKey {
+    /// The Kyma this is about, which stands for the runtime.
+    #[must_use]
+    pub fn kyma(&self) -> &str {
+        match self {
+            Self::Kyma { kyma } | Self::Manifest { kyma, .. } => kyma,
+        }
+    }
+
+    /// `Kyma` or `Manifest`, for metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Kyma { .. } => "Kyma",
+            Self::Manifest { .. } => "Manifest",
+        }
+    }
+}
+
+impl queue::Key for WorkKey {
+    type Group = String;
+
+    fn group(&self) -> String {
+        self.kyma().to_owned()
+    }
+}
+
+impl fmt::Display for WorkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
+            Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
+        }
+    }
+}
+
+/// Why a reconcile was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum Cause {
+    /// Something changed in the runtime and its agent said so.
+    #[serde(rename_all = "camelCase")]
+    Event {
+        /// The agent's epoch.
+        epoch: String,
+        /// The event's number; 0 for an event of the v2 contract, which has none.
+        seq: u64,
+        /// The watch that saw it.
+        watch: String,
+        /// The object, as `Kind namespace/name`.
+        object: String,
+    },
+    /// Something changed in KCP.
+    #[serde(rename_all = "camelCase")]
+    Kcp {
+        /// The object, as `Kind name`.
+        object: String,
+        /// What happened to it.
+        change: &'static str,
+    },
+    /// The engine has just started.
+    Start,
+}
+
+/// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.
+pub trait Acknowledge: Send + 'static {
+    /// A reconcile that started after this was handed over has finished, or what it found is persisted.
+    fn finished(self: Box<Self>);
+}
+
+/// What waits for work to finish.
+pub type Guard = Box<dyn Acknowledge>;
+
+/// How a reconcile ended, for history and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Nothing more to do until something changes.
+    Done,
+    /// It waits for something in the runtime and looks again, or hears of it by an event.
+    Waiting,
+    /// It failed and the failure stands in the status.
+    Failed,
+    /// It failed and the failure could not be written down either.
+    Lost,
+}
+
+impl Outcome {
+    /// A stable word for metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// A state and the text that goes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Error or Warning.
+    pub state: State,
+    /// The cause and what ends it.
+    pub message: String,
+}

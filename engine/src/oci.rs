@@ -1,0 +1,46 @@
+//! Modules as OCI artifacts with an OCM component descriptor.
+//!
+//! A module version lives in the repository `<base>/component-descriptors/<component>` under the tag of its
+//! version. Its manifest names a descriptor layer, and the descriptor names the layers that hold the module's
+//! Kubernetes manifests. What a registry sends is outside input: every answer has a size limit and a deadline, every
+//! blob is verified against its digest by us, and archives and YAML are read under budgets.
+//!
+//! - [`Registry`] reads descriptors and layers, [`push`] writes a [`ModulePackage`];
+//! - [`manifests_of`] turns a layer into Kubernetes objects; it is pure.
+
+mod cache;
+mod descriptor;
+mod distribution;
+mod error;
+pub(crate) mod lru;
+mod pack;
+mod reference;
+mod registry;
+pub(crate) mod render;
+#[cfg(test)]
+mod tests;
+mod unpack;
+
+use std::sync::OnceLock;
+
+pub use descriptor::{Access, ComponentDescriptor, Resource};
+pub use distribution::Credentials;
+pub use error::OciError;
+pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push};
+pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
+pub use registry::{Registry, RegistryConfig};
+pub use render::{RenderError, manifests_of};
+
+/// Makes aws-lc-rs the process-wide rustls provider, if none is set yet.
+///
+/// The registry client's HTTP library takes its provider from the process and panics without one; there is no other
+/// way to hand it one that `oci-client` also uses. Everything of our own names its provider explicitly and does not
+/// depend on this. Idempotent, callable from any thread; [`Registry::new`] calls it. A provider that the embedding
+/// program has installed before stays.
+pub fn install_crypto_provider() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // An error only says that somebody was faster, which is what we want to respect.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    });
+}

@@ -1,0 +1,359 @@
+//! Packing a module as an OCM component and pushing it.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use oci_client::{
+    client::{ClientConfig, ClientProtocol},
+    errors::OciDistributionError,
+    secrets::RegistryAuth,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Credentials, Digest, OciError, Reference, Registry, Scheme,
+    reference::Selector,
+    registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE, within},
+    render::manifests_of,
+    unpack::tar_of,
+};
+
+const TAR_TYPE: &str = "application/x-tar";
+/// A push uploads a handful of blobs, each with several requests.
+const PUSH_DEADLINE: Duration = Duration::from_mins(2);
+
+/// What a module version is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModulePackage {
+    /// OCM component name, such as `kyma-project.io/module/x`.
+    pub component_name: String,
+    /// Version; also the tag.
+    pub version: String,
+    /// The module's manifests, as YAML with one or more documents.
+    pub raw_manifest: String,
+    /// The default custom resource, as YAML.
+    pub default_cr: Option<String>,
+    /// References of the images that the module runs.
+    pub images: Vec<String>,
+}
+
+/// A packed module: equal packages give equal bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// The config blob; it points at the descriptor.
+    pub config: PackedBlob,
+    /// The descriptor first, then one layer per local resource.
+    pub layers: Vec<PackedBlob>,
+    /// The image manifest.
+    pub manifest: Vec<u8>,
+    /// Digest of the manifest.
+    pub digest: Digest,
+    /// Digest of the layer with the module's manifests.
+    pub raw_manifest_digest: Digest,
+}
+
+/// One blob of a packed module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedBlob {
+    /// Media type.
+    pub media_type: String,
+    /// Digest of `data`.
+    pub digest: Digest,
+    /// Content.
+    pub data: Vec<u8>,
+    /// Resource that the blob holds, if any.
+    pub resource: Option<&'static str>,
+}
+
+/// What a push has put into the registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Digest of the image manifest.
+    pub digest: Digest,
+    /// Digest of the layer with the module's manifests.
+    pub raw_manifest_digest: Digest,
+}
+
+impl PackedBlob {
+    fn new(media_type: impl Into<String>, data: Vec<u8>, resource: Option<&'static str>) -> Self {
+        Self { media_type: media_type.into(), digest: Digest::of(&data), data, resource }
+    }
+
+    fn descriptor(&self) -> Value {
+        let mut descriptor =
+            json!({"mediaType": self.media_type, "digest": self.digest.as_str(), "size": self.data.len()});
+        if let Some(name) = self.resource {
+            // In the order in which the OCM tools write it; our names need no escaping.
+            let artifact = format!(r#"[{{"kind":"resource","identity":{{"name":"{name}"}}}}]"#);
+            descriptor["annotations"] = json!({"software.ocm.artifact": artifact});
+        }
+        descriptor
+    }
+}
+
+/// Packs a module in the shape that OCM tools give it: a config that points at the descriptor, the descriptor as a
+/// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`manifests_of`]).
+pub fn pack(package: &ModulePackage) -> Result<Packed, OciError> {
+    let ModulePackage { component_name, version, raw_manifest, default_cr, images } = package;
+    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
+    if let Some(cr) = default_cr {
+        layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
+    }
+    let raw_manifest_digest = layers[0].digest.clone();
+
+    let mut resources = image_resources(images, version)?;
+    resources.extend(layers.iter().map(|layer| local_resource(layer, version)));
+    let mut descriptor = json!({
+        "meta": {"schemaVersion": "v2"},
+        "component": {
+            "name": component_name,
+            "version": version,
+            "provider": "tidewatch",
+            "repositoryContexts": [],
+            "sources": [],
+            "componentReferences": [],
+            "resources": resources,
+        },
+    });
+    // Key order, and with it the digest, must not depend on which features of serde_json a build enables.
+    descriptor.sort_all_objects();
+    let text = serde_saphyr::to_string(&descriptor)
+        .map_err(|e| OciError::malformed("component descriptor", format!("it cannot be written: {e}")))?;
+    let tar = tar(&[("component-descriptor.yaml", &text)])?;
+    layers.insert(0, PackedBlob::new(format!("{DESCRIPTOR_TYPE}+yaml+tar"), tar, None));
+
+    let mut config = json!({"componentDescriptorLayer": layers[0].descriptor()});
+    config.sort_all_objects();
+    let config = PackedBlob::new(CONFIG_TYPE, config.to_string().into_bytes(), None);
+    let mut manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": config.descriptor(),
+        "layers": layers.iter().map(PackedBlob::descriptor).collect::<Vec<_>>(),
+        "annotations": {
+            "software.ocm.componentversion": format!("{component_name}:{version}"),
+            "software.ocm.creator": "Tidewatch",
+        },
+    });
+    manifest.sort_all_objects();
+    let manifest = manifest.to_string().into_bytes();
+    Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
+}
+
+fn resource_layer(name: &'static str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
+    let tar = tar(&[(file, yaml)])?;
+    manifests_of(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
+    Ok(PackedBlob::new(TAR_TYPE, tar, Some(name)))
+}
+
+fn local_resource(layer: &PackedBlob, version: &str) -> Value {
+    json!({
+        "name": layer.resource.unwrap_or_default(),
+        "type": "directoryTree",
+        "version": version,
+        "relation": "local",
+        "access": {
+            "type": "localBlob",
+            "localReference": layer.digest.as_str(),
+            "mediaType": layer.media_type,
+        },
+        "digest": {
+            "hashAlgorithm": "SHA-256",
+            "normalisationAlgorithm": "genericBlobDigest/v1",
+            "value": layer.digest.hex(),
+        },
+    })
+}
+
+/// Named after the last part of the image's name; OCM wants names to be unique.
+fn image_resources(images: &[String], version: &str) -> Result<Vec<Value>, OciError> {
+    let mut names = BTreeSet::from(["raw-manifest".to_owned(), "default-cr".to_owned()]);
+    let mut resources = Vec::with_capacity(images.len());
+    for image in images {
+        let without_digest = image.split('@').next().unwrap_or_default();
+        let last = without_digest.rsplit('/').next().unwrap_or_default();
+        let (base, tag) = last.split_once(':').unwrap_or((last, ""));
+        if base.is_empty() {
+            return Err(OciError::Invalid { what: "image reference", reason: "it has no name".to_owned() });
+        }
+        let mut name = base.to_owned();
+        let mut number = 2;
+        while !names.insert(name.clone()) {
+            name = format!("{base}-{number}");
+            number += 1;
+        }
+        let semantic = semver::Version::parse(tag.trim_start_matches('v')).is_ok();
+        resources.push(json!({
+            "name": name,
+            "type": "ociArtifact",
+            "version": if semantic { tag } else { version },
+            "relation": "external",
+            "access": {"type": "ociArtifact", "imageReference": image},
+        }));
+    }
+    Ok(resources)
+}
+
+fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>, OciError> {
+    tar_of(files).map_err(|e| OciError::malformed("archive", format!("it cannot be written: {e}")))
+}
+
+/// Packs a module and pushes it to `<base>/component-descriptors/<component>:<version>`, with the settings and
+/// credentials of `registry`. Blobs that are there already are not sent again; an existing tag is moved. Deadline
+/// two minutes; a push that failed in the middle can be repeated. Meant for tools, not for the engine: the answers
+/// of the registry are less bounded than those that [`Registry`] reads.
+pub async fn push(registry: &Registry, base_url: &str, package: &ModulePackage) -> Result<Pushed, OciError> {
+    let packed = pack(package)?;
+    let target = registry.base(base_url)?.component(&package.component_name, &package.version)?;
+    within(PUSH_DEADLINE, &target.to_string(), upload(registry, &target, &packed)).await?;
+    Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
+}
+
+async fn upload(registry: &Registry, target: &Reference, packed: &Packed) -> Result<(), OciError> {
+    let config = ClientConfig {
+        protocol: match target.scheme {
+            Scheme::Http => ClientProtocol::Http,
+            Scheme::Https => ClientProtocol::Https,
+        },
+        use_monolithic_push: true,
+        connect_timeout: Some(Duration::from_secs(10)),
+        ..ClientConfig::default()
+    };
+    let failed = |error| failure(target, error);
+    let client = oci_client::Client::try_from(config).map_err(failed)?;
+    let auth = match registry.credentials(&target.registry) {
+        Credentials::Anonymous => RegistryAuth::Anonymous,
+        Credentials::Basic { username, password } => RegistryAuth::Basic(username.clone(), password.clone()),
+    };
+    client.store_auth_if_needed(&target.registry, &auth).await;
+    let Selector::Tag(tag) = &target.selector else {
+        return Err(OciError::Invalid { what: "push target", reason: "it has no tag".to_owned() });
+    };
+    let image =
+        oci_client::Reference::with_tag(target.registry.clone(), target.repository.clone(), tag.clone());
+    for blob in packed.layers.iter().chain([&packed.config]) {
+        if !client.blob_exists(&image, blob.digest.as_str()).await.map_err(failed)? {
+            client.push_blob(&image, blob.data.clone(), blob.digest.as_str()).await.map_err(failed)?;
+        }
+    }
+    let content_type = http::HeaderValue::from_static(MANIFEST_TYPE);
+    client.push_manifest_raw(&image, packed.manifest.clone(), content_type).await.map_err(failed)?;
+    Ok(())
+}
+
+/// The library's messages hold URLs and whole answers; only what is safe to show is taken over.
+fn failure(target: &Reference, error: OciDistributionError) -> OciError {
+    let registry = target.registry.clone();
+    match error {
+        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => {
+            OciError::Unauthorized { registry, repository: target.repository.clone() }
+        }
+        OciDistributionError::ServerError { code, .. } => by_status(target, code),
+        OciDistributionError::RequestError(error) => match error.status() {
+            Some(status) => by_status(target, status.as_u16()),
+            None => OciError::Unreachable { registry, source: Arc::new(error.without_url()) },
+        },
+        OciDistributionError::RegistryError { envelope, .. } => {
+            let codes: Vec<_> = envelope.errors.iter().map(|error| format!("{:?}", error.code)).collect();
+            OciError::malformed(
+                format!("push to {target}"),
+                format!("the registry says {}", codes.join(", ")),
+            )
+        }
+        OciDistributionError::SpecViolationError(_) | OciDistributionError::RegistryNoLocationError => {
+            OciError::malformed(
+                format!("push to {target}"),
+                "the registry breaks the distribution specification",
+            )
+        }
+        _ => OciError::malformed(format!("push to {target}"), "the registry's answer makes no sense"),
+    }
+}
+
+fn by_status(target: &Reference, status: u16) -> OciError {
+    let registry = target.registry.clone();
+    match status {
+        401 | 403 => OciError::Unauthorized { registry, repository: target.repository.clone() },
+        404 => OciError::NotFound { what: target.to_string() },
+        429 => OciError::RateLimited { registry, retry_after: None },
+        status => OciError::Status { registry, status },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Access, ComponentDescriptor},
+        *,
+    };
+
+    fn package() -> ModulePackage {
+        ModulePackage {
+            component_name: "example.org/module/tide".to_owned(),
+            version: "1.10".to_owned(),
+            raw_manifest: "apiVersion: v1\nkind: Namespace\nmetadata: {name: tide}\n".to_owned(),
+            default_cr: Some("apiVersion: x.io/v1\nkind: Tide\nmetadata: {name: default}\n".to_owned()),
+            images: ["a.example/x/tide:v2.0.1", "b.example:5000/tide", "c.example/raw-manifest@sha256:00"]
+                .map(str::to_owned)
+                .to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_artifact_has_the_shape_of_the_real_tools() {
+        let packed = pack(&package()).unwrap();
+        assert_eq!(packed, pack(&package()).unwrap());
+        let manifest: Value = serde_json::from_slice(&packed.manifest).unwrap();
+        let types = |key: &str| -> Vec<&str> {
+            manifest["layers"].as_array().unwrap().iter().filter_map(|layer| layer[key].as_str()).collect()
+        };
+        assert_eq!(manifest["config"]["mediaType"], CONFIG_TYPE);
+        assert_eq!(
+            types("mediaType"),
+            [
+                "application/vnd.ocm.software.component-descriptor.v2+yaml+tar",
+                "application/x-tar",
+                "application/x-tar"
+            ]
+        );
+        assert_eq!(
+            manifest["layers"][1]["annotations"]["software.ocm.artifact"],
+            r#"[{"kind":"resource","identity":{"name":"raw-manifest"}}]"#
+        );
+        assert_eq!(manifest["annotations"]["software.ocm.componentversion"], "example.org/module/tide:1.10");
+        let config: Value = serde_json::from_slice(&packed.config.data).unwrap();
+        assert_eq!(config["componentDescriptorLayer"], manifest["layers"][0]);
+    }
+
+    #[test]
+    fn the_descriptor_reads_back() {
+        let packed = pack(&package()).unwrap();
+        let descriptor =
+            ComponentDescriptor::parse(&packed.layers[0].data, &packed.layers[0].media_type).unwrap();
+        assert_eq!(descriptor.version, "1.10", "a version stays text");
+        assert_eq!(descriptor.raw_manifest().unwrap().local_blob().unwrap().0, &packed.raw_manifest_digest);
+        assert_eq!(descriptor.images().collect::<Vec<_>>(), package().images);
+        let names: Vec<_> =
+            descriptor.resources.iter().map(|r| (r.name.as_str(), r.version.as_str())).collect();
+        assert_eq!(
+            names,
+            [
+                ("tide", "v2.0.1"),
+                ("tide-2", "1.10"),
+                ("raw-manifest-2", "1.10"),
+                ("raw-manifest", "1.10"),
+                ("default-cr", "1.10")
+            ]
+        );
+        assert!(
+            matches!(&descriptor.resources[3].access, Access::LocalBlob { media_type, .. } if media_type == TAR_TYPE)
+        );
+    }
+
+    #[test]
+    fn what_does_not_render_is_not_packed() {
+        let broken = ModulePackage { raw_manifest: "kind: Namespace\n".to_owned(), ..package() };
+        assert_eq!(pack(&broken).unwrap_err().metric_label(), "manifests");
+        let nameless = ModulePackage { images: vec!["example.org/".to_owned()], ..package() };
+        assert_eq!(pack(&nameless).unwrap_err().metric_label(), "invalid");
+    }
+}

@@ -1,0 +1,281 @@
+//! Reading modules: descriptors by version, layers by digest.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared, WeakShared},
+};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+use super::{
+    BaseUrl, ComponentDescriptor, Credentials, Digest, OciError, Reference,
+    cache::BlobCache,
+    descriptor::MAX_DESCRIPTOR,
+    distribution::{Distribution, Part, sibling},
+    install_crypto_provider,
+};
+
+pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(super) const CONFIG_TYPE: &str = "application/vnd.ocm.software.component.config.v1+json";
+/// With `+yaml+tar`, `+yaml` or `+json` behind it.
+pub(super) const DESCRIPTOR_TYPE: &str = "application/vnd.ocm.software.component-descriptor.v2";
+const ANY: &str = "*/*";
+
+/// Largest layer that is read, in bytes.
+const MAX_LAYER: u64 = 32 * 1024 * 1024;
+/// Downloads at the same time, which bounds their memory to eight of the largest layers.
+const DOWNLOADS: usize = 8;
+/// Finished entries of the single-flight table are removed at once; abandoned ones when it grows beyond this.
+const SWEEP_AT: usize = 64;
+
+/// Settings of a [`Registry`]; the defaults suit public registries and local ones.
+#[derive(Debug, Clone)]
+pub struct RegistryConfig {
+    /// Registries (`host[:port]`) that may be talked to without TLS, besides loopback.
+    pub insecure: Vec<String>,
+    /// Credentials per registry (`host[:port]`); others are used anonymously.
+    pub credentials: BTreeMap<String, Credentials>,
+    /// Budget of the layer cache in memory, in bytes. Default 64 MiB.
+    pub memory_budget: u64,
+    /// Folder of the layer cache on disk; may be shared between processes and restarts. Default none.
+    pub disk: Option<PathBuf>,
+    /// Budget of that folder in bytes. Default 1 GiB.
+    pub disk_budget: u64,
+    /// Deadline of each call, waiting for others included. Default 30 s.
+    pub deadline: Duration,
+}
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            insecure: Vec::new(),
+            credentials: BTreeMap::new(),
+            memory_budget: 64 * 1024 * 1024,
+            disk: None,
+            disk_budget: 1024 * 1024 * 1024,
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Reads modules from registries. Cheap to clone; all clones share connections, tokens and the cache.
+///
+/// The cache is by content, so do not share one `Registry` between parties that must not learn what the other has
+/// downloaded. Calls are cancel-safe.
+#[derive(Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    insecure: Arc<[String]>,
+    deadline: Duration,
+    distribution: Distribution,
+    cache: BlobCache,
+    permits: Semaphore,
+    flights: Mutex<HashMap<Reference, WeakShared<Flight>>>,
+}
+
+type Flight = BoxFuture<'static, Result<Arc<[u8]>, OciError>>;
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("deadline", &self.inner.deadline).finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    schema_version: u32,
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: String,
+    digest: String,
+    size: u64,
+}
+
+impl Registry {
+    /// A client with an empty memory cache. Connects to nothing yet. See [`install_crypto_provider`] for its one
+    /// effect on the process.
+    pub fn new(config: RegistryConfig) -> Result<Self, OciError> {
+        let RegistryConfig { insecure, credentials, memory_budget, disk, disk_budget, deadline } = config;
+        install_crypto_provider();
+        let insecure: Arc<[String]> = insecure.into();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                distribution: Distribution::new(Arc::clone(&insecure), credentials)?,
+                cache: BlobCache::new(memory_budget, disk, disk_budget),
+                permits: Semaphore::new(DOWNLOADS),
+                flights: Mutex::new(HashMap::new()),
+                insecure,
+                deadline,
+            }),
+        })
+    }
+
+    /// The descriptor of a module version, read freshly: tags can move. Limit 1 MiB each for manifest and descriptor.
+    pub async fn component_descriptor(
+        &self,
+        base_url: &str,
+        component: &str,
+        version: &str,
+    ) -> Result<ComponentDescriptor, OciError> {
+        let reference = self.base(base_url)?.component(component, version)?;
+        let (bytes, media_type) =
+            self.within(&reference.to_string(), self.inner.descriptor_layer(&reference)).await?;
+        let descriptor = ComponentDescriptor::parse(&bytes, &media_type)?;
+        if descriptor.name != component || descriptor.version != version {
+            let reason = format!("it describes {}:{}", descriptor.name, descriptor.version);
+            return Err(OciError::malformed(reference.to_string(), reason));
+        }
+        Ok(descriptor)
+    }
+
+    /// A layer of a component, verified against its digest. Limit 32 MiB. Downloaded once for all who ask for it at
+    /// the same time, and kept in the cache.
+    pub async fn layer(
+        &self,
+        base_url: &str,
+        component: &str,
+        digest: &Digest,
+    ) -> Result<Arc<[u8]>, OciError> {
+        if let Some(bytes) = self.inner.cache.in_memory(digest) {
+            return Ok(bytes);
+        }
+        let reference = self.base(base_url)?.component_blob(component, digest.clone())?;
+        self.within(&reference.to_string(), self.flight(&reference, digest)).await
+    }
+
+    pub(super) fn base(&self, base_url: &str) -> Result<BaseUrl, OciError> {
+        BaseUrl::parse(base_url, &self.inner.insecure)
+    }
+
+    pub(super) fn credentials(&self, registry: &str) -> &Credentials {
+        self.inner.distribution.credentials(registry)
+    }
+
+    async fn within<T>(
+        &self,
+        what: &str,
+        work: impl Future<Output = Result<T, OciError>>,
+    ) -> Result<T, OciError> {
+        within(self.inner.deadline, what, work).await
+    }
+
+    /// Joins the running download of this blob, or starts one. It lives as long as somebody waits for it and has the
+    /// same deadline, so that a late joiner cannot keep it alive for ever.
+    fn flight(&self, reference: &Reference, digest: &Digest) -> Shared<Flight> {
+        let mut flights = self.inner.flights.lock();
+        if let Some(flight) = flights.get(reference).and_then(WeakShared::upgrade) {
+            return flight;
+        }
+        if flights.len() >= SWEEP_AT {
+            flights.retain(|_, flight| flight.upgrade().is_some());
+        }
+        let (inner, reference_, digest) = (Arc::clone(&self.inner), reference.clone(), digest.clone());
+        let download: Flight = Box::pin(async move {
+            let work = inner.download(&reference_, &digest);
+            let result = within(inner.deadline, &reference_.to_string(), work).await;
+            inner.flights.lock().remove(&reference_);
+            result
+        });
+        let flight = download.shared();
+        if let Some(weak) = flight.downgrade() {
+            flights.insert(reference.clone(), weak);
+        }
+        flight
+    }
+}
+
+impl Inner {
+    async fn descriptor_layer(&self, reference: &Reference) -> Result<(Arc<[u8]>, String), OciError> {
+        let malformed = |reason: String| OciError::malformed(format!("manifest of {reference}"), reason);
+        let bytes = self.distribution.get(reference, Part::Manifest, MANIFEST_TYPE, MAX_DESCRIPTOR).await?;
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|e| malformed(format!("no image manifest (line {})", e.line())))?;
+        if manifest.schema_version != 2 {
+            return Err(malformed("its schema version is not 2".to_owned()));
+        }
+        if manifest.config.media_type != CONFIG_TYPE {
+            return Err(malformed("it is no OCM component: the config has another media type".to_owned()));
+        }
+        let is_descriptor = |layer: &&Descriptor| {
+            layer.media_type.strip_prefix(DESCRIPTOR_TYPE).is_some_and(|rest| rest.starts_with('+'))
+        };
+        let mut layers = manifest.layers.iter().filter(is_descriptor);
+        let (Some(layer), None) = (layers.next(), layers.next()) else {
+            return Err(malformed("it does not have exactly one component descriptor layer".to_owned()));
+        };
+        let digest =
+            Digest::parse(&layer.digest).map_err(|_| malformed("a layer has no sha256 digest".to_owned()))?;
+        if layer.size > MAX_DESCRIPTOR {
+            return Err(OciError::TooLarge {
+                what: format!("descriptor of {reference}"),
+                limit: MAX_DESCRIPTOR,
+            });
+        }
+        let blob = sibling(reference, digest.clone());
+        let bytes = if let Some(bytes) = self.cache.in_memory(&digest) {
+            bytes
+        } else {
+            let bytes = self.fetch(&blob, &digest, MAX_DESCRIPTOR).await?;
+            self.cache.store(&digest, &bytes).await;
+            bytes
+        };
+        if bytes.len() as u64 != layer.size {
+            return Err(malformed(format!("the descriptor has {} bytes, not {}", bytes.len(), layer.size)));
+        }
+        Ok((bytes, layer.media_type.clone()))
+    }
+
+    async fn download(&self, reference: &Reference, digest: &Digest) -> Result<Arc<[u8]>, OciError> {
+        // Another flight may have ended between the caller's look and this one's start.
+        if let Some(bytes) = self.cache.in_memory(digest) {
+            return Ok(bytes);
+        }
+        if let Some(bytes) = self.cache.on_disk(digest, MAX_LAYER).await {
+            return Ok(bytes);
+        }
+        let bytes = self.fetch(reference, digest, MAX_LAYER).await?;
+        self.cache.store(digest, &bytes).await;
+        Ok(bytes)
+    }
+
+    async fn fetch(&self, reference: &Reference, digest: &Digest, limit: u64) -> Result<Arc<[u8]>, OciError> {
+        // The semaphore is never closed; if it were, going on without a permit is right.
+        let _permit = self.permits.acquire().await.ok();
+        let bytes = self.distribution.get(reference, Part::Blob, ANY, limit).await?;
+        let found = Digest::of(&bytes);
+        if found != *digest {
+            let (what, expected) = (reference.to_string(), digest.clone());
+            return Err(OciError::DigestMismatch { what, expected, found });
+        }
+        Ok(bytes.into())
+    }
+}
+
+pub(super) async fn within<T>(
+    deadline: Duration,
+    what: &str,
+    work: impl Future<Output = Result<T, OciError>>,
+) -> Result<T, OciError> {
+    match tokio::time::timeout(deadline, work).await {
+        Ok(result) => result,
+        Err(_) => Err(OciError::Timeout { what: format!("reading {what}"), after: deadline }),
+    }
+}

@@ -1,0 +1,318 @@
+//! From a module's layer to Kubernetes objects.
+
+use std::fmt;
+
+use serde_json::Value;
+use serde_saphyr::{Options, Spanned};
+
+use super::unpack::{self, Caps, File};
+
+const CAPS: Caps = Caps { bytes: 32 * 1024 * 1024, entries: 1000 };
+
+/// Objects of one layer. The largest modules known have a few hundred.
+const MAX_OBJECTS: usize = 5000;
+
+/// JSON values of one layer, which bounds memory: a value takes a hundred bytes or so, far more than its YAML.
+const MAX_NODES: usize = 1_000_000;
+
+/// Longest parser message that is passed on.
+const MAX_REASON: usize = 200;
+
+/// Why a layer gives no manifests. `document` counts from 1; `file` is empty for a layer that is one plain file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The archive is damaged, too large, or holds what we never unpack.
+    #[error("the layer is refused: {reason}; pack it as a tar of plain YAML files")]
+    Archive {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not YAML, or YAML beyond our budgets.
+    #[error("invalid YAML at {place}: {reason}")]
+    Yaml {
+        /// Where.
+        place: Place,
+        /// What the parser says, without an excerpt of the text.
+        reason: String,
+    },
+    /// YAML, but not a Kubernetes object.
+    #[error("{place} is no Kubernetes object: {reason}")]
+    Object {
+        /// Where.
+        place: Place,
+        /// What is missing.
+        reason: String,
+    },
+    /// More objects or values than a module may have.
+    #[error("the layer holds more than {limit} {what}; split the module")]
+    TooLarge {
+        /// `objects` or `values`.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// Nothing was rendered. An empty module is always a mistake, and pruning after it would delete everything.
+    #[error("empty render: the layer holds no objects; nothing was changed")]
+    Empty,
+}
+
+/// A place in a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// File of the archive; empty if the layer is one plain file.
+    pub file: String,
+    /// Document within the file, counted from 1.
+    pub document: usize,
+    /// Line within the file, counted from 1, if known.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            write!(f, "{}: ", self.file)?;
+        }
+        write!(f, "document {}", self.document)?;
+        match self.line {
+            Some(line) => write!(f, " (line {line})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The Kubernetes objects of a layer, in the order they are written; lists are flattened.
+///
+/// Takes a tar, a gzipped tar, or plain YAML, by content rather than by `media_type`. Of an archive with several
+/// files, those named `*.yaml`, `*.yml` or `*.json` are read. Limits: 32 MiB unpacked, 1,000 entries, 5,000 objects,
+/// one million values. Pure and CPU-bound, up to seconds for the largest layers: call it off the async threads.
+///
+/// # Errors
+/// See [`RenderError`]; no objects at all is an error too.
+pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
+    manifests_within(MAX_NODES, bytes, media_type)
+}
+
+fn manifests_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
+    let mut files =
+        unpack::files(bytes, media_type, CAPS).map_err(|e| RenderError::Archive { reason: e.to_string() })?;
+    if files.len() > 1 {
+        files.retain(|file| is_manifest_name(&file.path));
+    }
+    let mut objects = Vec::new();
+    let mut nodes = 0;
+    for file in &files {
+        for (value, line) in documents(file, max_nodes)? {
+            nodes += count_nodes(&value);
+            if nodes > max_nodes {
+                return Err(RenderError::TooLarge { what: "values", limit: max_nodes });
+            }
+            collect(value, &|| place(file, Some(line)), &mut objects)?;
+        }
+    }
+    if objects.is_empty() { Err(RenderError::Empty) } else { Ok(objects) }
+}
+
+fn is_manifest_name(path: &str) -> bool {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
+}
+
+/// Budgets for YAML from outside. Anchors and aliases are rare in manifests, so their limits are tight.
+pub(crate) fn yaml_options(max_nodes: usize) -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: max_nodes,
+            max_events: max_nodes.saturating_mul(4),
+            max_depth: 128,
+            max_documents: 2 * MAX_OBJECTS,
+            max_aliases: 1000,
+            max_anchors: 1000,
+            max_merge_keys: 1000,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+            max_replay_stack_depth: 16,
+        },
+        emit_comments: false,
+        // Kubernetes' own YAML reader takes 0644 for an octal number, and file modes are written so.
+        legacy_octal_numbers: true,
+    }
+}
+
+fn documents(file: &File, max_nodes: usize) -> Result<Vec<(Value, u64)>, RenderError> {
+    let options = yaml_options(max_nodes);
+    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(&file.text, options)
+        .map_err(|error| {
+            let line = error.location().map(|location| location.line());
+            let mut reason = error.without_snippet().to_string();
+            if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
+                reason.truncate(end);
+            }
+            RenderError::Yaml { place: place(file, line), reason }
+        })?;
+    let parsed = documents.into_iter().map(|document| (document.value, document.referenced.line()));
+    Ok(parsed.filter(|(value, _)| !value.is_null()).collect())
+}
+
+fn place(file: &File, line: Option<u64>) -> Place {
+    let line = line.filter(|line| *line > 0);
+    let before = usize::try_from(line.unwrap_or(1) - 1).unwrap_or(usize::MAX);
+    let mut document = 1;
+    let mut content = false;
+    for text in file.text.lines().take(before) {
+        if text.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t'])) {
+            document += usize::from(content);
+            content = false;
+        } else if !text.trim_start().is_empty() && !text.trim_start().starts_with('#') {
+            content = true;
+        }
+    }
+    Place { file: file.path.clone(), document, line }
+}
+
+fn count_nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count_nodes).sum(),
+        Value::Object(map) => map.values().map(count_nodes).sum(),
+        _ => 0,
+    }
+}
+
+/// Recursion is bounded by the depth budget of the parser.
+fn collect(value: Value, place: &dyn Fn() -> Place, objects: &mut Vec<Value>) -> Result<(), RenderError> {
+    let refuse = |reason: &str| Err(RenderError::Object { place: place(), reason: reason.to_owned() });
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if !value.is_object() {
+        return refuse("it is not a mapping");
+    }
+    if text("/apiVersion").is_none() {
+        return refuse("apiVersion is missing");
+    }
+    let Some(kind) = text("/kind") else { return refuse("kind is missing") };
+    let named = text("/metadata/name").is_some();
+    if kind == "List" || (kind.ends_with("List") && !named && value.get("items").is_some_and(Value::is_array))
+    {
+        let Value::Object(mut list) = value else { return refuse("it is not a mapping") };
+        return match list.remove("items") {
+            Some(Value::Array(items)) => items.into_iter().try_for_each(|item| collect(item, place, objects)),
+            None | Some(Value::Null) => Ok(()),
+            Some(_) => refuse("items of the list is not a sequence"),
+        };
+    }
+    if !named {
+        return refuse("metadata.name is missing");
+    }
+    if objects.len() >= MAX_OBJECTS {
+        return Err(RenderError::TooLarge { what: "objects", limit: MAX_OBJECTS });
+    }
+    objects.push(value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use serde_json::json;
+
+    use super::{super::unpack::tar_of, *};
+
+    const PAIR: &str = "# licence\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n\n---\napiVersion: \
+                        apps/v1\nkind: Deployment\nmetadata:\n  name: b\n  namespace: a\n";
+
+    fn names(objects: &[Value]) -> Vec<&str> {
+        objects.iter().filter_map(|o| o.pointer("/metadata/name")?.as_str()).collect()
+    }
+
+    fn object(name: &str) -> String {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n")
+    }
+
+    #[test]
+    fn tar_and_plain_yaml_of_several_documents() {
+        assert_eq!(names(&manifests_of(PAIR.as_bytes(), "application/octet-stream").unwrap()), ["a", "b"]);
+        let tar = tar_of(&[("x.yaml", PAIR), ("README.md", "not yaml: ["), ("y.yml", &object("c"))]).unwrap();
+        assert_eq!(names(&manifests_of(&tar, "application/x-tar").unwrap()), ["a", "b", "c"]);
+        let one = tar_of(&[("manifest", PAIR)]).unwrap();
+        assert_eq!(names(&manifests_of(&one, "application/x-tar").unwrap()), ["a", "b"]);
+    }
+
+    #[test]
+    fn lists_are_flattened_but_kinds_that_only_sound_so_are_not() {
+        let list = format!(
+            "apiVersion: v1\nkind: List\nitems:\n- {}\n- apiVersion: v1\n  kind: ConfigMapList\n  items: [{}]\n",
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}})
+        );
+        assert_eq!(names(&manifests_of(list.as_bytes(), "").unwrap()), ["a", "b"]);
+        let sounds = "apiVersion: x/v1\nkind: AllowList\nmetadata: {name: a}\nitems: [1]\n";
+        assert_eq!(names(&manifests_of(sounds.as_bytes(), "").unwrap()), ["a"]);
+    }
+
+    #[test]
+    fn scalars_are_read_as_kubernetes_reads_them() {
+        let yaml = object("a")
+            + "data: {mode: 0644, quoted: \"0644\", on: \"on\", version: 1.10, big: 9007199254740993}\n";
+        let objects = manifests_of(yaml.as_bytes(), "").unwrap();
+        assert_eq!(
+            objects[0]["data"],
+            json!({"mode": 420, "quoted": "0644", "on": "on", "version": 1.1, "big": 9_007_199_254_740_993_u64})
+        );
+    }
+
+    #[test]
+    fn errors_name_the_document_and_the_line() {
+        let error = |yaml: &str| manifests_of(yaml.as_bytes(), "").unwrap_err().to_string();
+        let two = object("a") + "---\n";
+        assert_eq!(
+            error(&(two.clone() + "kind: X\nmetadata: {name: b}\n")),
+            "document 2 (line 5) is no Kubernetes object: apiVersion is missing"
+        );
+        assert!(error(&(two.clone() + "apiVersion: v1\nmetadata: {name: b}\n")).contains("kind is missing"));
+        assert!(error(&(two.clone() + "apiVersion: v1\nkind: X\n")).contains("metadata.name is missing"));
+        assert!(error(&(two.clone() + "- 1\n")).contains("not a mapping"));
+        let syntax = error(&(two + "a: [1\nb: 'secret-text\n"));
+        assert!(syntax.starts_with("invalid YAML at document 2 (line "), "{syntax}");
+        assert!(!syntax.contains("secret-text"), "{syntax}");
+        assert!(error("a: 1\na: 2\n").contains("line 2"), "a key given twice");
+        let tar = tar_of(&[("m.yaml", "x: [")]).unwrap();
+        assert!(manifests_of(&tar, "").unwrap_err().to_string().contains("at m.yaml: document 1"));
+    }
+
+    #[test]
+    fn nothing_is_an_error() {
+        for yaml in ["", "---\n---\n", "# only a comment\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
+            assert_eq!(manifests_of(yaml.as_bytes(), "").unwrap_err(), RenderError::Empty, "{yaml}");
+        }
+        assert_eq!(manifests_of(&tar_of(&[]).unwrap(), "application/x-tar").unwrap_err(), RenderError::Empty);
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let items = vec![format!("*a{}", level - 1); 9].join(", ");
+            writeln!(laughs, "a{level}: &a{level} [{items}]").unwrap();
+        }
+        assert!(matches!(manifests_of(laughs.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        let deep = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
+        assert!(matches!(manifests_of(deep.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        let many = vec![object("a"); MAX_OBJECTS + 1].join("---\n");
+        assert!(matches!(
+            manifests_of(many.as_bytes(), ""),
+            Err(RenderError::TooLarge { what: "objects", .. })
+        ));
+        let wide = object("a") + "data: [" + &"1,".repeat(600) + "]\n";
+        assert!(matches!(manifests_within(500, wide.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        let files = tar_of(&[("a.yaml", &wide), ("b.yaml", &wide)]).unwrap();
+        let error = manifests_within(1000, &files, "").unwrap_err();
+        assert_eq!(error, RenderError::TooLarge { what: "values", limit: 1000 });
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000), tar in proptest::bool::ANY) {
+            let _ = manifests_of(&bytes, if tar { "application/x-tar" } else { "" });
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Plans: values in, plan out.
+//!
+//! Nothing in here has a client, a clock, a runtime or I/O. What has to be read is read by
+//! [`crate::drive`] before, what has to be written is written after, and every decision in between is
+//! made here, where a test can see it.
+
+pub mod deletion;
+pub mod kyma;
+pub mod manifest;
+pub mod naming;
+pub mod object;
+pub mod owners;
+pub mod readiness;
+pub mod status;
+pub mod transform;
+pub mod versions;

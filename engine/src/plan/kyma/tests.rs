@@ -1,0 +1,165 @@
+use serde_json::json;
+
+use super::*;
+use crate::plan::versions::{choose, fixtures::catalog};
+
+fn kyma() -> Kyma {
+    serde_json::from_value(json!({
+        "metadata": {"name": "harbour", "namespace": "kcp-system", "uid": "kyma-uid", "generation": 3,
+                     "labels": {"kyma-project.io/runtime-id": "r-1"}},
+        "spec": {"channel": "regular"}
+    }))
+    .unwrap()
+}
+
+fn wanted(modules: &[&str]) -> KymaSpec {
+    let modules = modules.iter().map(|name| Module { name: (*name).into(), ..Module::default() }).collect();
+    KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
+}
+
+fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
+    let source = |digest: &str| {
+        Ok(Source {
+            repo: "localhost:5000".into(),
+            layer: digest.into(),
+            type_: SourceType::OciDir,
+            images: vec!["example.local/lighthouse:1.0.0".into()],
+        })
+    };
+    let component = "tidewatch.dev/module/lighthouse".to_owned();
+    BTreeMap::from([
+        ((component.clone(), "1.0.0".into()), source("sha256:aa")),
+        ((component, "1.1.0".into()), source("sha256:bb")),
+    ])
+}
+
+fn run(wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
+    run_with(wanted, manifests, &sources())
+}
+
+fn run_with(
+    wanted: &KymaSpec,
+    manifests: &[Manifest],
+    sources: &BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
+) -> Plan {
+    let kyma = kyma();
+    let choices = choose(wanted, &catalog());
+    plan(&Input { kyma: &kyma, wanted, choices: &choices, sources, manifests, now: Timestamp::UNIX_EPOCH })
+}
+
+/// The Manifest that a plan applies, as it would be read back, in a state.
+fn installed(state: State) -> Manifest {
+    let mut manifest = run(&wanted(&["lighthouse"]), &[]).apply.remove(0);
+    manifest.metadata.generation = Some(1);
+    let progress = crate::plan::manifest::Progress::Applied(crate::plan::readiness::Readiness::Ready);
+    let mut status =
+        crate::plan::manifest::manifest_status(&manifest, &progress, &[], None, Timestamp::UNIX_EPOCH);
+    status.state = state;
+    manifest.status = Some(status);
+    manifest
+}
+
+#[test]
+fn an_enabled_module_becomes_a_manifest() {
+    let plan = run(&wanted(&["lighthouse"]), &[]);
+    assert_eq!(plan.status.state, State::Processing);
+    insta::assert_yaml_snapshot!(
+        "enabled",
+        json!({"apply": plan.apply, "delete": plan.delete, "status": plan.status})
+    );
+}
+
+#[test]
+fn a_ready_module_makes_a_ready_kyma_and_nothing_is_written() {
+    let plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && !plan.retry);
+    assert_eq!(plan.status.state, State::Ready);
+    insta::assert_yaml_snapshot!("ready_runtime_status", runtime_status(&plan.status));
+}
+
+#[test]
+fn a_status_about_an_older_spec_does_not_count() {
+    let mut manifest = installed(State::Ready);
+    manifest.metadata.generation = Some(2);
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.status.modules[0].state, State::Processing);
+}
+
+#[test]
+fn another_channel_changes_the_manifest() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].channel = Some("fast".into());
+    let plan = run(&wanted, &[installed(State::Ready)]);
+    assert_eq!(plan.apply[0].spec.version, "1.1.0");
+    assert_eq!(plan.apply[0].name_any(), installed(State::Ready).name_any(), "the same Manifest");
+    assert_eq!(plan.status.modules[0].state, State::Processing);
+}
+
+#[test]
+fn a_removed_module_is_deleted_and_shown_until_it_is_gone() {
+    let plan = run(&wanted(&[]), &[installed(State::Ready)]);
+    assert_eq!(plan.delete, [installed(State::Ready).name_any()]);
+    assert_eq!(plan.status.modules[0].state, State::Deleting);
+    assert_eq!(plan.status.state, State::Processing);
+    let plan = run(&wanted(&[]), &[]);
+    assert_eq!((plan.status.state, plan.status.modules.len()), (State::Ready, 0));
+}
+
+#[test]
+fn a_mandatory_manifest_is_left_alone() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    assert!(run(&wanted(&[]), &[manifest]).delete.is_empty());
+}
+
+#[test]
+fn a_bad_module_does_not_hold_back_a_good_one() {
+    let plan = run(&wanted(&["nothere", "lighthouse"]), &[]);
+    assert_eq!(plan.apply.len(), 1);
+    assert_eq!(plan.status.state, State::Error);
+    assert!(plan.status.last_operation.unwrap().operation.contains("no module 'nothere'"));
+    assert!(!plan.retry, "only a change of the catalog can mend it");
+}
+
+#[test]
+fn an_unreadable_descriptor_keeps_what_is_installed() {
+    let mut sources = sources();
+    let fault =
+        SourceFault { message: "registry answers 503; next try within 5 min".into(), retryable: true };
+    sources.insert(("tidewatch.dev/module/lighthouse".into(), "1.0.0".into()), Err(fault));
+    let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);
+    assert!(plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
+    assert_eq!(plan.status.modules[0].state, State::Warning);
+    let plan = run_with(&wanted(&["lighthouse"]), &[], &sources);
+    assert_eq!(plan.status.modules[0].state, State::Error);
+}
+
+#[test]
+fn ignore_means_no_default_cr() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let plan = run(&wanted, &[]);
+    assert!(plan.apply[0].spec.resource.is_none());
+}
+
+#[test]
+fn planning_twice_changes_nothing() {
+    let first = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    let mut kyma = kyma();
+    kyma.status = Some(first.status.clone());
+    let wanted = wanted(&["lighthouse"]);
+    let choices = choose(&wanted, &catalog());
+    let manifests = [installed(State::Ready)];
+    let later = Timestamp::from_second(1_000_000).unwrap();
+    let sources = sources();
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        now: later,
+    };
+    assert_eq!(plan(&input).status, first.status, "no timestamp moves when nothing happens");
+}

@@ -1,0 +1,49 @@
+//! Names that KLM's ecosystem knows (contract, section 5.2).
+
+/// Longest name of a Manifest.
+const MAX: usize = 62;
+
+/// The name of the Manifest of one module of one Kyma: `<kyma>-<last segment>-<fnv32>`, cut to 62
+/// characters. Taking over a cluster from the Go manager depends on the same name coming out.
+#[must_use]
+pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
+    let segment = component.rsplit('/').next().unwrap_or(component);
+    let hash = fnv1_32(format!("{component}{module}").as_bytes());
+    let mut name = format!("{kyma}-{segment}-{hash}");
+    // Names of objects are ASCII, so this cuts between characters; a stray non-ASCII one is not split.
+    let mut end = name.len().min(MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    name
+}
+
+fn fnv1_32(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, b| hash.wrapping_mul(0x0100_0193) ^ u32::from(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fnv_of_known_values() {
+        // Test vectors of the FNV specification.
+        assert_eq!(fnv1_32(b""), 0x811c_9dc5);
+        assert_eq!(fnv1_32(b"foobar"), 0x31f0_b262);
+    }
+
+    #[test]
+    fn names_are_the_go_managers() {
+        let name =
+            manifest_name("kyma-sample", "kyma-project.io/module/template-operator", "template-operator");
+        assert_eq!(name, "kyma-sample-template-operator-2235966007");
+    }
+
+    #[test]
+    fn names_fit() {
+        let name = manifest_name(&"k".repeat(60), "kyma-project.io/module/x", "x");
+        assert_eq!(name.len(), MAX);
+    }
+}

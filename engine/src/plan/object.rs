@@ -1,0 +1,111 @@
+//! Objects as the planners see them: an identity, and a JSON body where one is needed.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// Group, version and kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gvk {
+    /// Empty for the core group.
+    pub group: String,
+    /// For example `v1`.
+    pub version: String,
+    /// For example `Deployment`.
+    pub kind: String,
+}
+
+impl Gvk {
+    /// From an `apiVersion` and a `kind`.
+    #[must_use]
+    pub fn of(api_version: &str, kind: &str) -> Self {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Self { group: group.into(), version: version.into(), kind: kind.into() }
+    }
+
+    /// `group/version`, or `version` for the core group.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// The identity of an object in one cluster. Two versions of one kind name the same object, so the
+/// version takes no part in comparisons made with [`ObjectRef::same_object`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub gvk: Gvk,
+    /// Empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectRef {
+    /// The identity in an object's body; `None` if it has no apiVersion, kind or name.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |v: &Value| v.as_str().filter(|s| !s.is_empty()).map(str::to_owned);
+        let metadata = &object["metadata"];
+        Some(Self {
+            gvk: Gvk::of(&text(&object["apiVersion"])?, &text(&object["kind"])?),
+            namespace: text(&metadata["namespace"]).unwrap_or_default(),
+            name: text(&metadata["name"])?,
+        })
+    }
+
+    /// Whether both name the same object, whatever version they name it by.
+    #[must_use]
+    pub fn same_object(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+
+    /// Group, kind, namespace and name.
+    #[must_use]
+    pub fn identity(&self) -> (&str, &str, &str, &str) {
+        (&self.gvk.group, &self.gvk.kind, &self.namespace, &self.name)
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.gvk.kind)?;
+        if !self.gvk.group.is_empty() {
+            write!(f, ".{}", self.gvk.group)?;
+        }
+        if self.namespace.is_empty() {
+            write!(f, " {}", self.name)
+        } else {
+            write!(f, " {}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_identities() {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "b"}});
+        let r = ObjectRef::of(&object).unwrap();
+        assert_eq!(r.to_string(), "Deployment.apps b/a");
+        assert_eq!(r.gvk.api_version(), "apps/v1");
+        assert_eq!(Gvk::of("v1", "Pod").group, "");
+        for bad in
+            [json!({}), json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": ""}}), json!([1])]
+        {
+            assert_eq!(ObjectRef::of(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn versions_do_not_make_another_object() {
+        let a = ObjectRef { gvk: Gvk::of("x.io/v1", "X"), namespace: String::new(), name: "n".into() };
+        let b = ObjectRef { gvk: Gvk::of("x.io/v2", "X"), ..a.clone() };
+        assert!(a != b && a.same_object(&b));
+    }
+}

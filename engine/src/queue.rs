@@ -1,0 +1,353 @@
+//! The work queue: classes, fairness per runtime, one reconcile per key at a time.
+//!
+//! [`Queue`] is plain data; time is an argument. [`worker`] is the shell that waits on it.
+//!
+//! Whatever is pushed for a key that is already queued is merged into it, so the queue holds at most
+//! one entry per key and its size is bounded by the number of Kymas and Manifests. The only thing that
+//! adds up in an entry are its guards (what waits for the work to finish), and there the agents' own
+//! coalescing is the bound: one per watched object that changed.
+
+mod fair;
+pub mod worker;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    hash::Hash,
+    time::Duration,
+};
+
+use fair::Lane;
+
+/// Time since an arbitrary start, on one monotonic clock.
+pub type Tick = Duration;
+
+/// How urgent work is. A smaller class is served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Somebody changed something and waits for it.
+    UserEdit,
+    /// A new version or a central configuration reaches the fleet.
+    Rollout,
+    /// A failed or waiting reconcile is tried again.
+    Retry,
+    /// Rebuilding state after a start, or the safety resync.
+    Resync,
+    /// A runtime whose event path is not proven is polled.
+    Poll,
+}
+
+impl Class {
+    /// All classes, most urgent first.
+    pub const ALL: [Self; 5] = [Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Poll];
+
+    /// A stable word for metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::UserEdit => "user_edit",
+            Self::Rollout => "rollout",
+            Self::Retry => "retry",
+            Self::Resync => "resync",
+            Self::Poll => "poll",
+        }
+    }
+}
+
+/// What the queue needs to know of a key.
+pub trait Key: Clone + Eq + Hash + Ord {
+    /// What fairness is counted by.
+    type Group: Clone + Eq + Hash + Ord;
+    /// The group (the runtime) this key belongs to.
+    fn group(&self) -> Self::Group;
+}
+
+/// A request for work.
+#[derive(Clone, Debug)]
+pub struct Push<C, G> {
+    /// Its class.
+    pub class: Class,
+    /// Why. An entry remembers its first [`CAUSES`] causes and counts the rest.
+    pub cause: Option<C>,
+    /// What waits for the work to finish.
+    pub guards: Vec<G>,
+}
+
+/// Causes remembered per entry.
+pub const CAUSES: usize = 8;
+
+/// Work handed out by [`Queue::pop`].
+#[derive(Debug)]
+pub struct Work<K, C, G> {
+    /// What to reconcile.
+    pub key: K,
+    /// Its class.
+    pub class: Class,
+    /// Why, the first [`CAUSES`] of them.
+    pub causes: Vec<C>,
+    /// How many causes there were in all.
+    pub cause_count: usize,
+    /// What waits for it to finish.
+    pub guards: Vec<G>,
+    /// When the oldest cause was pushed.
+    pub queued_at: Tick,
+    /// How often this key was retried in a row.
+    pub attempt: u32,
+}
+
+/// What to do with a key whose work has ended.
+#[derive(Debug)]
+pub enum Ended<G> {
+    /// Finished; the count of attempts starts anew.
+    Done,
+    /// Not finished for good: look again after the delay, which the caller lets grow with
+    /// [`Work::attempt`]. Guards that could not be satisfied stay with the key.
+    Retry(Duration, Vec<G>),
+}
+
+#[derive(Debug)]
+struct Pending<C, G> {
+    class: Class,
+    causes: Vec<C>,
+    cause_count: usize,
+    guards: Vec<G>,
+    queued_at: Tick,
+    /// `Some((due, order))` while it is delayed.
+    due: Option<(Tick, u64)>,
+}
+
+#[derive(Debug)]
+struct Slot<C, G> {
+    pending: Option<Pending<C, G>>,
+    working: bool,
+    attempt: u32,
+    looks: Option<Looks>,
+}
+
+impl<C, G> Default for Slot<C, G> {
+    fn default() -> Self {
+        Self { pending: None, working: false, attempt: 0, looks: None }
+    }
+}
+
+/// Later looks that were asked for: the first and the last. One in between is served by the last, since a
+/// reconcile sees all that happened before it.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    first: Tick,
+    last: Tick,
+    class: Class,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue<K: Key, C, G> {
+    slots: HashMap<K, Slot<C, G>>,
+    lanes: BTreeMap<Class, Lane<K>>,
+    delayed: BTreeMap<(Tick, u64), K>,
+    looks: BTreeSet<(Tick, K)>,
+    working: HashMap<K::Group, usize>,
+    per_group: usize,
+    order: u64,
+}
+
+impl<K: Key, C, G> Queue<K, C, G> {
+    /// An empty queue that hands out at most `per_group` keys of one group at a time.
+    #[must_use]
+    pub fn new(per_group: usize) -> Self {
+        Self {
+            slots: HashMap::new(),
+            lanes: Class::ALL.into_iter().map(|c| (c, Lane::default())).collect(),
+            delayed: BTreeMap::new(),
+            looks: BTreeSet::new(),
+            working: HashMap::new(),
+            per_group: per_group.max(1),
+            order: 0,
+        }
+    }
+
+    /// Asks for work on `key` now. Ends the delay of a retry that waits.
+    pub fn push(&mut self, key: K, push: Push<C, G>, now: Tick) {
+        self.put(&key, push, None, now);
+    }
+
+    /// Asks for work on `key` once `delay` has passed, whatever is done about it before.
+    pub fn look_again(&mut self, key: K, class: Class, delay: Duration, now: Tick) {
+        let at = now + delay;
+        let slot = self.slots.entry(key.clone()).or_default();
+        let looks = match slot.looks {
+            None => Looks { first: at, last: at, class },
+            Some(looks) => {
+                self.looks.remove(&(looks.first, key.clone()));
+                Looks { first: looks.first.min(at), last: looks.last.max(at), class: looks.class.min(class) }
+            }
+        };
+        slot.looks = Some(looks);
+        self.looks.insert((looks.first, key));
+    }
+
+    /// Merges into what is pending for the key, or makes it pending: ready, or delayed until `due`.
+    fn put(&mut self, key: &K, push: Push<C, G>, due: Option<Tick>, now: Tick) {
+        let Push { class, cause, guards } = push;
+        let slot = self.slots.entry(key.clone()).or_default();
+        let due = due.map(|at| {
+            self.order += 1;
+            (at, self.order)
+        });
+        let mut pending = match slot.pending.take() {
+            None => {
+                Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
+            }
+            Some(before) => {
+                // Leave where it stands; it is put back below, possibly elsewhere.
+                if !slot.working {
+                    match before.due {
+                        Some(at) => drop(self.delayed.remove(&at)),
+                        None => {
+                            if let Some(lane) = self.lanes.get_mut(&before.class) {
+                                lane.remove(key);
+                            }
+                        }
+                    }
+                }
+                let class = before.class.min(class);
+                // None (now) is sooner than any delay.
+                let due = due.and_then(|d| before.due.map(|b| b.min(d)));
+                Pending { class, due, ..before }
+            }
+        };
+        pending.cause_count += usize::from(cause.is_some());
+        if pending.causes.len() < CAUSES {
+            pending.causes.extend(cause);
+        }
+        pending.guards.extend(guards);
+        if !slot.working {
+            match pending.due {
+                Some(at) => drop(self.delayed.insert(at, key.clone())),
+                None => {
+                    if let Some(lane) = self.lanes.get_mut(&pending.class) {
+                        lane.push(key.clone());
+                    }
+                }
+            }
+        }
+        slot.pending = Some(pending);
+    }
+
+    /// The next work to do now, if any may be done.
+    pub fn pop(&mut self, now: Tick) -> Option<Work<K, C, G>> {
+        self.promote(now);
+        let (working, per_group) = (&self.working, self.per_group);
+        let free = |group: &K::Group| working.get(group).is_none_or(|n| *n < per_group);
+        let key = self.lanes.values_mut().find_map(|lane| lane.pop(&free))?;
+        let slot = self.slots.get_mut(&key)?;
+        let pending = slot.pending.take()?;
+        slot.working = true;
+        *self.working.entry(key.group()).or_default() += 1;
+        Some(Work {
+            class: pending.class,
+            causes: pending.causes,
+            cause_count: pending.cause_count,
+            guards: pending.guards,
+            queued_at: pending.queued_at,
+            attempt: slot.attempt,
+            key,
+        })
+    }
+
+    /// Puts delayed work and later looks that are due into their lanes.
+    fn promote(&mut self, now: Tick) {
+        while let Some((&at, _)) = self.delayed.first_key_value() {
+            if at.0 > now {
+                break;
+            }
+            let Some(key) = self.delayed.remove(&at) else { break };
+            if let Some(pending) = self.slots.get_mut(&key).and_then(|s| s.pending.as_mut()) {
+                pending.due = None;
+                if let Some(lane) = self.lanes.get_mut(&pending.class) {
+                    lane.push(key);
+                }
+            }
+        }
+        while let Some((at, key)) = self.looks.first().filter(|(at, _)| *at <= now).cloned() {
+            self.looks.remove(&(at, key.clone()));
+            let Some(slot) = self.slots.get_mut(&key) else { continue };
+            let Some(looks) = slot.looks.take() else { continue };
+            if looks.last > now {
+                slot.looks = Some(Looks { first: looks.last, ..looks });
+                self.looks.insert((looks.last, key.clone()));
+            }
+            self.push(key, Push { class: looks.class, cause: None, guards: Vec::new() }, now);
+        }
+    }
+
+    /// When the next delayed work or later look is due.
+    pub fn next_due(&self) -> Option<Tick> {
+        let delayed = self.delayed.first_key_value().map(|((at, _), _)| *at);
+        let look = self.looks.first().map(|(at, _)| *at);
+        delayed.into_iter().chain(look).min()
+    }
+
+    /// Ends the work on a key that [`Queue::pop`] handed out.
+    pub fn end(&mut self, key: &K, ended: Ended<G>, now: Tick) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        if !std::mem::take(&mut slot.working) {
+            return;
+        }
+        if let Some(count) = self.working.get_mut(&key.group()) {
+            *count -= 1;
+            if *count == 0 {
+                self.working.remove(&key.group());
+            }
+        }
+        let (delay, guards) = match ended {
+            Ended::Done => {
+                slot.attempt = 0;
+                (None, Vec::new())
+            }
+            Ended::Retry(delay, guards) => {
+                slot.attempt = slot.attempt.saturating_add(1);
+                (Some(delay), guards)
+            }
+        };
+        match (slot.pending.take(), delay) {
+            (None, None) => {
+                if slot.looks.is_none() {
+                    self.slots.remove(key);
+                }
+            }
+            // It was asked for again while it was worked on.
+            (Some(pending), _) => {
+                let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
+                let guards = guards.into_iter().chain(waiting).collect();
+                self.put(key, Push { class, cause: None, guards }, None, now);
+                if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
+                    pending.causes = causes;
+                    pending.cause_count = cause_count;
+                    pending.queued_at = queued_at;
+                }
+            }
+            (None, Some(delay)) => {
+                let push = Push { class: Class::Retry, cause: None, guards };
+                self.put(key, push, Some(now + delay), now);
+            }
+        }
+    }
+
+    /// Keys per class that are ready to be worked on.
+    pub fn ready(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
+        self.lanes.iter().map(|(class, lane)| (*class, lane.len()))
+    }
+
+    /// Keys whose retry waits for its time.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// Keys that are worked on.
+    pub fn working(&self) -> usize {
+        self.working.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct K(u8, u8);
+
+impl Key for K {
+    type Group = u8;
+    fn group(&self) -> u8 {
+        self.0
+    }
+}
+
+type Q = Queue<K, &'static str, u32>;
+
+fn tick(ms: u64) -> Tick {
+    Tick::from_millis(ms)
+}
+
+fn now_with(class: Class, guard: u32) -> Push<&'static str, u32> {
+    Push { class, cause: Some("event"), guards: vec![guard] }
+}
+
+#[test]
+fn urgent_classes_go_first() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::Resync, 1), tick(0));
+    q.push(K(2, 1), now_with(Class::UserEdit, 2), tick(1));
+    assert_eq!(q.pop(tick(2)).unwrap().key, K(2, 1));
+    assert_eq!(q.pop(tick(2)).unwrap().key, K(1, 1));
+}
+
+#[test]
+fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::Resync, 1), tick(0));
+    q.push(K(2, 1), now_with(Class::Resync, 2), tick(0));
+    q.push(K(2, 1), now_with(Class::UserEdit, 3), tick(5));
+    let work = q.pop(tick(6)).unwrap();
+    assert_eq!((work.key, work.class, work.guards), (K(2, 1), Class::UserEdit, vec![2, 3]));
+    assert_eq!((work.queued_at, work.cause_count), (tick(0), 2));
+    assert_eq!(q.pop(tick(6)).unwrap().key, K(1, 1));
+    assert!(q.pop(tick(6)).is_none());
+}
+
+#[test]
+fn a_runtime_with_many_keys_does_not_hold_up_the_others() {
+    let mut q = Q::new(10);
+    for n in 0..50 {
+        q.push(K(1, n), now_with(Class::UserEdit, 0), tick(0));
+    }
+    q.push(K(2, 0), now_with(Class::UserEdit, 0), tick(1));
+    assert_eq!(q.pop(tick(2)).unwrap().key.0, 1);
+    assert_eq!(q.pop(tick(2)).unwrap().key, K(2, 0));
+}
+
+#[test]
+fn a_group_has_a_limit_and_a_key_is_worked_on_once() {
+    let mut q = Q::new(1);
+    q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
+    q.push(K(1, 2), now_with(Class::UserEdit, 2), tick(0));
+    let first = q.pop(tick(0)).unwrap();
+    assert!(q.pop(tick(0)).is_none(), "the runtime's budget is used up");
+    // Asked for again while it is worked on: done again afterwards, with the new guard.
+    q.push(K(1, 1), now_with(Class::UserEdit, 3), tick(1));
+    q.end(&first.key, Ended::Done, tick(2));
+    assert_eq!(q.pop(tick(2)).unwrap().key, K(1, 2));
+    q.end(&K(1, 2), Ended::Done, tick(3));
+    let again = q.pop(tick(3)).unwrap();
+    assert_eq!((again.key, again.guards, again.queued_at), (K(1, 1), vec![3], tick(1)));
+}
+
+#[test]
+fn a_retry_waits_and_an_event_ends_its_wait() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
+    q.pop(tick(0)).unwrap();
+    q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![]), tick(0));
+    assert!(q.pop(tick(99)).is_none());
+    assert_eq!(q.next_due(), Some(tick(100)));
+    q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(50));
+    assert_eq!(q.pop(tick(50)).unwrap().key, K(1, 1));
+    assert_eq!(q.next_due(), None);
+}
+
+#[test]
+fn a_later_look_is_taken_whatever_happens_before() {
+    let mut q = Q::new(4);
+    for at in [0, 5, 10] {
+        q.look_again(K(1, 1), Class::UserEdit, Duration::from_millis(20), tick(at));
+    }
+    q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(11));
+    for (now, due) in [(11, true), (19, false), (20, true), (29, false), (30, true), (100, false)] {
+        let work = q.pop(tick(now));
+        assert_eq!(work.is_some(), due, "at {now}");
+        if let Some(work) = work {
+            q.end(&work.key, Ended::Done, tick(now));
+        }
+    }
+    assert!(q.slots.is_empty() && q.looks.is_empty());
+}
+
+#[test]
+fn failures_are_counted_and_keep_their_guards() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::UserEdit, 7), tick(0));
+    for attempt in 0..3 {
+        let work = q.pop(tick(attempt * 10)).unwrap();
+        assert_eq!((work.attempt, work.guards.clone()), (u32::try_from(attempt).unwrap(), vec![7]));
+        q.end(&work.key, Ended::Retry(Duration::from_millis(10), work.guards), tick(attempt * 10));
+    }
+    q.pop(tick(40)).unwrap();
+    q.end(&K(1, 1), Ended::Done, tick(40));
+    q.push(K(1, 1), now_with(Class::UserEdit, 8), tick(41));
+    assert_eq!(q.pop(tick(41)).unwrap().attempt, 0);
+}
+
+#[test]
+fn an_idle_queue_holds_nothing() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::UserEdit, 7), tick(0));
+    let work = q.pop(tick(0)).unwrap();
+    q.end(&work.key, Ended::Done, tick(0));
+    assert!(q.slots.is_empty() && q.working.is_empty() && q.delayed.is_empty());
+    assert_eq!(q.ready().map(|(_, n)| n).sum::<usize>(), 0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(u8, u8, usize),
+    Look(u8, u8, u64),
+    Pop,
+    End(u8, u64),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0_u8..3, 0_u8..3, 0_usize..5).prop_map(|(g, k, c)| Step::Push(g, k, c)),
+        (0_u8..3, 0_u8..3, 0_u64..9).prop_map(|(g, k, d)| Step::Look(g, k, d)),
+        Just(Step::Pop),
+        (0_u8..3, 0_u64..3).prop_map(|(how, d)| Step::End(how, d)),
+        (0_u64..3).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// No guard is lost or doubled, no key is worked on twice at once, limits hold.
+    #[test]
+    fn nothing_is_lost(steps in prop::collection::vec(step(), 1..120)) {
+        let mut q = Q::new(2);
+        let (mut now, mut guard) = (0, 0);
+        let mut open: BTreeMap<u32, K> = BTreeMap::new();
+        let mut working: Vec<Work<K, &str, u32>> = Vec::new();
+        let check = |working: &[Work<K, &str, u32>]| {
+            for (i, a) in working.iter().enumerate() {
+                assert!(working[i + 1..].iter().all(|b| b.key != a.key));
+                assert!(working.iter().filter(|b| b.key.0 == a.key.0).count() <= 2);
+            }
+        };
+        for step in steps {
+            match step {
+                Step::Look(g, k, d) => {
+                    q.look_again(K(g, k), Class::Retry, Duration::from_millis(d), tick(now));
+                }
+                Step::Push(g, k, c) => {
+                    guard += 1;
+                    open.insert(guard, K(g, k));
+                    let push = Push { class: Class::ALL[c], cause: Some("x"), guards: vec![guard] };
+                    q.push(K(g, k), push, tick(now));
+                }
+                Step::Pop => working.extend(q.pop(tick(now))),
+                Step::End(how, d) => if let Some(work) = working.pop() {
+                    let delay = Duration::from_millis(d);
+                    let ended = match how {
+                        0 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Done }
+                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry(delay, vec![]) }
+                        _ => Ended::Retry(delay, work.guards),
+                    };
+                    q.end(&work.key, ended, tick(now));
+                },
+                Step::Wait(d) => now += d,
+            }
+            check(&working);
+        }
+        // Everything still open comes out in the end, once.
+        for _ in 0..200 {
+            now += 5;
+            working.extend(q.pop(tick(now)));
+            if let Some(work) = working.pop() {
+                for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); }
+                q.end(&work.key, Ended::Done, tick(now));
+            }
+        }
+        prop_assert!(open.is_empty());
+        prop_assert!(q.slots.is_empty());
+    }
+}

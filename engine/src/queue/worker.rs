@@ -1,0 +1,238 @@
+//! The shell around [`Queue`]: waits for work, hands it out as leases, takes it back.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{Class, Ended, Key, Push, Queue, Tick, Work};
+
+struct Shared<K: Key, C, G> {
+    queue: Mutex<Queue<K, C, G>>,
+    changed: Notify,
+    start: Instant,
+}
+
+/// A queue shared by those who push and those who work. Cheap to clone.
+pub struct WorkQueue<K: Key, C, G>(Arc<Shared<K, C, G>>);
+
+impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Work in hand. Dropping it without [`Lease::end`] (a panic, a cancelled task) is a failure: the key
+/// is tried again and its guards stay with it, so nothing that waits for it is let go.
+pub struct Lease<K: Key, C, G> {
+    shared: Arc<Shared<K, C, G>>,
+    key: K,
+    guards: Vec<G>,
+    /// The work, without its guards.
+    pub class: Class,
+    /// Why, the first few.
+    pub causes: Vec<C>,
+    /// How many causes there were.
+    pub cause_count: usize,
+    /// When the oldest cause was pushed.
+    pub queued_at: Tick,
+    /// When the work was handed out.
+    pub started_at: Tick,
+    /// Retries in a row before this.
+    pub attempt: u32,
+    ended: bool,
+}
+
+/// How long a key rests after its work was dropped.
+const AFTER_DROP: std::time::Duration = std::time::Duration::from_secs(1);
+
+impl<K: Key, C, G> WorkQueue<K, C, G> {
+    /// An empty queue; see [`Queue::new`].
+    #[must_use]
+    pub fn new(per_group: usize) -> Self {
+        Self(Arc::new(Shared {
+            queue: Mutex::new(Queue::new(per_group)),
+            changed: Notify::new(),
+            start: Instant::now(),
+        }))
+    }
+
+    /// Now, on this queue's clock.
+    pub fn now(&self) -> Tick {
+        Instant::now().duration_since(self.0.start)
+    }
+
+    /// Asks for work.
+    pub fn push(&self, key: K, push: Push<C, G>) {
+        let now = self.now();
+        self.0.queue.lock().push(key, push, now);
+        self.0.changed.notify_one();
+    }
+
+    /// Asks for work once `delay` has passed, whatever is done before; see [`Queue::look_again`].
+    pub fn look_again(&self, key: K, class: Class, delay: std::time::Duration) {
+        let now = self.now();
+        self.0.queue.lock().look_again(key, class, delay, now);
+        self.0.changed.notify_one();
+    }
+
+    /// Looks at the queue, for metrics.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Queue<K, C, G>) -> T) -> T {
+        look(&self.0.queue.lock())
+    }
+
+    /// Waits for work. Cancel-safe: work is handed out only by the return itself.
+    pub async fn next(&self) -> Lease<K, C, G> {
+        loop {
+            let due = {
+                let now = self.now();
+                let mut queue = self.0.queue.lock();
+                if let Some(work) = queue.pop(now) {
+                    // There may be more; wake the next worker.
+                    self.0.changed.notify_one();
+                    return self.lease(work, now);
+                }
+                queue.next_due()
+            };
+            let changed = self.0.changed.notified();
+            match due {
+                Some(at) => {
+                    tokio::select! {
+                        () = changed => {}
+                        () = tokio::time::sleep_until(self.0.start + at) => {}
+                    }
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn lease(&self, work: Work<K, C, G>, now: Tick) -> Lease<K, C, G> {
+        let Work { key, class, causes, cause_count, guards, queued_at, attempt } = work;
+        let shared = Arc::clone(&self.0);
+        Lease {
+            shared,
+            key,
+            guards,
+            class,
+            causes,
+            cause_count,
+            queued_at,
+            started_at: now,
+            attempt,
+            ended: false,
+        }
+    }
+}
+
+impl<K: Key, C, G> Lease<K, C, G> {
+    /// What to reconcile.
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// Takes what waits for this work, to let it go once the work is finished.
+    pub fn take_guards(&mut self) -> Vec<G> {
+        std::mem::take(&mut self.guards)
+    }
+
+    /// Ends the work.
+    pub fn end(mut self, ended: Ended<G>) {
+        self.give_back(ended);
+    }
+
+    fn give_back(&mut self, ended: Ended<G>) {
+        self.ended = true;
+        let now = Instant::now().duration_since(self.shared.start);
+        self.shared.queue.lock().end(&self.key, ended, now);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl<K: Key, C, G> Drop for Lease<K, C, G> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let guards = self.take_guards();
+            self.give_back(Ended::Retry(AFTER_DROP, guards));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    struct K(u8);
+
+    impl Key for K {
+        type Group = u8;
+        fn group(&self) -> u8 {
+            self.0
+        }
+    }
+
+    fn push(guard: u32) -> Push<&'static str, u32> {
+        Push { class: Class::UserEdit, cause: Some("event"), guards: vec![guard] }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_what_is_due_later() {
+        let queue = WorkQueue::<K, &'static str, u32>::new(1);
+        let waiting = tokio::spawn({
+            let queue = queue.clone();
+            async move {
+                let mut lease = queue.next().await;
+                let got = (*lease.key(), lease.take_guards());
+                lease.end(Ended::Done);
+                got
+            }
+        });
+        tokio::task::yield_now().await;
+        queue.look_again(K(1), Class::Retry, Duration::from_mins(1));
+        assert_eq!(waiting.await.unwrap(), (K(1), vec![]));
+        assert_eq!(queue.now(), Duration::from_mins(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_work_is_done_again_with_its_guards() {
+        let queue = WorkQueue::new(1);
+        queue.push(K(1), push(5));
+        let lease = queue.next().await;
+        let worker = tokio::spawn(async move {
+            let _held = lease;
+            panic!("a bug in a reconcile");
+        });
+        assert!(worker.await.is_err());
+        let mut lease = queue.next().await;
+        assert_eq!((lease.attempt, lease.take_guards()), (1, vec![5]));
+        lease.end(Ended::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn several_workers_share_it() {
+        let queue = WorkQueue::new(1);
+        for n in 0..10 {
+            queue.push(K(n), push(u32::from(n)));
+        }
+        let workers = (0..3).map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move {
+                let mut done = 0;
+                while let Ok(lease) = tokio::time::timeout(Duration::from_secs(1), queue.next()).await {
+                    tokio::task::yield_now().await;
+                    lease.end(Ended::Done);
+                    done += 1;
+                }
+                done
+            })
+        });
+        let mut total = 0;
+        for worker in workers {
+            total += worker.await.unwrap();
+        }
+        assert_eq!(total, 10);
+    }
+}

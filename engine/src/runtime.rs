@@ -1,0 +1,21 @@
+//! Access to runtime clusters: from a kubeconfig of a Secret to calls with deadlines.
+//!
+//! A kubeconfig is a tenant's input. [`RuntimeAccess::parse`] takes inline data only and refuses whatever would make
+//! us run a program, read a file, use a proxy or act as somebody else. Clients are built on one shared connector,
+//! speak HTTP/2, have a response cap and a deadline for each call, and do not retry: that is the queue's work.
+
+mod cache;
+mod client;
+mod error;
+mod kubeconfig;
+mod mapper;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{ClientCache, SecretVersion};
+pub use client::{Connector, Limits, RuntimeClient};
+pub use error::{ErrorClass, RuntimeError};
+pub use kubeconfig::{KubeconfigError, RuntimeAccess};
+pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};
+pub use policy::{AddressPolicy, AddressPolicyError};

@@ -1,0 +1,128 @@
+//! Clients that were built before, as long as their Secret is the same.
+
+use parking_lot::Mutex;
+
+use super::RuntimeClient;
+use crate::oci::lru::Lru;
+
+/// Which state of which Secret a client was built from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretVersion {
+    /// The Secret's uid; a Secret that was deleted and made again is another one.
+    pub uid: String,
+    /// Its resource version.
+    pub resource_version: String,
+}
+
+/// Bounded cache of clients by runtime id; the least recently used goes first. A client that is dropped here closes
+/// its connections when its last clone is dropped.
+#[derive(Debug)]
+pub struct ClientCache<C = RuntimeClient> {
+    clients: Mutex<Lru<String, (SecretVersion, C)>>,
+}
+
+/// About 8 KiB each without connections.
+const DEFAULT_CAPACITY: u64 = 2000;
+
+impl<C: Clone> Default for ClientCache<C> {
+    /// A cache of 2,000 clients.
+    fn default() -> Self {
+        Self::new(DEFAULT_CAPACITY)
+    }
+}
+
+impl<C: Clone> ClientCache<C> {
+    /// A cache of at most `capacity` clients.
+    pub fn new(capacity: u64) -> Self {
+        Self { clients: Mutex::new(Lru::new(capacity)) }
+    }
+
+    /// The runtime's client, if it was built from this very Secret; else a new one, which replaces the old. `build`
+    /// runs without the lock; when two callers build at once, the later one stays.
+    pub fn get_or_build<E>(
+        &self,
+        runtime: &str,
+        version: &SecretVersion,
+        build: impl FnOnce() -> Result<C, E>,
+    ) -> Result<C, E> {
+        if let Some((built_from, client)) = self.clients.lock().get(runtime)
+            && built_from == version
+        {
+            return Ok(client.clone());
+        }
+        let outcome = build();
+        let mut clients = self.clients.lock();
+        match &outcome {
+            Ok(client) => clients.insert(runtime.to_owned(), (version.clone(), client.clone()), 1),
+            // The old one is of another Secret: it must not be used again, whatever happens to the new one.
+            Err(_) => drop(clients.remove(runtime)),
+        }
+        outcome
+    }
+
+    /// Forgets the runtime's client, so that the next call builds a new one.
+    pub fn invalidate(&self, runtime: &str) {
+        let removed = self.clients.lock().remove(runtime);
+        // Dropped after the lock: the last clone of a client closes connections.
+        drop(removed);
+    }
+
+    /// Number of clients, for a gauge.
+    pub fn len(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn version(uid: &str, resource_version: &str) -> SecretVersion {
+        SecretVersion { uid: uid.to_owned(), resource_version: resource_version.to_owned() }
+    }
+
+    #[test]
+    fn a_client_lives_as_long_as_its_secret() {
+        let cache = ClientCache::new(10);
+        let builds = Cell::new(0);
+        let get = |runtime: &str, version: &SecretVersion| {
+            let build = || {
+                builds.set(builds.get() + 1);
+                Ok::<_, ()>(builds.get())
+            };
+            cache.get_or_build(runtime, version, build).unwrap()
+        };
+        assert_eq!(get("a", &version("u", "1")), 1);
+        assert_eq!(get("a", &version("u", "1")), 1);
+        assert_eq!(get("b", &version("u", "1")), 2);
+        assert_eq!(get("a", &version("u", "2")), 3);
+        assert_eq!(get("a", &version("v", "2")), 4);
+        cache.invalidate("a");
+        assert_eq!(get("a", &version("v", "2")), 5);
+        assert_eq!(cache.len(), 2);
+    }
+
+    #[test]
+    fn a_failed_build_leaves_no_old_client() {
+        let cache = ClientCache::new(10);
+        cache.get_or_build("a", &version("u", "1"), || Ok::<_, ()>(1)).unwrap();
+        cache.get_or_build("a", &version("u", "2"), || Err(())).unwrap_err();
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let cache = ClientCache::new(2);
+        for runtime in ["a", "b", "c"] {
+            cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(())).unwrap();
+        }
+        assert_eq!(cache.len(), 2);
+    }
+}

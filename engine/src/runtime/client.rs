@@ -1,0 +1,249 @@
+//! A Kubernetes client per runtime, built for thousands of them.
+//!
+//! What kube builds by default does not fit: it speaks HTTP/1.1 only, never closes idle connections, retries for
+//! minutes inside a call, and has no deadline and no cap on answers.
+
+use std::{
+    error::Error,
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Response, StatusCode, header::RETRY_AFTER};
+use http_body_util::Limited;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{
+        self,
+        connect::{
+            HttpConnector,
+            dns::{GaiResolver, Name},
+        },
+    },
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::client::{Body, ConfigExt as _};
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::CryptoProvider,
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
+};
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::{AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Thousands of runtimes are talked to rarely; a connection is worth keeping for one burst only.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const IDLE_PER_HOST: usize = 2;
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: u32 = 64 * 1024;
+const MAX_RETRY_AFTER: u64 = 3600;
+
+/// Bounds of a client's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Deadline of each call, from the start to the last byte of the answer. Default 30 s.
+    pub deadline: Duration,
+    /// Largest answer in bytes. Default 16 MiB.
+    pub response: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(30), response: 16 * 1024 * 1024 }
+    }
+}
+
+/// What all clients share: the way to open connections, and the crypto provider. Cheap to clone.
+#[derive(Clone)]
+pub struct Connector {
+    http: HttpConnector<PolicyResolver>,
+    provider: Arc<CryptoProvider>,
+    policy: Arc<AddressPolicy>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Names that resolve to an address which `policy` denies are not connected to.
+    pub fn new(policy: Arc<AddressPolicy>) -> Self {
+        let resolver = PolicyResolver { inner: GaiResolver::new(), policy: Arc::clone(&policy) };
+        let mut http = HttpConnector::new_with_resolver(resolver);
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        http.set_keepalive(Some(KEEP_ALIVE));
+        Self { http, provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()), policy }
+    }
+
+    /// The policy that this connector enforces; parse kubeconfigs with the same one.
+    pub fn policy(&self) -> &AddressPolicy {
+        &self.policy
+    }
+
+    /// Builds a client. Connects to nothing yet, but needs a running tokio runtime, in which the client keeps one
+    /// task until its last clone is dropped.
+    pub fn client(&self, access: &RuntimeAccess, limits: Limits) -> Result<RuntimeClient, RuntimeError> {
+        let failed = |source: BoxError| {
+            RuntimeError::new(ErrorClass::Invalid, "build the client of the kubeconfig", Some(source))
+        };
+        let tls = self.tls(access).map_err(failed)?;
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        let https = match &access.tls_server_name {
+            Some(name) => https.with_server_name_resolver(FixedServerNameResolver::new(name.clone())),
+            None => https,
+        };
+        let https = https.enable_all_versions().wrap_connector(self.http.clone());
+
+        // A request on a kept connection that the server closed at that moment was never sent; the pool puts such
+        // requests on another connection. Nothing that was sent is ever sent again.
+        let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .http2_max_header_list_size(MAX_HEADERS)
+            .build(https);
+
+        let mut config = kube::Config::new(access.server.clone());
+        config.auth_info.token = access.token.clone().map(Into::into);
+        let cap = limits.response;
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(config.auth_layer().map_err(|error| failed(error.into()))?)
+            .map_result(move |result| guard(result, cap))
+            .service(http);
+        let kube = kube::Client::new(service, access.namespace.clone());
+        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper: Arc::new(Mapper::new()) })
+    }
+
+    fn tls(&self, access: &RuntimeAccess) -> Result<ClientConfig, BoxError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in &access.ca {
+            roots.add(certificate.clone())?;
+        }
+        let config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let mut config = match &access.identity {
+            Some(identity) => {
+                let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)?;
+                config.with_client_auth_cert(identity.chain.clone(), key)?
+            }
+            None => config.with_no_client_auth(),
+        };
+        // Connections are few and short-lived; a session cache would only cost memory for each runtime.
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+/// Caps the body, and turns 429 into an error while its headers are still there.
+fn guard<B, E: Into<BoxError>>(
+    result: Result<Response<B>, E>,
+    cap: usize,
+) -> Result<Response<Limited<B>>, BoxError> {
+    let response = result.map_err(Into::into)?;
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        let seconds =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds.min(MAX_RETRY_AFTER)));
+        return Err(Box::new(TooManyRequests { retry_after }));
+    }
+    Ok(response.map(|body| Limited::new(body, cap)))
+}
+
+/// A runtime's client with its deadline and REST mapping. Cheap to clone; clones share connections and mapping.
+#[derive(Clone)]
+pub struct RuntimeClient {
+    kube: kube::Client,
+    deadline: Duration,
+    mapper: Arc<Mapper>,
+}
+
+impl std::fmt::Debug for RuntimeClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeClient").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl RuntimeClient {
+    /// Wraps a client built elsewhere, such as one for tests or for the control plane itself.
+    pub fn new(kube: kube::Client, deadline: Duration) -> Self {
+        Self { kube, deadline, mapper: Arc::new(Mapper::new()) }
+    }
+
+    /// The client, for `Api` values. Await what they return within [`Self::call`] only.
+    pub fn kube(&self) -> kube::Client {
+        self.kube.clone()
+    }
+
+    /// The runtime's REST mapping.
+    pub fn mapper(&self) -> &Mapper {
+        &self.mapper
+    }
+
+    /// Awaits one API call under the deadline and classifies its error. `what` says what is tried, for messages:
+    /// `apply Deployment a/b`. Cancel-safe as far as the call is: the API server may have done it all the same.
+    pub async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, RuntimeError> {
+        match tokio::time::timeout(self.deadline, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(RuntimeError::from_kube(what, error)),
+            Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
+        }
+    }
+}
+
+/// Resolves names and leaves out what the policy denies, so that a name is no way around the deny-list. Addresses in
+/// a kubeconfig never come here; they are checked when it is parsed.
+#[derive(Clone)]
+struct PolicyResolver {
+    inner: GaiResolver,
+    policy: Arc<AddressPolicy>,
+}
+
+/// All addresses of the name are denied.
+#[derive(Debug, thiserror::Error)]
+#[error("the server's name resolves to an address that the deny-list forbids")]
+struct Denied;
+
+type Resolved = Result<std::vec::IntoIter<SocketAddr>, Box<dyn Error + Send + Sync>>;
+
+impl Service<Name> for PolicyResolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Resolved> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let resolving = self.inner.call(name);
+        let policy = Arc::clone(&self.policy);
+        Box::pin(async move {
+            let addresses = resolving.await?;
+            let allowed: Vec<_> =
+                addresses.filter(|address| policy.denies_resolved(address.ip()).is_none()).collect();
+            if allowed.is_empty() { Err(Denied.into()) } else { Ok(allowed.into_iter()) }
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! What a call to a runtime can end with.
+
+use std::{error::Error, fmt, time::Duration};
+
+use kube::core::Status;
+
+/// What kind of failure it is, which decides what the engine does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// No connection, it broke, or the API server is not available. Changes nothing, and is retried with backoff.
+    Unreachable,
+    /// 401: the kubeconfig's credentials are not, or no longer, valid.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 404: the object or its kind is missing; [`super::Mapper::missing`] tells which.
+    NotFound,
+    /// 409: somebody else was faster, or the object exists already.
+    Conflict,
+    /// 403, because the object's namespace is being deleted.
+    NamespaceTerminating,
+    /// 400, 405, 413, 415 or 422: the API server will never take this.
+    Invalid,
+    /// 429: the API server asks us to wait.
+    Throttled {
+        /// How long, at most one hour; `None` if it did not say.
+        retry_after: Option<Duration>,
+    },
+    /// The call's deadline passed, or the API server's own (504).
+    Timeout,
+    /// The answer was larger than the cap.
+    TooLarge,
+    /// Anything else.
+    Other,
+}
+
+impl ErrorClass {
+    /// A stable label for metrics.
+    pub const fn metric_label(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::Conflict => "conflict",
+            Self::NamespaceTerminating => "namespace_terminating",
+            Self::Invalid => "invalid",
+            Self::Throttled { .. } => "throttled",
+            Self::Timeout => "timeout",
+            Self::TooLarge => "too_large",
+            Self::Other => "other",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Unreachable => "the cluster cannot be reached; check its address, certificate and network",
+            Self::Unauthorized => "the cluster does not accept the credentials; renew the kubeconfig Secret",
+            Self::Forbidden => "the cluster forbids it; check the permissions of the kubeconfig's user",
+            Self::NotFound => "not found",
+            Self::Conflict => "it conflicts with another writer",
+            Self::NamespaceTerminating => "its namespace is being deleted; wait until it is gone",
+            Self::Invalid => "the API server refuses the object; correct it",
+            Self::Throttled { .. } => "the API server limits our request rate; it is tried again later",
+            Self::Timeout => "the cluster did not answer in time",
+            Self::TooLarge => "the answer is larger than the limit",
+            Self::Other => "it failed",
+        }
+    }
+}
+
+/// A failed call. Display says what was tried and the class; the API server's own words are in [`Self::message`].
+#[derive(Debug)]
+pub struct RuntimeError {
+    /// What kind of failure.
+    pub class: ErrorClass,
+    /// What was tried, in the caller's words.
+    pub what: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.class.text())
+    }
+}
+
+impl Error for RuntimeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Longest message of an API server that is passed on, in characters.
+const MAX_MESSAGE: usize = 500;
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
+
+impl RuntimeError {
+    pub(super) fn new(
+        class: ErrorClass,
+        what: impl Into<String>,
+        source: Option<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self { class, what: what.into(), source }
+    }
+
+    pub(super) fn from_kube(what: impl Into<String>, error: kube::Error) -> Self {
+        let class = classify(&error);
+        // The parser's messages quote the text, which may be a Secret's.
+        let source = match error {
+            kube::Error::SerdeError(e) => format!("the answer is no valid object (line {})", e.line()).into(),
+            kube::Error::FromUtf8(_) => "the answer is no UTF-8 text".into(),
+            error => error.into(),
+        };
+        Self::new(class, what, Some(source))
+    }
+
+    /// Same as [`ErrorClass::metric_label`].
+    pub const fn metric_label(&self) -> &'static str {
+        self.class.metric_label()
+    }
+
+    /// Whether the same call may succeed later without anybody changing the object.
+    pub const fn is_retryable(&self) -> bool {
+        !matches!(self.class, ErrorClass::Invalid | ErrorClass::NotFound | ErrorClass::TooLarge)
+    }
+
+    /// Whether the client should be built anew from the Secret: its address or credentials may have changed.
+    pub const fn discredits_client(&self) -> bool {
+        matches!(self.class, ErrorClass::Unauthorized | ErrorClass::Unreachable)
+    }
+
+    /// How long the API server asked us to wait.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.class {
+            ErrorClass::Throttled { retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// The API server's own message, for a status or condition; at most 500 characters.
+    pub fn message(&self) -> Option<String> {
+        let status = self.status().filter(|status| !status.message.is_empty())?;
+        Some(status.message.chars().take(MAX_MESSAGE).collect())
+    }
+
+    /// The API server's answer, if it gave one.
+    pub fn status(&self) -> Option<&Status> {
+        match self.source.as_deref()?.downcast_ref::<kube::Error>()? {
+            kube::Error::Api(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// Put into the service's error by the client's response layer, which still sees the headers.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered 429")]
+pub(super) struct TooManyRequests {
+    pub(super) retry_after: Option<Duration>,
+}
+
+fn classify(error: &kube::Error) -> ErrorClass {
+    match error {
+        kube::Error::Api(status) => of_status(status),
+        kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => ErrorClass::Invalid,
+        kube::Error::Auth(_) => ErrorClass::Unauthorized,
+        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => of_chain(error),
+        _ => ErrorClass::Other,
+    }
+}
+
+fn of_status(status: &Status) -> ErrorClass {
+    let details = status.details.as_ref();
+    let terminating = details
+        .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"));
+    match status.code {
+        401 => ErrorClass::Unauthorized,
+        _ if terminating => ErrorClass::NamespaceTerminating,
+        403 => ErrorClass::Forbidden,
+        404 => ErrorClass::NotFound,
+        409 => ErrorClass::Conflict,
+        400 | 405 | 413 | 415 | 422 => ErrorClass::Invalid,
+        429 => {
+            let seconds = details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
+            let retry_after = seconds.map(|s| Duration::from_secs(u64::from(s)).min(MAX_RETRY_AFTER));
+            ErrorClass::Throttled { retry_after }
+        }
+        504 => ErrorClass::Timeout,
+        502 | 503 => ErrorClass::Unreachable,
+        _ => ErrorClass::Other,
+    }
+}
+
+fn of_chain(error: &(dyn Error + 'static)) -> ErrorClass {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return ErrorClass::TooLarge;
+        }
+        if let Some(throttled) = error.downcast_ref::<TooManyRequests>() {
+            return ErrorClass::Throttled { retry_after: throttled.retry_after };
+        }
+        next = error.source();
+    }
+    ErrorClass::Unreachable
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    use super::*;
+
+    fn api(code: u16, details: Option<StatusDetails>) -> RuntimeError {
+        let mut status = Status::failure("words of the server", "Reason").with_code(code);
+        status.details = details;
+        RuntimeError::from_kube("apply Deployment a/b", kube::Error::Api(status.boxed()))
+    }
+
+    fn details(json: &serde_json::Value) -> Option<StatusDetails> {
+        serde_json::from_value(json.clone()).unwrap()
+    }
+
+    #[test]
+    fn classes_of_api_answers() {
+        for (code, label) in [
+            (400, "invalid"),
+            (401, "unauthorized"),
+            (403, "forbidden"),
+            (404, "not_found"),
+            (409, "conflict"),
+            (422, "invalid"),
+            (429, "throttled"),
+            (500, "other"),
+            (503, "unreachable"),
+            (504, "timeout"),
+        ] {
+            assert_eq!(api(code, None).metric_label(), label, "{code}");
+        }
+        let cause: StatusCause =
+            serde_json::from_value(serde_json::json!({"reason": "NamespaceTerminating"})).unwrap();
+        let terminating = api(403, details(&serde_json::json!({"causes": [cause]})));
+        assert_eq!(terminating.class, ErrorClass::NamespaceTerminating);
+        let throttled = api(429, details(&serde_json::json!({"retryAfterSeconds": 7})));
+        assert_eq!(throttled.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn messages_tell_what_and_keep_the_servers_words_apart() {
+        let error = api(403, None);
+        assert_eq!(
+            error.to_string(),
+            "apply Deployment a/b: the cluster forbids it; check the permissions of the kubeconfig's user"
+        );
+        assert_eq!(error.message().as_deref(), Some("words of the server"));
+        assert!(error.source().is_some());
+    }
+
+    #[test]
+    fn answers_that_do_not_parse_are_not_quoted() {
+        let secret = serde_json::from_str::<u8>("\"top-secret\"").unwrap_err();
+        assert!(secret.to_string().contains("top-secret"), "the parser does quote");
+        let error = RuntimeError::from_kube("get", kube::Error::SerdeError(secret));
+        assert!(!format!("{error} {error:?} {:?}", error.source()).contains("top-secret"));
+    }
+}

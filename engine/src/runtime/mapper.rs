@@ -1,0 +1,165 @@
+//! Which path a kind has in a runtime.
+
+use std::{collections::HashMap, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use kube::{
+    Api,
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use parking_lot::Mutex;
+
+use super::{ErrorClass, RuntimeClient, RuntimeError};
+use crate::oci::lru::Lru;
+
+/// Group versions that are remembered for each runtime; a module uses ten or so.
+const GROUP_VERSIONS: u64 = 128;
+
+/// REST mapping of one runtime: discovers a group version on first use and remembers it.
+#[derive(Debug)]
+pub struct Mapper {
+    known: Mutex<Lru<String, Arc<HashMap<String, Mapped>>>>,
+}
+
+/// Whether objects of a kind live in namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// They do.
+    Namespaced,
+    /// They do not.
+    Cluster,
+}
+
+/// Where a kind is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// For dynamic APIs.
+    pub resource: ApiResource,
+    /// Whether its objects live in namespaces.
+    pub scope: Scope,
+}
+
+/// Why there is no mapping.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The runtime does not serve the kind, now. Not an object that is missing: its CRD may come a moment later.
+    #[error(
+        "the cluster does not know the kind {kind} of {api_version}; is its CustomResourceDefinition installed?"
+    )]
+    KindMissing {
+        /// Kind.
+        kind: String,
+        /// Group and version.
+        api_version: String,
+    },
+    /// Discovery failed, which says nothing about the kind.
+    #[error("the kinds of the cluster could not be read")]
+    Discovery(#[source] RuntimeError),
+}
+
+/// What a 404 meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The kind is served; only this object is not there.
+    Object,
+    /// The kind is not served.
+    Kind,
+}
+
+impl Mapped {
+    /// An API for objects of the kind; the namespace is used for namespaced kinds only.
+    pub fn api(&self, client: &RuntimeClient, namespace: &str) -> Api<DynamicObject> {
+        match self.scope {
+            Scope::Namespaced => Api::namespaced_with(client.kube(), namespace, &self.resource),
+            Scope::Cluster => Api::all_with(client.kube(), &self.resource),
+        }
+    }
+}
+
+impl Default for Mapper {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Mapper {
+    /// Knows nothing yet.
+    pub fn new() -> Self {
+        Self { known: Mutex::new(Lru::new(GROUP_VERSIONS)) }
+    }
+
+    /// The mapping of a kind: from memory, or by one request for its group version. That a kind is missing is never
+    /// remembered, since its CRD may have been installed meanwhile. `client` must be the runtime's own.
+    pub async fn resolve(&self, client: &RuntimeClient, gvk: &GroupVersionKind) -> Result<Mapped, MapError> {
+        let api_version = gvk.api_version();
+        if let Some(mapped) = self.known.lock().get(&api_version).and_then(|kinds| kinds.get(&gvk.kind)) {
+            return Ok(mapped.clone());
+        }
+        let missing = || MapError::KindMissing { kind: gvk.kind.clone(), api_version: api_version.clone() };
+        let kinds = discover(client, gvk).await?.ok_or_else(missing)?;
+        let mapped = kinds.get(&gvk.kind).cloned();
+        self.known.lock().insert(api_version.clone(), Arc::new(kinds), 1);
+        mapped.ok_or_else(missing)
+    }
+
+    /// To be asked after a 404 for an object: forgets the mapping and looks whether the kind is still served.
+    pub async fn missing(
+        &self,
+        client: &RuntimeClient,
+        gvk: &GroupVersionKind,
+    ) -> Result<Missing, RuntimeError> {
+        self.forget(gvk);
+        match self.resolve(client, gvk).await {
+            Ok(_) => Ok(Missing::Object),
+            Err(MapError::KindMissing { .. }) => Ok(Missing::Kind),
+            Err(MapError::Discovery(error)) => Err(error),
+        }
+    }
+
+    /// Forgets what is known about the kind's group version, such as after a CRD was written or deleted.
+    pub fn forget(&self, gvk: &GroupVersionKind) {
+        self.known.lock().remove(&gvk.api_version());
+    }
+}
+
+/// The kinds of a group version; `None` if the group version itself is not served.
+async fn discover(
+    client: &RuntimeClient,
+    gvk: &GroupVersionKind,
+) -> Result<Option<HashMap<String, Mapped>>, MapError> {
+    let api_version = gvk.api_version();
+    let what = format!("discover {api_version}");
+    // They become part of a path.
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
+    if !plain(&gvk.group) || !plain(&gvk.version) || gvk.version.is_empty() {
+        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, what, None)));
+    }
+    let kube = client.kube();
+    let answer = if gvk.group.is_empty() {
+        client.call(&what, kube.list_core_api_resources(&gvk.version)).await
+    } else {
+        client.call(&what, kube.list_api_group_resources(&api_version)).await
+    };
+    match answer {
+        Ok(list) => Ok(Some(kinds_of(gvk, list))),
+        Err(error) if error.class == ErrorClass::NotFound => Ok(None),
+        Err(error) => Err(MapError::Discovery(error)),
+    }
+}
+
+fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Mapped> {
+    // Subresources are listed too, with a slash; some have the kind of their parent.
+    let resources = list.resources.into_iter().filter(|resource| !resource.name.contains('/'));
+    let mapped = resources.map(|resource| {
+        let scope = if resource.namespaced { Scope::Namespaced } else { Scope::Cluster };
+        let api = ApiResource {
+            group: gvk.group.clone(),
+            version: gvk.version.clone(),
+            api_version: gvk.api_version(),
+            kind: resource.kind.clone(),
+            plural: resource.name,
+        };
+        (resource.kind, Mapped { resource: api, scope })
+    });
+    mapped.collect()
+}

@@ -1,0 +1,283 @@
+//! Wires the receiver. Everything that can be wrong is found out before a port is opened.
+
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::{
+    Client, Config as KubeConfig,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use rustls::ServerConfig;
+use tidewatch_drain::{Drain, Outcome, Watch};
+use tidewatch_engine::{
+    Engine, EngineConfig,
+    history::Observer,
+    oci::{OciError, RegistryConfig},
+    queue::Class,
+    runtime::{AddressPolicy, AddressPolicyError},
+};
+use tidewatch_telemetry::{
+    BuildInfo, Readiness,
+    admin::{self, AdminState},
+    chain,
+    metrics::{MetricsError, Registry},
+};
+use tidewatch_tls::{Files, ReloadError, Reloaded, Store};
+use tidewatch_wire::SessionId;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{args::Args, deliveries::Deliveries, intake::Intake, listener, metrics::Metrics, runtimes_page};
+
+/// How often the TLS files are looked at.
+const RELOAD: Duration = Duration::from_secs(30);
+/// How often ledgers of unregistered runtimes are dropped.
+const SWEEP: Duration = Duration::from_mins(10);
+
+/// What the receiver runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where agents connect; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The admin address; port 0 takes a free one.
+    pub admin: SocketAddr,
+    /// CA bundle for clients, own certificate, own key.
+    pub tls: Files,
+    /// Kubeconfig of the control plane; in-cluster without.
+    pub kubeconfig: Option<PathBuf>,
+    /// The engine's settings.
+    pub engine: EngineConfig,
+    /// Servers that no kubeconfig may name, besides the control plane's.
+    pub denied_servers: Vec<String>,
+}
+
+impl From<Args> for Config {
+    fn from(args: Args) -> Self {
+        let Args {
+            listen,
+            admin,
+            client_ca,
+            tls_cert,
+            tls_key,
+            kubeconfig,
+            namespace,
+            modules,
+            insecure_registry,
+            cache_dir,
+            deny_server,
+            workers,
+            workers_per_runtime,
+            grace: _,
+            log_format: _,
+            log_level: _,
+        } = args;
+        Self {
+            listen,
+            admin,
+            tls: Files { ca: client_ca, cert: tls_cert, key: tls_key },
+            kubeconfig,
+            engine: EngineConfig {
+                namespace,
+                modules,
+                registry: RegistryConfig {
+                    insecure: insecure_registry,
+                    disk: cache_dir,
+                    ..RegistryConfig::default()
+                },
+                workers,
+                per_runtime: workers_per_runtime,
+                ..EngineConfig::default()
+            },
+            denied_servers: deny_server,
+        }
+    }
+}
+
+/// Why the receiver does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// TLS files.
+    #[error("the TLS files cannot be used; check --client-ca, --tls-cert and --tls-key")]
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The control plane's configuration.
+    #[error("no configuration for the control plane; give --kubeconfig or run in its cluster")]
+    Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A deny-list entry.
+    #[error("--deny-server cannot be used")]
+    Deny(#[from] AddressPolicyError),
+    /// The registry's settings.
+    #[error("the registry's settings cannot be used; check --modules and --insecure-registry")]
+    Registry(#[from] OciError),
+    /// An address that cannot be listened on.
+    #[error("cannot listen on {address}; is another process using it?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A metric.
+    #[error("metrics cannot be registered")]
+    Metrics(#[from] MetricsError),
+}
+
+/// A receiver with its ports open.
+pub struct Bound {
+    /// Where agents connect.
+    pub events: SocketAddr,
+    /// The admin endpoint.
+    pub admin: SocketAddr,
+    /// Owns every task; shut it down to stop.
+    pub drain: Drain,
+}
+
+/// Checks the configuration, opens the ports and starts to work.
+pub async fn start(config: Config) -> Result<Bound, StartError> {
+    let Config { listen, admin: admin_address, tls, kubeconfig, mut engine, denied_servers } = config;
+    let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
+    let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
+    let kube = kube_config(kubeconfig).await?;
+    let own = kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)));
+    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own))?;
+    let client = Client::try_from(kube).map_err(|e| StartError::Kube(e.into()))?;
+
+    let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
+    let registry = Registry::new("tidewatch_receiver", build)?;
+    let metrics = Metrics::register(&registry)?;
+    let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
+    let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
+    let deliveries = Deliveries::new(SessionId::random());
+    register_sizes(&registry, &engine, &deliveries)?;
+
+    let events_listener = bind(listen).await?;
+    let admin_listener = bind(admin_address).await?;
+    let address =
+        |l: &TcpListener, a| l.local_addr().map_err(|source| StartError::Listen { address: a, source });
+    let (events, admin) = (address(&events_listener, listen)?, address(&admin_listener, admin_address)?);
+
+    let drain = Drain::new();
+    let readiness = Readiness::new();
+    let state =
+        AdminState::new(registry, readiness.clone(), build).route(format!("{}*", runtimes_page::PREFIX), {
+            let (engine, deliveries) = (engine.clone(), deliveries.clone());
+            move |path, _| runtimes_page::page(&engine, &deliveries, path)
+        });
+    admin::serve(admin_listener, state, &drain);
+
+    let intake = Arc::new(Intake {
+        engine: engine.clone(),
+        deliveries: deliveries.clone(),
+        metrics,
+        drain: drain.watch(),
+    });
+    let store = Arc::new(store);
+    drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
+    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, drain.watch()));
+
+    let ready = readiness.register("control plane");
+    let watch = drain.watch();
+    let listen_watch = drain.watch();
+    drain.spawn_critical("engine", async move {
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
+        let run = engine.run(stop, move || ready.ready());
+        tokio::pin!(run);
+        tokio::select! {
+            () = &mut run => return,
+            () = watch.signaled() => stopper.cancel(),
+        }
+        run.await;
+    });
+    drain.spawn_critical("events", listener::serve(events_listener, store, intake, listen_watch));
+    tracing::info!(%events, %admin, "the receiver listens");
+    Ok(Bound { events, admin, drain })
+}
+
+/// Runs until a signal, then shuts down within `grace`. True if all work came to its end.
+pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
+    let bound = start(config).await?;
+    let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
+    Ok(matches!(outcome, Outcome::Finished))
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
+}
+
+async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
+    let failed = |e: kube::config::KubeconfigError| StartError::Kube(e.into());
+    let mut config = match path {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+            KubeConfig::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .map_err(failed)?
+        }
+        None => KubeConfig::incluster().map_err(|e| StartError::Kube(e.into()))?,
+    };
+    // The queue decides when to try again; a call that hides retries would outlast its deadline.
+    config.default_retry = false;
+    Ok(config)
+}
+
+/// Sizes, computed when they are asked for.
+fn register_sizes(registry: &Registry, engine: &Engine, deliveries: &Deliveries) -> Result<(), MetricsError> {
+    let ledger = deliveries.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
+    registry
+        .gauge_fn("events_held", "Events whose reconcile has not finished.", move || ledger.held() as f64)?;
+    let queue = engine.queue().clone();
+    registry.gauge_vec_fn(
+        "queue_ready",
+        "Keys that wait for a worker, by class.",
+        &["class"],
+        move |set| {
+            let sizes: Vec<(Class, usize)> = queue.inspect(|q| q.ready().collect());
+            for (class, size) in sizes {
+                #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+                set(&[class.label()], size as f64);
+            }
+        },
+    )?;
+    let queue = engine.queue().clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+    registry.gauge_fn("queue_retrying", "Keys that wait for their next try.", move || {
+        queue.inspect(|q| q.delayed() as f64)
+    })?;
+    let queue = engine.queue().clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+    registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
+        queue.inspect(|q| q.working() as f64)
+    })
+}
+
+/// Takes over new certificates; connections that exist keep theirs.
+async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
+    loop {
+        tokio::select! {
+            () = drain.signaled() => return,
+            () = tokio::time::sleep(RELOAD) => {}
+        }
+        match store.reload(&files, Timestamp::now()).await {
+            Ok(Reloaded::Unchanged) => {}
+            Ok(Reloaded::Published) => {
+                tracing::info!(not_after = %store.not_after(), "new TLS files are in use")
+            }
+            Err(error @ (ReloadError::Files(_) | ReloadError::Bundle(_))) => {
+                tracing::warn!(error = %chain(&error), "the TLS files cannot be used; the last good ones stay");
+            }
+        }
+    }
+}
+
+async fn sweep(engine: Engine, deliveries: Deliveries, drain: Watch) {
+    loop {
+        tokio::select! {
+            () = drain.signaled() => return,
+            () = tokio::time::sleep(SWEEP) => {}
+        }
+        let state = engine.state().read();
+        deliveries.retain(|id| state.runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown);
+    }
+}

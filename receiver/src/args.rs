@@ -1,0 +1,69 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Parser;
+use tidewatch_telemetry::logging::Format;
+
+/// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tidewatch-receiver", version, about, long_about = None)]
+pub struct Args {
+    /// Where agents connect (mTLS).
+    #[arg(long, env = "TIDEWATCH_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Metrics, probes and pages for operators (no TLS; keep it inside).
+    #[arg(long, env = "TIDEWATCH_ADMIN", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+    pub admin: SocketAddr,
+    /// CA certificates that may have issued an agent's certificate (PEM).
+    #[arg(long, env = "TIDEWATCH_CLIENT_CA", value_name = "FILE")]
+    pub client_ca: PathBuf,
+    /// The receiver's own certificate chain (PEM).
+    #[arg(long, env = "TIDEWATCH_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: PathBuf,
+    /// The receiver's own private key (PEM).
+    #[arg(long, env = "TIDEWATCH_TLS_KEY", value_name = "FILE")]
+    pub tls_key: PathBuf,
+    /// Kubeconfig of the control plane; without it the in-cluster configuration is used.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of Kymas, Manifests and kubeconfig Secrets in the control plane.
+    #[arg(long, default_value = tidewatch_api::names::KCP_NAMESPACE)]
+    pub namespace: String,
+    /// OCI registry that holds the modules' components.
+    #[arg(long, env = "TIDEWATCH_MODULES", value_name = "HOST[:PORT][/PATH]")]
+    pub modules: String,
+    /// Registry that may be talked to without TLS, besides loopback (repeatable).
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub insecure_registry: Vec<String>,
+    /// Folder for the cache of module layers.
+    #[arg(long, env = "TIDEWATCH_CACHE_DIR", value_name = "FOLDER")]
+    pub cache_dir: Option<PathBuf>,
+    /// Server that no kubeconfig may name: a network, an address or host[:port] (repeatable). The control
+    /// plane's own address always is.
+    #[arg(long, value_name = "RULE")]
+    pub deny_server: Vec<String>,
+    /// Reconciles at the same time.
+    #[arg(long, default_value_t = 16)]
+    pub workers: usize,
+    /// Reconciles of one runtime at the same time.
+    #[arg(long, default_value_t = 2)]
+    pub workers_per_runtime: usize,
+    /// How long a shutdown waits for work in hand, in seconds.
+    #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
+    pub grace: Duration,
+    /// How log lines are written.
+    #[arg(long, env = "TIDEWATCH_LOG_FORMAT", default_value = "json", value_parser = format_of)]
+    pub log_format: Format,
+    /// What is logged: a level, or targets with levels.
+    #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
+    pub log_level: String,
+}
+
+fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_secs)
+}
+
+fn format_of(text: &str) -> Result<Format, String> {
+    text.parse().map_err(|_| "use json or text".to_owned())
+}

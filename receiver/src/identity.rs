@@ -1,0 +1,138 @@
+//! Who speaks: a verified certificate against the registered Kymas. Pure.
+//!
+//! The chain and validity were checked by the TLS handshake. Here the common name must be the runtime id
+//! of exactly one Kyma, and the certificate must carry the domain that is registered for it (contract,
+//! section 3.5: the CN rule of today and the SAN pinning of the first contract, together).
+
+use http::StatusCode;
+use tidewatch_engine::kcp::RuntimeLookup;
+use tidewatch_tls::{IdentityError, PeerIdentity};
+
+/// A runtime that has proven who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Its runtime id.
+    pub id: String,
+    /// The Kyma registered under it.
+    pub kyma: String,
+}
+
+/// Why a peer is not listened to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The certificate gives no identity.
+    #[error(transparent)]
+    Certificate(#[from] IdentityError),
+    /// Nobody has registered this runtime.
+    #[error("no Kyma is registered for runtime id '{0}'; register the runtime, or use its own certificate")]
+    Unknown(String),
+    /// Several Kymas claim it.
+    #[error("{1} Kymas are registered for runtime id '{0}'; a runtime id must be registered once")]
+    Ambiguous(String, usize),
+    /// There is nothing to pin the certificate to.
+    #[error(
+        "the Kyma of runtime id '{0}' has no skr-domain annotation to check the certificate against; set it"
+    )]
+    NoDomain(String),
+    /// The certificate is not this runtime's.
+    #[error("the certificate of runtime id '{0}' does not carry the domain registered for it; issue it anew")]
+    OtherDomain(String),
+}
+
+impl Refusal {
+    /// The HTTP status of the answer.
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::Certificate(IdentityError::NoCertificate) => StatusCode::UNAUTHORIZED,
+            Self::Certificate(_) => StatusCode::BAD_REQUEST,
+            _ => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// A stable word for metrics and answers.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Certificate(error) => error.label(),
+            Self::Unknown(_) => "unknown_runtime",
+            Self::Ambiguous(..) => "ambiguous_runtime",
+            Self::NoDomain(_) => "no_domain",
+            Self::OtherDomain(_) => "san_mismatch",
+        }
+    }
+}
+
+/// Decides whether `peer` is the runtime it says it is.
+pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, Refusal> {
+    let id = peer.common_name.clone();
+    match lookup {
+        RuntimeLookup::Unknown => Err(Refusal::Unknown(id)),
+        RuntimeLookup::Ambiguous(n) => Err(Refusal::Ambiguous(id, n)),
+        RuntimeLookup::One { domain: None, .. } => Err(Refusal::NoDomain(id)),
+        RuntimeLookup::One { kyma, domain: Some(domain) } => {
+            if carries(peer, &domain) {
+                Ok(Runtime { id, kyma })
+            } else {
+                Err(Refusal::OtherDomain(id))
+            }
+        }
+    }
+}
+
+/// Whether one of the certificate's names is the domain. DNS names do not care for case; no wildcard is
+/// honoured, or one runtime's certificate could speak for another's.
+fn carries(peer: &PeerIdentity, domain: &str) -> bool {
+    peer.dns_names.iter().any(|name| name.eq_ignore_ascii_case(domain))
+        || peer.uris.iter().any(|uri| uri == domain)
+        || peer.ip_addrs.iter().any(|ip| ip.to_string() == domain)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn peer(dns: &[&str]) -> PeerIdentity {
+        PeerIdentity {
+            common_name: "r1".into(),
+            dns_names: dns.iter().map(|d| (*d).to_owned()).collect(),
+            ip_addrs: vec!["10.1.2.3".parse().unwrap()],
+            uris: vec!["spiffe://r1".into()],
+            not_after: Timestamp::UNIX_EPOCH,
+            serial: "1".into(),
+            fingerprint_sha256: "f".into(),
+        }
+    }
+
+    fn registered(domain: Option<&str>) -> RuntimeLookup {
+        RuntimeLookup::One { kyma: "harbour".into(), domain: domain.map(Into::into) }
+    }
+
+    #[test]
+    fn the_registered_domain_must_be_in_the_certificate() {
+        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into() };
+        for good in ["a.example", "A.Example", "spiffe://r1", "10.1.2.3"] {
+            assert_eq!(
+                identify(&peer(&["x", "a.example"]), registered(Some(good))),
+                Ok(runtime.clone()),
+                "{good}"
+            );
+        }
+        for bad in ["b.example", "example", "*.example", "", "10.1.2.30"] {
+            let refusal = identify(&peer(&["a.example"]), registered(Some(bad))).unwrap_err();
+            assert_eq!((refusal.label(), refusal.status()), ("san_mismatch", StatusCode::FORBIDDEN), "{bad}");
+        }
+        let wildcard = identify(&peer(&["*.example"]), registered(Some("a.example")));
+        assert_eq!(wildcard, Err(Refusal::OtherDomain("r1".into())));
+    }
+
+    #[test]
+    fn an_unregistered_runtime_is_refused_with_its_reason() {
+        let label = |lookup| identify(&peer(&["a"]), lookup).unwrap_err().label();
+        assert_eq!(label(RuntimeLookup::Unknown), "unknown_runtime");
+        assert_eq!(label(RuntimeLookup::Ambiguous(2)), "ambiguous_runtime");
+        assert_eq!(label(registered(None)), "no_domain");
+        assert_eq!(Refusal::from(IdentityError::NoCertificate).status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(Refusal::from(IdentityError::EmptyCommonName).status(), StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,0 +1,30 @@
+//! The receiver's process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tidewatch_receiver::{app, args::Args};
+use tidewatch_telemetry::{chain, logging};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(error) = logging::init(args.log_format, &args.log_level) {
+        return fail(64, &error);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(70, &error),
+    };
+    let grace = args.grace;
+    match runtime.block_on(app::run(args.into(), grace)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(75),
+        Err(error) => fail(64, error.as_ref()),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "a person who started it by hand reads this, whatever is logged")]
+fn fail(code: u8, error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("tidewatch-receiver: {}", chain(error));
+    ExitCode::from(code)
+}

@@ -1,0 +1,218 @@
+//! Kyma: one runtime, and the modules its user wants.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::names::{self, annotations, labels};
+use crate::schema;
+use crate::state::{CustomResourcePolicy, LastOperation, State};
+
+/// What the user wants.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "operator.kyma-project.io",
+    version = "v1beta2",
+    kind = "Kyma",
+    plural = "kymas",
+    namespaced,
+    status = "KymaStatus",
+    doc = "Kyma is one runtime and the modules its user wants.",
+    derive = "Default",
+    derive = "PartialEq",
+    attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct KymaSpec {
+    /// Channel of all modules that name none themselves.
+    #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
+    pub channel: String,
+    /// Updates that need a downtime do not wait for a maintenance window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_maintenance_windows: Option<bool>,
+    /// The modules; one entry per name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub modules: Vec<Module>,
+}
+
+/// A module that the user wants. A version cannot be asked for: the channel decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Module {
+    /// Name of the module.
+    pub name: String,
+    /// Controller that takes care of the module; kept for older objects.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub controller: String,
+    /// Channel of this module, instead of the Kyma's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
+    pub channel: Option<String>,
+    /// Deprecated; has no effect.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remote_module_template_ref: String,
+    /// Whether the default custom resource is created and deleted with the module.
+    #[serde(default)]
+    pub custom_resource_policy: CustomResourcePolicy,
+    /// `false`: the user takes the module over, and nothing of it is changed any more.
+    #[schemars(extend("default" = true))]
+    pub managed: bool,
+}
+
+impl Default for Module {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            controller: String::new(),
+            channel: None,
+            remote_module_template_ref: String::new(),
+            custom_resource_policy: CustomResourcePolicy::default(),
+            managed: true,
+        }
+    }
+}
+
+/// What is known about a Kyma.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct KymaStatus {
+    /// State of the whole.
+    #[serde(default, skip_serializing_if = "State::is_empty")]
+    pub state: State,
+    /// One condition per aspect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// The modules that are installed or were tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<ModuleStatus>,
+    /// Channel that the Kyma was last reconciled with.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub active_channel: String,
+    /// What was done last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_operation: Option<LastOperation>,
+}
+
+/// What is known about one module of a Kyma.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ModuleStatus {
+    /// Name of the module.
+    pub name: String,
+    /// Deprecated name of `ocmComponentName`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fqdn: String,
+    /// OCM component that the module was installed from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ocm_component_name: String,
+    /// The module's Manifest in KCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<TrackingObject>,
+    /// Channel that the module was installed from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub channel: String,
+    /// Version that is installed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// Why the module is in this state.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// State of the module.
+    pub state: State,
+    /// The module's default custom resource in the runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<TrackingObject>,
+    /// ModuleTemplate that the module was installed from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<TrackingObject>,
+    /// Whether an update waits for the next maintenance window.
+    #[serde(default)]
+    pub maintenance: bool,
+}
+
+/// Points to an object, at a certain generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct TrackingObject {
+    /// `apiVersion` of the object.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub api_version: String,
+    /// Kind of the object.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Which object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<PartialMeta>,
+}
+
+/// The part of an object's metadata that tells it from others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct PartialMeta {
+    /// Name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Namespace; empty for cluster-scoped objects.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Generation that was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+}
+
+impl Kyma {
+    /// Id of the runtime, which its agent's certificate carries as CN.
+    pub fn runtime_id(&self) -> Option<&str> {
+        self.labels().get(labels::RUNTIME_ID).map(String::as_str).filter(|id| !id.is_empty())
+    }
+
+    /// Domain of the runtime, which its agent's certificate carries as SAN.
+    pub fn skr_domain(&self) -> Option<&str> {
+        self.annotations().get(annotations::SKR_DOMAIN).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// Whether an operator asked to leave this Kyma alone.
+    pub fn is_skipped(&self) -> bool {
+        is_true(self, labels::SKIP_RECONCILIATION)
+    }
+
+    /// Whether this Kyma takes beta modules.
+    pub fn is_beta(&self) -> bool {
+        is_true(self, labels::BETA)
+    }
+
+    /// Whether this Kyma takes internal modules.
+    pub fn is_internal(&self) -> bool {
+        is_true(self, labels::INTERNAL)
+    }
+
+    /// The channel that counts for `module`: its own, else the Kyma's, else the default one.
+    pub fn channel_of<'a>(&'a self, module: &'a Module) -> &'a str {
+        [module.channel.as_deref(), Some(self.spec.channel.as_str())]
+            .into_iter()
+            .flatten()
+            .find(|channel| !channel.is_empty())
+            .unwrap_or(names::DEFAULT_CHANNEL)
+    }
+
+    /// What is known about the module called `name`.
+    pub fn module_status(&self, name: &str) -> Option<&ModuleStatus> {
+        self.status.as_ref()?.modules.iter().find(|module| module.name == name)
+    }
+}
+
+/// Whether the object carries this label with the value `true`.
+pub(crate) fn is_true(object: &impl ResourceExt, label: &str) -> bool {
+    object.labels().get(label).is_some_and(|value| value == "true")
+}

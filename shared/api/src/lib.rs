@@ -1,0 +1,30 @@
+//! The custom resources of Kyma's lifecycle (group `operator.kyma-project.io`, version `v1beta2`)
+//! as Rust types, the names around them, and their CRDs.
+//!
+//! The API server of a cluster that uses the generated CRDs ([`crds`]) accepts and rejects the same
+//! objects as one that uses the original ones. Reading is lenient on purpose: what the API server
+//! requires or fills in may be missing on the wire, so objects written by older versions parse.
+//!
+//! Everything here is pure: no client, no clock, no I/O.
+
+pub mod crds;
+pub mod kyma;
+pub mod manifest;
+pub mod modulereleasemeta;
+pub mod moduletemplate;
+pub mod names;
+pub mod raw;
+pub(crate) mod schema;
+pub mod state;
+pub mod watcher;
+
+pub use kyma::{Kyma, KymaSpec, KymaStatus, Module, ModuleStatus, PartialMeta, TrackingObject};
+pub use manifest::{
+    ImageSpec, InstallInfo, Manager, Manifest, ManifestSpec, ManifestStatus, Resource, SourceError,
+    SourceType,
+};
+pub use modulereleasemeta::{ChannelVersion, Mandatory, ModuleReleaseMeta, ModuleReleaseMetaSpec};
+pub use moduletemplate::{ModuleTemplate, ModuleTemplateSpec};
+pub use raw::{EmbeddedObject, RawObject};
+pub use state::{CustomResourcePolicy, LastOperation, State};
+pub use watcher::{Watcher, WatcherSpec, WatcherStatus};

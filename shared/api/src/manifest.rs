@@ -1,0 +1,268 @@
+//! Manifest: one module in one runtime, in one version.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kyma::is_true;
+use crate::names::{annotations, labels};
+use crate::raw::{EmbeddedObject, RawObject};
+use crate::schema;
+use crate::state::{CustomResourcePolicy, LastOperation, State};
+
+/// What is to be installed.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "operator.kyma-project.io",
+    version = "v1beta2",
+    kind = "Manifest",
+    plural = "manifests",
+    namespaced,
+    status = "ManifestStatus",
+    doc = "Manifest is one module in one runtime, in one version.",
+    derive = "Default",
+    derive = "PartialEq",
+    attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ManifestSpec {
+    /// Whether the default custom resource is created and deleted with the module.
+    #[serde(default)]
+    pub custom_resource_policy: CustomResourcePolicy,
+    /// Deprecated; has no effect, but has to be written.
+    pub remote: bool,
+    /// Version of the module.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// Deprecated; has no effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigImage>,
+    /// Where the module's objects come from.
+    pub install: InstallInfo,
+    /// The module's default custom resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<EmbeddedObject>,
+    /// Image references that replace the ones in the module's objects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub localized_images: Vec<String>,
+    /// Object whose readiness is the module's, as a rule its Deployment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manager: Option<Manager>,
+}
+
+/// Where a module's objects come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct InstallInfo {
+    /// The source as an image spec; read it with [`Manifest::install_source`].
+    pub source: RawObject,
+    /// Name of the layer or source, unique in the Manifest.
+    pub name: String,
+}
+
+/// Deprecated image of a configuration; kept so that old objects stay valid.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ConfigImage {
+    /// Repository.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub repo: String,
+    /// Name in the repository.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Digest, tag or version.
+    #[serde(rename = "ref", default, skip_serializing_if = "String::is_empty")]
+    pub reference: String,
+    /// Type of the source.
+    #[serde(rename = "type", default, skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = ["helm-chart", "oci-ref", "kustomize", ""]))]
+    pub source_type: String,
+    /// Deprecated; has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::label_selector")]
+    pub cred_secret_selector: Option<LabelSelector>,
+}
+
+/// Object whose readiness is the module's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Manager {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace; empty for the default one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What is known about a Manifest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ManifestStatus {
+    /// State of the module in the runtime.
+    pub state: State,
+    /// One condition per aspect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Inventory: the objects that are in the runtime because of this Manifest, and are to be
+    /// removed when it no longer has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub synced: Vec<Resource>,
+    /// What was done last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_operation: Option<LastOperation>,
+}
+
+/// Names one object in a runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Resource {
+    /// Name.
+    pub name: String,
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+}
+
+/// Where a module's objects are, read from [`InstallInfo::source`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// Registry, with or without a path or scheme.
+    pub repo: String,
+    /// Component name in the registry.
+    pub name: String,
+    /// Digest, tag or version.
+    pub ref_: String,
+    /// How to read it.
+    pub type_: SourceType,
+}
+
+/// How a source is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourceType {
+    /// `oci-ref`: an OCI layer with the objects.
+    OciRef,
+    /// `oci-dir`: an OCI layer with a tar of files.
+    OciDir,
+    /// `helm-chart`.
+    HelmChart,
+    /// `kustomize`.
+    Kustomize,
+}
+
+impl SourceType {
+    /// The text on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OciRef => "oci-ref",
+            Self::OciDir => "oci-dir",
+            Self::HelmChart => "helm-chart",
+            Self::Kustomize => "kustomize",
+        }
+    }
+}
+
+/// Why [`Manifest::install_source`] gives nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// A field is not a string.
+    #[error("spec.install.source.{0} is not a string: write it as one")]
+    NotText(&'static str),
+    /// A field that this type of source needs is missing or empty.
+    #[error("spec.install.source.{0} is empty: name it in the Manifest")]
+    Missing(&'static str),
+    /// The type is none that can be read.
+    #[error("spec.install.source.type {0:?} is not known: use oci-ref, oci-dir, helm-chart or kustomize")]
+    UnknownType(String),
+}
+
+impl ImageSpec {
+    /// The value of [`InstallInfo::source`] for this image.
+    pub fn to_source(&self) -> RawObject {
+        RawObject(
+            [
+                ("repo", self.repo.as_str()),
+                ("name", &self.name),
+                ("ref", &self.ref_),
+                ("type", self.type_.as_str()),
+            ]
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .collect(),
+        )
+    }
+}
+
+impl Manifest {
+    /// Name of the KCP Kyma that the Manifest belongs to.
+    pub fn kyma_name(&self) -> Option<&str> {
+        self.labels().get(labels::KYMA_NAME).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// Name of the module that the Manifest installs.
+    pub fn module_name(&self) -> Option<&str> {
+        self.labels().get(labels::MODULE_NAME).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// Whether an operator asked to leave this Manifest alone.
+    pub fn is_skipped(&self) -> bool {
+        is_true(self, labels::SKIP_RECONCILIATION)
+    }
+
+    /// Whether it is the Manifest of a mandatory module.
+    pub fn is_mandatory(&self) -> bool {
+        is_true(self, labels::MANDATORY_MODULE)
+    }
+
+    /// Whether the user took the module over.
+    pub fn is_unmanaged(&self) -> bool {
+        self.annotations().get(annotations::IS_UNMANAGED).is_some_and(|value| value == "true")
+    }
+
+    /// Where the module's objects come from. The fields of an OCI source must not be empty; the other
+    /// types need different ones, so what they lack is for their renderers to say.
+    pub fn install_source(&self) -> Result<ImageSpec, SourceError> {
+        let field = |name: &'static str| match self.spec.install.source.0.get(name) {
+            None => Ok(String::new()),
+            Some(value) => value.as_str().map(str::to_owned).ok_or(SourceError::NotText(name)),
+        };
+        let type_ = match field("type")?.as_str() {
+            "oci-ref" => SourceType::OciRef,
+            "oci-dir" => SourceType::OciDir,
+            "helm-chart" => SourceType::HelmChart,
+            "kustomize" => SourceType::Kustomize,
+            "" => return Err(SourceError::Missing("type")),
+            other => return Err(SourceError::UnknownType(other.chars().take(64).collect())),
+        };
+        let spec = ImageSpec { repo: field("repo")?, name: field("name")?, ref_: field("ref")?, type_ };
+        if matches!(type_, SourceType::OciRef | SourceType::OciDir) {
+            for (name, value) in [("repo", &spec.repo), ("name", &spec.name), ("ref", &spec.ref_)] {
+                if value.is_empty() {
+                    return Err(SourceError::Missing(name));
+                }
+            }
+        }
+        Ok(spec)
+    }
+}

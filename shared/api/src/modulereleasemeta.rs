@@ -1,0 +1,108 @@
+//! ModuleReleaseMeta: which version of a module each channel has.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema;
+
+/// OCM component names: a DNS name and at least one path segment, all in lower case.
+const COMPONENT_NAME: &str =
+    "^[a-z][-a-z0-9]*([.][a-z][-a-z0-9]*)*[.][a-z]{2,}(/[a-z][-a-z0-9_]*([.][a-z][-a-z0-9_]*)*)+$";
+
+/// A full semantic version with pre-release and build parts.
+const SEMVER: &str = concat!(
+    r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)",
+    r"(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?",
+    r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?$"
+);
+
+/// Which version each channel has.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "operator.kyma-project.io",
+    version = "v1beta2",
+    kind = "ModuleReleaseMeta",
+    plural = "modulereleasemetas",
+    shortname = "mrm",
+    namespaced,
+    doc = "ModuleReleaseMeta says which version of a module each channel has. Its name is the module's.",
+    derive = "Default",
+    derive = "PartialEq",
+    attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "(has(self.mandatory) && !has(self.channels)) || (!has(self.mandatory) && has(self.channels))",
+    "message": "exactly one of 'mandatory' or 'channels' must be specified"
+}]))]
+pub struct ModuleReleaseMetaSpec {
+    /// Name of the module.
+    #[schemars(length(max = 64), regex(pattern = schema::MODULE_NAME))]
+    pub module_name: String,
+    /// OCM component of the module, where its descriptor is found in the registry.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 255), regex(pattern = COMPONENT_NAME))]
+    pub ocm_component_name: String,
+    /// Versions of the channels, one per channel. Absent for a mandatory module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["channel"]))]
+    pub channels: Option<Vec<ChannelVersion>>,
+    /// The version every runtime gets. Absent for a module that users choose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mandatory: Option<Mandatory>,
+    /// Deprecated: whether only beta Kymas may use the module.
+    #[serde(default)]
+    pub beta: bool,
+    /// Deprecated: whether only internal Kymas may use the module.
+    #[serde(default)]
+    pub internal: bool,
+    /// Experimental: Kymas that may use a restricted module.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::label_selector")]
+    pub kyma_selector: Option<LabelSelector>,
+}
+
+/// A channel and its version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ChannelVersion {
+    /// Name of the channel.
+    #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
+    pub channel: String,
+    /// Version of the module.
+    #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
+    pub version: String,
+}
+
+/// The version of a mandatory module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Mandatory {
+    /// Version of the module.
+    #[schemars(length(min = 1), regex(pattern = SEMVER))]
+    pub version: String,
+}
+
+impl ModuleReleaseMeta {
+    /// The version that `channel` has; `None` for a channel without one and for mandatory modules.
+    pub fn version_of(&self, channel: &str) -> Option<&str> {
+        self.spec
+            .channels
+            .iter()
+            .flatten()
+            .find(|entry| entry.channel == channel)
+            .map(|entry| entry.version.as_str())
+            .filter(|version| !version.is_empty())
+    }
+
+    /// The version every runtime gets, if the module is mandatory.
+    pub fn mandatory_version(&self) -> Option<&str> {
+        self.spec.mandatory.as_ref().map(|mandatory| mandatory.version.as_str())
+    }
+}

@@ -1,0 +1,166 @@
+//! ModuleTemplate: one version of a module, as it is offered.
+
+use kube::{CustomResource, ResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kyma::is_true;
+use crate::manifest::Manager;
+use crate::names::{annotations, labels};
+use crate::raw::{EmbeddedObject, RawObject};
+use crate::schema;
+use crate::state::State;
+
+/// One version of a module.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "operator.kyma-project.io",
+    version = "v1beta2",
+    kind = "ModuleTemplate",
+    plural = "moduletemplates",
+    shortname = "mt",
+    namespaced,
+    doc = "ModuleTemplate is one version of a module, as it is offered.",
+    derive = "Default",
+    derive = "PartialEq",
+    attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ModuleTemplateSpec {
+    /// Deprecated: a ModuleReleaseMeta maps channels to versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 32), regex(pattern = "^$|^[a-z]{3,}$"))]
+    pub channel: String,
+    /// Version of the module.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
+    pub version: String,
+    /// Name of the module.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64), regex(pattern = schema::MODULE_NAME))]
+    pub module_name: String,
+    /// Deprecated: whether every runtime gets the module; its ModuleReleaseMeta says so now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mandatory: Option<bool>,
+    /// The default custom resource of the module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<EmbeddedObject>,
+    /// Deprecated: the OCM descriptor comes from the registry. Has to be written, may be empty.
+    pub descriptor: RawObject,
+    /// Deprecated: how the state is read from the default custom resource.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub custom_state_check: Vec<CustomStateCheck>,
+    /// More about the module, one link per name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub resources: Vec<Link>,
+    /// The module for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub info: Option<ModuleInfo>,
+    /// Kinds whose objects a user makes with the module; they hold back its removal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub associated_resources: Vec<GroupVersionKind>,
+    /// Object whose readiness is the module's, as a rule its Deployment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manager: Option<Manager>,
+    /// Whether an update to this version needs a downtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requires_downtime: Option<bool>,
+}
+
+/// A kind of object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct GroupVersionKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+}
+
+/// Maps a value in the default custom resource to a state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct CustomStateCheck {
+    /// Where the value is.
+    pub json_path: String,
+    /// The value.
+    pub value: String,
+    /// The state it means.
+    pub mapped_state: State,
+}
+
+/// A named link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Link {
+    /// Name.
+    pub name: String,
+    /// Address.
+    #[schemars(extend("format" = "uri"))]
+    pub link: String,
+}
+
+/// The module for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct ModuleInfo {
+    /// Address of the repository.
+    pub repository: String,
+    /// Address of the documentation.
+    pub documentation: String,
+    /// Icons, one per name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub icons: Vec<Icon>,
+}
+
+/// An icon of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Icon {
+    /// Name.
+    pub name: String,
+    /// Address; not checked.
+    pub link: String,
+}
+
+impl ModuleTemplate {
+    /// Name of the object for a version of a module.
+    pub fn object_name(module: &str, version: &str) -> String {
+        format!("{module}-{version}")
+    }
+
+    /// Name of the module; older objects carry it as a label only.
+    pub fn module_name(&self) -> Option<&str> {
+        [Some(&self.spec.module_name), self.labels().get(labels::MODULE_NAME)]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .find(|name| !name.is_empty())
+    }
+
+    /// Whether the default custom resource is cluster-scoped.
+    pub fn is_cluster_scoped(&self) -> bool {
+        self.annotations().get(annotations::IS_CLUSTER_SCOPED).is_some_and(|value| value == "true")
+    }
+
+    /// Whether the module is for Kymas that take beta modules.
+    pub fn is_beta(&self) -> bool {
+        is_true(self, labels::BETA)
+    }
+
+    /// Whether the module is for internal Kymas.
+    pub fn is_internal(&self) -> bool {
+        is_true(self, labels::INTERNAL)
+    }
+}

@@ -1,0 +1,73 @@
+//! Objects that are carried as they are, whatever fields they have.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A JSON object of any shape; the API server keeps every field of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawObject(pub Map<String, Value>);
+
+/// A whole Kubernetes object inside another one: `apiVersion`, `kind` and well-formed `metadata`
+/// are checked by the API server, the rest is kept as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EmbeddedObject(pub Map<String, Value>);
+
+impl EmbeddedObject {
+    /// `apiVersion`; empty when it is missing.
+    pub fn api_version(&self) -> &str {
+        text(self.0.get("apiVersion"))
+    }
+
+    /// `kind`; empty when it is missing.
+    pub fn kind(&self) -> &str {
+        text(self.0.get("kind"))
+    }
+
+    /// `metadata.name`; empty when it is missing.
+    pub fn name(&self) -> &str {
+        text(self.0.get("metadata").and_then(|meta| meta.get("name")))
+    }
+
+    /// `metadata.namespace`; empty when it is missing.
+    pub fn namespace(&self) -> &str {
+        text(self.0.get("metadata").and_then(|meta| meta.get("namespace")))
+    }
+
+    /// The object as a JSON value, for clients that take any object.
+    pub fn to_value(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+}
+
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+impl JsonSchema for RawObject {
+    fn schema_name() -> Cow<'static, str> {
+        "RawObject".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    }
+}
+
+impl JsonSchema for EmbeddedObject {
+    fn schema_name() -> Cow<'static, str> {
+        "EmbeddedObject".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "x-kubernetes-embedded-resource": true,
+            "x-kubernetes-preserve-unknown-fields": true,
+        })
+    }
+}

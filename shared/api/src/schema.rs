@@ -1,0 +1,102 @@
+//! Schemas of types that come from Kubernetes itself, with the validation its own API has.
+//! The ones in `k8s-openapi` have names and types only.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// Channel names: lower-case letters.
+pub(crate) const CHANNEL: &str = "^[a-z]+$";
+/// Module names: words of three or more lower-case letters, or nothing.
+pub(crate) const MODULE_NAME: &str = "^([a-z]{3,}(-[a-z]{3,})*)?$";
+/// Module versions: a plain semantic version with at most one pre-release word, or nothing.
+pub(crate) const MODULE_VERSION: &str =
+    r"^((0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[a-zA-Z-][0-9a-zA-Z-]*)?)?$";
+
+/// `[]Condition`: one per type.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "description": "One aspect of the state of the object.",
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "lastTransitionTime": {
+                    "description": "When the status last changed.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+                "message": {
+                    "description": "Details for people; may be empty.",
+                    "type": "string",
+                    "maxLength": 32768,
+                },
+                "observedGeneration": {
+                    "description": "metadata.generation that the condition was made from.",
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                },
+                "reason": {
+                    "description": "Why, in one CamelCase word for programs.",
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "status": {
+                    "description": "True, False or Unknown.",
+                    "type": "string",
+                    "enum": ["True", "False", "Unknown"],
+                },
+                "type": {
+                    "description": "Which aspect, in CamelCase, with or without a DNS prefix.",
+                    "type": "string",
+                    "maxLength": 316,
+                    "pattern": concat!(
+                        r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
+                        r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+                    ),
+                },
+            },
+        },
+    })
+}
+
+/// `LabelSelector`: replaced as a whole by server-side apply.
+pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchExpressions": {
+                "description": "Requirements on labels; all must hold.",
+                "type": "array",
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": { "description": "Label key.", "type": "string" },
+                        "operator": {
+                            "description": "In, NotIn, Exists or DoesNotExist.",
+                            "type": "string",
+                        },
+                        "values": {
+                            "description": "Values for In and NotIn; empty for the others.",
+                            "type": "array",
+                            "x-kubernetes-list-type": "atomic",
+                            "items": { "type": "string" },
+                        },
+                    },
+                },
+            },
+            "matchLabels": {
+                "description": "Labels with their exact values; all must match.",
+                "type": "object",
+                "additionalProperties": { "type": "string" },
+            },
+        },
+    })
+}

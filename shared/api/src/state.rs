@@ -1,0 +1,152 @@
+//! The state that Kyma, modules, Manifests and Watchers share, and what goes with it.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// State of a Kyma, a module, a Manifest or a Watcher.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum State {
+    /// Work is under way or waiting for something.
+    Processing,
+    /// Being removed.
+    Deleting,
+    /// As wanted.
+    Ready,
+    /// Failed; the message says why and when it is tried again.
+    Error,
+    /// Nothing known yet.
+    #[default]
+    #[serde(rename = "")]
+    Empty,
+    /// Usable, but the user has to do something.
+    Warning,
+    /// Left to the user.
+    Unmanaged,
+}
+
+impl State {
+    /// Every state, in the order of the CRDs.
+    pub const ALL: [Self; 7] = [
+        Self::Processing,
+        Self::Deleting,
+        Self::Ready,
+        Self::Error,
+        Self::Empty,
+        Self::Warning,
+        Self::Unmanaged,
+    ];
+
+    /// The text on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Processing => "Processing",
+            Self::Deleting => "Deleting",
+            Self::Ready => "Ready",
+            Self::Error => "Error",
+            Self::Empty => "",
+            Self::Warning => "Warning",
+            Self::Unmanaged => "Unmanaged",
+        }
+    }
+
+    /// The state with this text on the wire, as found in objects of other people's kinds.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// Whether nothing is known yet.
+    // By reference, as serde's skip_serializing_if wants it.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::Empty
+    }
+
+    /// State of the whole from the states of its parts: any Error, else any Warning, else any
+    /// Processing, else Ready. Deleting, Unmanaged and unknown parts hold nothing back.
+    #[must_use]
+    pub fn aggregate(parts: impl IntoIterator<Item = Self>) -> Self {
+        const ORDER: [State; 4] = [State::Ready, State::Processing, State::Warning, State::Error];
+        let worst = parts.into_iter().filter_map(|part| ORDER.iter().position(|state| *state == part)).max();
+        ORDER[worst.unwrap_or(0)]
+    }
+
+    /// [`State::aggregate`] for a Kyma: Ready only if every condition is true as well.
+    #[must_use]
+    pub fn aggregate_with_conditions(parts: impl IntoIterator<Item = Self>, all_true: bool) -> Self {
+        match Self::aggregate(parts) {
+            Self::Ready if !all_true => Self::Processing,
+            state => state,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What was done last, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct LastOperation {
+    /// What was done, or why it failed.
+    pub operation: String,
+    /// When.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_update_time: Option<Time>,
+}
+
+/// What happens with the default custom resource of a module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum CustomResourcePolicy {
+    /// Created with the module, deleted with it.
+    #[default]
+    CreateAndDelete,
+    /// Left to the user.
+    Ignore,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_part_decides() {
+        use State::{Deleting, Empty, Error, Processing, Ready, Unmanaged, Warning};
+        let cases: [(&[State], State); 7] = [
+            (&[], Ready),
+            (&[Ready, Unmanaged], Ready),
+            (&[Ready, Processing], Processing),
+            (&[Warning, Processing], Warning),
+            (&[Warning, Error, Processing], Error),
+            (&[Error, Warning], Error),
+            (&[Deleting, Empty], Ready),
+        ];
+        for (parts, expected) in cases {
+            assert_eq!(State::aggregate(parts.iter().copied()), expected, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_false_condition_holds_back_ready_only() {
+        assert_eq!(State::aggregate_with_conditions([State::Ready], false), State::Processing);
+        assert_eq!(State::aggregate_with_conditions([State::Ready], true), State::Ready);
+        assert_eq!(State::aggregate_with_conditions([State::Error], false), State::Error);
+    }
+
+    #[test]
+    fn text_and_wire_agree() {
+        for state in State::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+            assert_eq!(State::parse(state.as_str()), Some(state));
+        }
+        assert_eq!(State::parse("Sleeping"), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! The receiver's half: what one runtime has said in this session, and what has become of it.
+//!
+//! It is soft state. Whatever is forgotten (a restart, an evicted epoch) is answered as `unknown`, and
+//! the agent sends it again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidewatch_wire::{
+    Epoch, Route, Seq, SeqSet, SessionId,
+    v3::{Event, Request, Response, RouteAck},
+};
+
+/// Epochs kept per runtime: the current one, and one before it for requests that were overtaken.
+const EPOCHS: usize = 2;
+
+/// What a route is asked to decide about an event when it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// It was taken and will be settled by [`Ledger::settle`].
+    Held,
+    /// Nothing has to happen: done at once.
+    Done,
+    /// It is not wanted.
+    Refused,
+}
+
+/// How a held event ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A reconcile that could see it has finished.
+    Done,
+    /// It is not wanted.
+    Refused,
+    /// The work was dropped without being finished: forget it, so that it is sent again.
+    Dropped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Held,
+    Done,
+    Refused,
+}
+
+#[derive(Debug, Default)]
+struct Told(BTreeMap<Seq, BTreeMap<Route, Verdict>>);
+
+/// The ledger of one runtime.
+#[derive(Debug)]
+pub struct Ledger {
+    session: SessionId,
+    capacity: usize,
+    epochs: VecDeque<(Epoch, Told)>,
+}
+
+/// What a request brought that is new to this session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Positions in [`Request::events`] of events to route.
+    pub fresh: Vec<usize>,
+    /// Whether events were left out because the ledger is full; the answer asks for patience.
+    pub overloaded: bool,
+}
+
+impl Ledger {
+    /// An empty ledger that remembers at most `capacity` numbers per epoch.
+    #[must_use]
+    pub fn new(session: SessionId, capacity: usize) -> Self {
+        Self { session, capacity, epochs: VecDeque::new() }
+    }
+
+    fn told(&mut self, epoch: Epoch) -> Option<&mut Told> {
+        self.epochs.iter_mut().find(|(e, _)| *e == epoch).map(|(_, told)| told)
+    }
+
+    /// Takes a request in: forgets settled numbers that the agent no longer awaits, and says which
+    /// events are new. Each of those must be given to [`Ledger::route`].
+    pub fn receive(&mut self, request: &Request) -> Received {
+        let capacity = self.capacity;
+        if self.told(request.epoch).is_none() {
+            self.epochs.truncate(EPOCHS - 1);
+            self.epochs.push_front((request.epoch, Told::default()));
+        }
+        let Some(told) = self.told(request.epoch) else { return Received::default() };
+        // Events of this very request may be missing from `awaiting` only if the sender is broken.
+        told.0.retain(|&seq, routes| {
+            request.awaiting.contains(seq) || routes.values().any(|v| *v == Verdict::Held)
+        });
+        let mut received = Received::default();
+        for (index, Event { seq, .. }) in request.events.iter().enumerate() {
+            if told.0.contains_key(seq) {
+                continue;
+            }
+            if told.0.len() >= capacity {
+                received.overloaded = true;
+                break;
+            }
+            told.0.insert(*seq, BTreeMap::new());
+            received.fresh.push(index);
+        }
+        received
+    }
+
+    /// Records where a new event went.
+    pub fn route(&mut self, epoch: Epoch, seq: Seq, route: Route, intake: Intake) {
+        let verdict = match intake {
+            Intake::Held => Verdict::Held,
+            Intake::Done => Verdict::Done,
+            Intake::Refused => Verdict::Refused,
+        };
+        if let Some(routes) = self.told(epoch).and_then(|t| t.0.get_mut(&seq)) {
+            routes.insert(route, verdict);
+        }
+    }
+
+    /// Records how a held event ended. Unknown epochs and numbers are ignored.
+    pub fn settle(&mut self, epoch: Epoch, seq: Seq, route: &Route, outcome: Outcome) {
+        let Some(told) = self.told(epoch) else { return };
+        let Some(routes) = told.0.get_mut(&seq) else { return };
+        let Some(verdict) = routes.get_mut(route) else { return };
+        if *verdict != Verdict::Held {
+            return;
+        }
+        match outcome {
+            Outcome::Done => *verdict = Verdict::Done,
+            Outcome::Refused => *verdict = Verdict::Refused,
+            Outcome::Dropped => {
+                told.0.remove(&seq);
+            }
+        }
+    }
+
+    /// Whether [`Ledger::answer`] has a verdict on, or a question about, an awaited number.
+    pub fn has_news(&mut self, epoch: Epoch, awaiting: &SeqSet) -> bool {
+        let answer = self.answer(epoch, awaiting);
+        !answer.acks.is_empty() || !answer.unknown.is_empty()
+    }
+
+    /// The verdicts on the awaited numbers.
+    pub fn answer(&mut self, epoch: Epoch, awaiting: &SeqSet) -> Response {
+        let session = self.session;
+        let empty = Told::default();
+        let told = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, told)| told);
+        let (known, unknown) = awaiting.partition_known(told.0.keys().map(|s| s.0));
+        let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
+        for seq in known {
+            for (route, verdict) in told.0.get(&seq).into_iter().flatten() {
+                if *verdict == Verdict::Held {
+                    continue;
+                }
+                let ack = acks.entry(route.clone()).or_insert_with(|| RouteAck {
+                    route: route.clone(),
+                    done: SeqSet::new(),
+                    refused: SeqSet::new(),
+                });
+                if *verdict == Verdict::Done { ack.done.insert(seq) } else { ack.refused.insert(seq) }
+            }
+        }
+        Response { epoch, session, acks: acks.into_values().collect(), unknown, retry_after_ms: None }
+    }
+
+    /// Numbers that wait for a reconcile, over all epochs.
+    pub fn held(&self) -> usize {
+        self.epochs
+            .iter()
+            .flat_map(|(_, told)| told.0.values())
+            .filter(|routes| routes.values().any(|v| *v == Verdict::Held))
+            .count()
+    }
+}
+
+#[cfg(test)]
+mod tests;

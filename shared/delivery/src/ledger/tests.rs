@@ -1,0 +1,249 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use tidewatch_wire::v3::Change;
+
+use super::*;
+use crate::{
+    Tick,
+    outbox::{Key, Observation, Outbox},
+};
+
+fn event(seq: u64) -> Event {
+    Event {
+        seq: Seq(seq),
+        watch: "w".into(),
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Thing".into(),
+        namespace: "n".into(),
+        name: format!("o{seq}"),
+        uid: String::new(),
+        resource_version: String::new(),
+        change: Change::Changed,
+        observed_at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn request(epoch: u128, events: &[u64], awaiting: &[u64]) -> Request {
+    Request {
+        epoch: Epoch::from_bits(epoch),
+        session: None,
+        events: events.iter().map(|&n| event(n)).collect(),
+        awaiting: awaiting.iter().map(|&n| Seq(n)).collect(),
+        poll: false,
+    }
+}
+
+fn seqs(numbers: &[u64]) -> SeqSet {
+    numbers.iter().map(|&n| Seq(n)).collect()
+}
+
+const E1: u128 = 1;
+
+fn ledger_holding(numbers: &[u64]) -> Ledger {
+    let mut ledger = Ledger::new(SessionId::from_bits(9), 100);
+    ledger.receive(&request(E1, numbers, numbers));
+    for &n in numbers {
+        ledger.route(Epoch::from_bits(E1), Seq(n), Route::engine(), Intake::Held);
+    }
+    ledger
+}
+
+#[test]
+fn held_is_not_acknowledged_and_done_is() {
+    let mut ledger = ledger_holding(&[1, 2]);
+    let epoch = Epoch::from_bits(E1);
+    assert!(!ledger.has_news(epoch, &seqs(&[1, 2])));
+    ledger.settle(epoch, Seq(2), &Route::engine(), Outcome::Done);
+    let answer = ledger.answer(epoch, &seqs(&[1, 2]));
+    assert_eq!(answer.acks[0].done, seqs(&[2]), "a stuck number does not hold back another");
+    assert_eq!(ledger.held(), 1);
+}
+
+#[test]
+fn the_same_event_again_is_not_fresh() {
+    let mut ledger = ledger_holding(&[1]);
+    assert_eq!(ledger.receive(&request(E1, &[1], &[1])), Received::default());
+    ledger.settle(Epoch::from_bits(E1), Seq(1), &Route::engine(), Outcome::Done);
+    assert_eq!(ledger.receive(&request(E1, &[1], &[1])), Received::default(), "nor after it is done");
+}
+
+#[test]
+fn dropped_work_is_asked_for_again() {
+    let mut ledger = ledger_holding(&[1]);
+    let epoch = Epoch::from_bits(E1);
+    ledger.settle(epoch, Seq(1), &Route::engine(), Outcome::Dropped);
+    let answer = ledger.answer(epoch, &seqs(&[1]));
+    assert!(answer.acks.is_empty());
+    assert_eq!(answer.unknown, seqs(&[1]));
+}
+
+#[test]
+fn numbers_of_another_session_are_unknown() {
+    let mut ledger = Ledger::new(SessionId::from_bits(10), 100);
+    let answer = ledger.answer(Epoch::from_bits(E1), &seqs(&[3, 4]));
+    assert_eq!(answer.unknown, seqs(&[3, 4]));
+}
+
+#[test]
+fn settled_numbers_are_forgotten_once_the_agent_has_let_go() {
+    let mut ledger = ledger_holding(&[1, 2]);
+    ledger.settle(Epoch::from_bits(E1), Seq(1), &Route::engine(), Outcome::Done);
+    ledger.receive(&request(E1, &[], &[2]));
+    assert_eq!(ledger.answer(Epoch::from_bits(E1), &seqs(&[1])).unknown, seqs(&[1]));
+    assert_eq!(ledger.held(), 1, "what is held stays, awaited or not");
+}
+
+#[test]
+fn a_late_verdict_for_a_replaced_epoch_is_ignored() {
+    let mut ledger = ledger_holding(&[1]);
+    for epoch in 2..10 {
+        ledger.receive(&request(epoch, &[1], &[1]));
+        ledger.route(Epoch::from_bits(epoch), Seq(1), Route::engine(), Intake::Held);
+    }
+    ledger.settle(Epoch::from_bits(E1), Seq(1), &Route::engine(), Outcome::Done);
+    let answer = ledger.answer(Epoch::from_bits(9), &seqs(&[1]));
+    assert!(answer.acks.is_empty() && answer.unknown.is_empty());
+    assert_eq!(ledger.held(), EPOCHS, "old epochs cost nothing");
+}
+
+#[test]
+fn a_full_ledger_takes_no_more_and_says_so() {
+    let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
+    let received = ledger.receive(&request(E1, &[1, 2, 3], &[1, 2, 3]));
+    assert_eq!(received, Received { fresh: vec![0, 1], overloaded: true });
+    assert_eq!(ledger.answer(Epoch::from_bits(E1), &seqs(&[1, 2, 3])).unknown, seqs(&[3]));
+}
+
+/// What the property below does to the two halves.
+#[derive(Clone, Debug)]
+enum Step {
+    Change(u8),
+    Send { lose_request: bool, lose_answer: bool },
+    Poll { lose_answer: bool },
+    Work { drop: bool },
+    ReceiverRestart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0_u8..4).prop_map(Step::Change),
+        4 => (any::<bool>(), any::<bool>())
+            .prop_map(|(lose_request, lose_answer)| Step::Send { lose_request, lose_answer }),
+        3 => any::<bool>().prop_map(|lose_answer| Step::Poll { lose_answer }),
+        3 => any::<bool>().prop_map(|drop| Step::Work { drop }),
+        1 => Just(Step::ReceiverRestart),
+    ]
+}
+
+/// Both production halves against each other, with loss, dropped work and restarts.
+struct World {
+    outbox: Outbox,
+    ledger: Ledger,
+    queue: Vec<(Epoch, Seq, u8)>,
+    sessions: u128,
+    versions: BTreeMap<u8, u64>,
+    /// Per key: the version that the last finished reconcile could see.
+    reconciled: BTreeMap<u8, u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            outbox: Outbox::new(Epoch::from_bits(1), BTreeMap::new()),
+            ledger: Ledger::new(SessionId::from_bits(1), 3),
+            queue: Vec::new(),
+            sessions: 1,
+            versions: BTreeMap::new(),
+            reconciled: BTreeMap::new(),
+        }
+    }
+
+    fn receive(&mut self, request: &Request) -> Response {
+        for index in self.ledger.receive(request).fresh {
+            let event = &request.events[index];
+            self.ledger.route(request.epoch, event.seq, Route::engine(), Intake::Held);
+            self.queue.push((request.epoch, event.seq, event.name[1..].parse().unwrap()));
+        }
+        self.ledger.answer(request.epoch, &request.awaiting)
+    }
+
+    fn work(&mut self, drop: bool) {
+        let Some((epoch, seq, key)) = self.queue.pop() else { return };
+        if drop {
+            self.ledger.settle(epoch, seq, &Route::engine(), Outcome::Dropped);
+        } else {
+            self.reconciled.insert(key, self.versions[&key]);
+            self.ledger.settle(epoch, seq, &Route::engine(), Outcome::Done);
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Change(key) => {
+                *self.versions.entry(key).or_default() += 1;
+                let observation = Observation {
+                    key: Key { watch: "w".into(), namespace: "n".into(), name: format!("o{key}") },
+                    group: String::new(),
+                    version: "v1".into(),
+                    kind: "Thing".into(),
+                    uid: String::new(),
+                    resource_version: String::new(),
+                    change: Change::Changed,
+                    at: Timestamp::UNIX_EPOCH,
+                };
+                self.outbox.observe(observation, Tick::ZERO);
+            }
+            Step::Send { lose_request, lose_answer } => {
+                let Some((request, in_flight)) = self.outbox.next_batch(Tick::ZERO) else { return };
+                let answer = (!lose_request).then(|| self.receive(&request));
+                match answer {
+                    Some(answer) if !lose_answer => drop(self.outbox.answered(&answer, Tick::ZERO)),
+                    _ => self.outbox.failed(&in_flight),
+                }
+            }
+            Step::Poll { lose_answer } => {
+                let Some(request) = self.outbox.poll() else { return };
+                let answer = self.receive(&request);
+                if !lose_answer {
+                    self.outbox.answered(&answer, Tick::ZERO);
+                }
+            }
+            Step::Work { drop } => self.work(drop),
+            Step::ReceiverRestart => {
+                self.sessions += 1;
+                self.ledger = Ledger::new(SessionId::from_bits(self.sessions), 3);
+                self.queue.clear();
+            }
+        }
+    }
+
+    fn dirty(&mut self) -> BTreeSet<u8> {
+        self.versions.iter().filter(|(k, v)| self.reconciled.get(k) != Some(v)).map(|(k, _)| *k).collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_released_key_was_reconciled_and_everything_is_released_in_the_end(
+        steps in prop::collection::vec(step(), 1..60)
+    ) {
+        let mut world = World::new();
+        for step in &steps {
+            world.apply(step);
+            if world.outbox.is_empty() {
+                prop_assert!(world.dirty().is_empty(), "let go before it was reconciled");
+            }
+        }
+        // Without faults it comes to rest, however it was left.
+        for _ in 0..30 {
+            world.apply(&Step::Send { lose_request: false, lose_answer: false });
+            world.apply(&Step::Work { drop: false });
+            world.apply(&Step::Poll { lose_answer: false });
+        }
+        prop_assert!(world.outbox.is_empty(), "{} keys held for ever", world.outbox.len());
+        prop_assert!(world.dirty().is_empty());
+    }
+}

@@ -1,0 +1,15 @@
+//! The delivery protocol's two halves as pure state machines.
+//!
+//! - [`outbox`]: the agent's dirty set. A change is kept until every route has let it go.
+//! - [`ledger`]: the receiver's memory of what it was told and what has become of it.
+//! - [`backoff`]: how long to wait before the next try.
+//!
+//! Neither half has a client, a clock, a runtime or randomness: time is an argument (a [`Tick`]), and
+//! so is jitter. One model can therefore drive both.
+
+pub mod backoff;
+pub mod ledger;
+pub mod outbox;
+
+/// A point in time on one process's monotonic clock, as the time since an arbitrary start.
+pub type Tick = std::time::Duration;

@@ -1,0 +1,142 @@
+use super::*;
+
+const T0: Tick = Tick::ZERO;
+
+fn tick(ms: u64) -> Tick {
+    Tick::from_millis(ms)
+}
+
+fn saw(name: &str) -> Observation {
+    Observation {
+        key: Key { watch: "kyma".into(), namespace: "kyma-system".into(), name: name.into() },
+        group: "operator.kyma-project.io".into(),
+        version: "v1beta2".into(),
+        kind: "Kyma".into(),
+        uid: "u".into(),
+        resource_version: "1".into(),
+        change: Change::Changed,
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn outbox() -> Outbox {
+    Outbox::new(Epoch::from_bits(1), BTreeMap::new())
+}
+
+fn answer(session: u128, done: &[u64]) -> Response {
+    let ack = tidewatch_wire::v3::RouteAck {
+        route: Route::engine(),
+        done: done.iter().map(|&n| Seq(n)).collect(),
+        refused: SeqSet::new(),
+    };
+    Response {
+        epoch: Epoch::from_bits(1),
+        session: SessionId::from_bits(session),
+        acks: vec![ack],
+        unknown: SeqSet::new(),
+        retry_after_ms: None,
+    }
+}
+
+#[test]
+fn a_change_is_kept_until_it_is_acknowledged() {
+    let mut outbox = outbox();
+    assert_eq!(outbox.observe(saw("a"), T0), Observed::New(Seq(1)));
+    let (request, _) = outbox.next_batch(tick(5)).unwrap();
+    assert_eq!(request.events.len(), 1);
+    assert!(request.awaiting.contains(Seq(1)));
+    assert!(outbox.next_batch(tick(6)).is_none(), "sent once");
+    let applied = outbox.answered(&answer(9, &[]), tick(7));
+    assert!(applied.released.is_empty() && outbox.len() == 1, "received is not reconciled");
+    let applied = outbox.answered(&answer(9, &[1]), tick(30));
+    assert_eq!(applied.released[0].since_observed, tick(30));
+    assert_eq!(applied.released[0].since_sent, tick(25));
+    assert!(outbox.is_empty() && outbox.poll().is_none());
+}
+
+#[test]
+fn a_change_in_flight_is_not_released_by_the_old_number() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    outbox.next_batch(tick(1)).unwrap();
+    assert_eq!(outbox.observe(saw("a"), tick(2)), Observed::Coalesced(Seq(2)));
+    let applied = outbox.answered(&answer(9, &[1]), tick(3));
+    assert!(applied.released.is_empty());
+    assert_eq!(outbox.len(), 1);
+    let (request, _) = outbox.next_batch(tick(4)).unwrap();
+    assert_eq!(request.events[0].seq, Seq(2));
+    let released = outbox.answered(&answer(9, &[2]), tick(10)).released;
+    assert_eq!(released[0].since_observed, tick(10), "counted from the first unreconciled change");
+}
+
+#[test]
+fn a_failed_request_is_sent_again() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    let (first, in_flight) = outbox.next_batch(T0).unwrap();
+    outbox.failed(&in_flight);
+    let (second, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(first.events, second.events);
+}
+
+#[test]
+fn another_session_means_everything_again() {
+    let mut outbox = outbox();
+    for name in ["a", "b"] {
+        outbox.observe(saw(name), T0);
+    }
+    outbox.next_batch(T0).unwrap();
+    outbox.answered(&answer(9, &[]), T0);
+    let applied = outbox.answered(&answer(10, &[]), T0);
+    assert!(applied.new_session);
+    assert_eq!((applied.to_resend, outbox.unsent()), (2, 2));
+}
+
+#[test]
+fn an_unknown_number_is_sent_again_but_not_one_that_is_not_ours() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    outbox.next_batch(T0).unwrap();
+    let mut response = answer(9, &[]);
+    response.unknown = [Seq(1), Seq(77)].into_iter().collect();
+    assert_eq!(outbox.answered(&response, T0).to_resend, 1);
+}
+
+#[test]
+fn an_answer_for_another_epoch_changes_nothing() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    outbox.next_batch(T0).unwrap();
+    let mut response = answer(9, &[1]);
+    response.epoch = Epoch::from_bits(2);
+    assert!(outbox.answered(&response, T0).ignored);
+    assert_eq!((outbox.len(), outbox.session()), (1, None));
+}
+
+#[test]
+fn every_route_must_let_go() {
+    let routes = BTreeMap::from([("kyma".to_owned(), vec![Route::engine(), Route::manager("other")])]);
+    let mut outbox = Outbox::new(Epoch::from_bits(1), routes);
+    outbox.observe(saw("a"), T0);
+    outbox.next_batch(T0).unwrap();
+    assert!(outbox.answered(&answer(9, &[1]), T0).released.is_empty());
+    let mut response = answer(9, &[]);
+    response.acks[0].route = Route::manager("other");
+    response.acks[0].refused.insert(Seq(1));
+    let released = outbox.answered(&response, T0).released;
+    assert!(released[0].refused);
+}
+
+#[test]
+fn a_batch_is_limited_and_oldest_first() {
+    let mut outbox = outbox();
+    for n in 0..=limits::V3_EVENTS {
+        outbox.observe(saw(&format!("o{n}")), T0);
+    }
+    let (request, in_flight) = outbox.next_batch(T0).unwrap();
+    assert_eq!((request.events.len(), in_flight.len()), (limits::V3_EVENTS, limits::V3_EVENTS));
+    assert_eq!(request.events[0].seq, Seq(1));
+    assert_eq!(request.check(), Ok(()));
+    let (rest, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(rest.events.len(), 1);
+}

@@ -1,0 +1,367 @@
+//! Graceful shutdown: who still works, and until when.
+//!
+//! One [`Drain`] per process owns every task. Shutdown has three steps: *signal* (every [`Watch`] resolves,
+//! tasks stop taking new work), *grace* (tasks finish what they have), *abort* (what is left is dropped at its
+//! next await point and named in the [`Outcome`]).
+
+pub mod signal;
+
+use parking_lot::Mutex;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// How long [`Drain::abort`] waits for aborted tasks to be dropped. A task that does not reach an await point in
+/// that time is stuck in a computation; the end of the process is the only thing that ends it.
+const ABORT_WAIT: Duration = Duration::from_secs(1);
+
+/// The name of a task, for logs and for [`Outcome::Aborted`].
+pub type TaskName = Cow<'static, str>;
+
+/// Owns the tasks of a process and ends them. Cheap to clone; all clones are the same drain.
+#[derive(Clone, Debug, Default)]
+pub struct Drain {
+    shared: Arc<Shared>,
+}
+
+/// Tells a task that shutdown has begun. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    signal: CancellationToken,
+}
+
+/// Why shutdown began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody called [`Drain::begin`] or [`Drain::shutdown`].
+    Requested,
+    /// This critical task returned although nobody had asked it to.
+    Ended(TaskName),
+    /// This critical task panicked.
+    Panicked(TaskName),
+}
+
+/// How a shutdown went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// Every task came to its own end.
+    Finished,
+    /// These tasks were still at work when the grace was over (sorted, each name once).
+    Aborted(Vec<TaskName>),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    signal: CancellationToken,
+    abort: CancellationToken,
+    tracker: TaskTracker,
+    /// Tasks that nobody waits for during the grace.
+    background: TaskTracker,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_id: u64,
+    running: BTreeMap<u64, TaskName>,
+    cause: Option<Cause>,
+}
+
+// === impl Drain ===
+
+impl Drain {
+    /// A drain without tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A watch that resolves once shutdown has begun.
+    pub fn watch(&self) -> Watch {
+        Watch { signal: self.shared.signal.clone() }
+    }
+
+    /// Runs `task` until it ends by itself or is aborted at the end of a shutdown's grace. A panic is logged and
+    /// ends that task only. A task spawned after the abort is dropped unpolled.
+    pub fn spawn(&self, name: impl Into<TaskName>, task: impl Future<Output = ()> + Send + 'static) {
+        self.start(&self.shared.tracker, name.into(), Role::Plain, task);
+    }
+
+    /// As [`spawn`](Self::spawn), for a task that serves until the very end (an admin endpoint): shutdown does not
+    /// wait for it and drops it when all other tasks have ended. It is never part of an [`Outcome`].
+    pub fn spawn_background(
+        &self,
+        name: impl Into<TaskName>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.start(&self.shared.background, name.into(), Role::Background, task);
+    }
+
+    /// As [`spawn`](Self::spawn), for a task the process is useless without: when it panics, or returns before
+    /// shutdown has begun, shutdown begins and [`cause`](Self::cause) names it.
+    pub fn spawn_critical(&self, name: impl Into<TaskName>, task: impl Future<Output = ()> + Send + 'static) {
+        self.start(&self.shared.tracker, name.into(), Role::Critical, task);
+    }
+
+    /// Begins shutdown without waiting for it.
+    pub fn begin(&self) {
+        self.shared.begin(Cause::Requested);
+    }
+
+    /// Why shutdown began; `None` while it has not.
+    pub fn cause(&self) -> Option<Cause> {
+        self.shared.state.lock().cause.clone()
+    }
+
+    /// Begins shutdown, waits at most `grace` for all tasks and aborts the rest. Cancel-safe: dropping the
+    /// future leaves the signal given and aborts nothing.
+    pub async fn shutdown(&self, grace: Duration) -> Outcome {
+        self.begin();
+        self.shared.tracker.close();
+        match tokio::time::timeout(grace, self.shared.tracker.wait()).await {
+            Ok(()) => self.end(Outcome::Finished).await,
+            Err(_) => self.abort().await,
+        }
+    }
+
+    /// Ends all tasks now, without grace.
+    pub async fn abort(&self) -> Outcome {
+        self.begin();
+        let left: BTreeSet<TaskName> = self.shared.state.lock().running.values().cloned().collect();
+        let outcome =
+            if left.is_empty() { Outcome::Finished } else { Outcome::Aborted(left.into_iter().collect()) };
+        self.end(outcome).await
+    }
+
+    async fn end(&self, outcome: Outcome) -> Outcome {
+        self.shared.tracker.close();
+        self.shared.background.close();
+        self.shared.abort.cancel();
+        let all = async {
+            self.shared.tracker.wait().await;
+            self.shared.background.wait().await;
+        };
+        if tokio::time::timeout(ABORT_WAIT, all).await.is_err() {
+            tracing::warn!("tasks do not yield; they end with the process");
+        }
+        outcome
+    }
+
+    fn start(
+        &self,
+        tracker: &TaskTracker,
+        name: TaskName,
+        role: Role,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut entry = Entry::new(Arc::clone(&self.shared), name, role);
+        // Declared before the task and so dropped after it: the entry disappears when the task's own
+        // destructors have run.
+        tracker.spawn(async move {
+            let abort = entry.shared.abort.clone();
+            tokio::select! {
+                biased;
+                () = abort.cancelled() => {}
+                () = task => entry.ended(),
+            }
+        });
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Resolves once shutdown has begun; at once if it already has. Cancel-safe.
+    pub async fn signaled(&self) {
+        self.signal.cancelled().await;
+    }
+
+    /// Whether shutdown has begun.
+    pub fn is_signaled(&self) -> bool {
+        self.signal.is_cancelled()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Keeps the first cause: what follows is a consequence of it.
+    fn begin(&self, cause: Cause) {
+        let mut state = self.state.lock();
+        if state.cause.is_none() {
+            if cause != Cause::Requested {
+                tracing::error!(%cause, "shutting down");
+            }
+            state.cause = Some(cause);
+        }
+        drop(state);
+        self.signal.cancel();
+    }
+}
+
+/// A running task. Its drop is the one place that sees every way a task can end, a panic included.
+struct Entry {
+    shared: Arc<Shared>,
+    id: u64,
+    name: TaskName,
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Plain,
+    Critical,
+    Background,
+}
+
+impl Entry {
+    fn new(shared: Arc<Shared>, name: TaskName, role: Role) -> Self {
+        let mut state = shared.state.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        if role != Role::Background {
+            state.running.insert(id, name.clone());
+        }
+        drop(state);
+        Self { shared, id, name, role }
+    }
+
+    fn ended(&mut self) {
+        if self.role == Role::Critical && !self.shared.signal.is_cancelled() {
+            self.shared.begin(Cause::Ended(self.name.clone()));
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if self.role == Role::Critical {
+                self.shared.begin(Cause::Panicked(self.name.clone()));
+            } else {
+                tracing::error!(task = %self.name, "a task panicked");
+            }
+        }
+        self.shared.state.lock().running.remove(&self.id);
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requested => f.write_str("shutdown was requested"),
+            Self::Ended(name) => write!(f, "task {name:?} ended too early"),
+            Self::Panicked(name) => write!(f, "task {name:?} panicked"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished => f.write_str("all tasks finished"),
+            Self::Aborted(names) => write!(f, "aborted: {}", names.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Instant, sleep};
+
+    const GRACE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_finish_their_work_within_the_grace() {
+        let drain = Drain::new();
+        let watch = drain.watch();
+        drain.spawn("worker", async move {
+            watch.signaled().await;
+            sleep(Duration::from_secs(5)).await;
+        });
+        let start = Instant::now();
+        assert_eq!(drain.shutdown(GRACE).await, Outcome::Finished);
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        assert_eq!(drain.cause(), Some(Cause::Requested));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_is_aborted_and_named() {
+        let drain = Drain::new();
+        let held = Arc::new(());
+        for name in ["stuck", "stuck", "other"] {
+            let held = Arc::clone(&held);
+            drain.spawn(name, async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            });
+        }
+        drain.spawn("done", async {});
+        let start = Instant::now();
+        let outcome = drain.shutdown(GRACE).await;
+        assert_eq!(outcome, Outcome::Aborted(vec!["other".into(), "stuck".into()]));
+        assert_eq!(outcome.to_string(), "aborted: other, stuck");
+        assert_eq!(start.elapsed(), GRACE);
+        assert_eq!(Arc::strong_count(&held), 1, "the aborted tasks were dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_critical_task_that_ends_begins_shutdown() {
+        let drain = Drain::new();
+        drain.spawn("plain", async {});
+        drain.spawn_critical("accept", sleep(Duration::from_secs(1)));
+        assert!(!drain.watch().is_signaled());
+        drain.watch().signaled().await;
+        assert_eq!(drain.cause(), Some(Cause::Ended("accept".into())));
+        assert_eq!(drain.shutdown(GRACE).await, Outcome::Finished);
+        assert_eq!(drain.cause(), Some(Cause::Ended("accept".into())), "the first cause is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_a_critical_task_begins_shutdown() {
+        let drain = Drain::new();
+        drain.spawn("plain", async { panic!("only this one") });
+        sleep(Duration::from_secs(1)).await;
+        assert!(!drain.watch().is_signaled());
+        drain.spawn_critical("sender", async { panic!("on purpose") });
+        drain.watch().signaled().await;
+        assert_eq!(drain.cause(), Some(Cause::Panicked("sender".into())));
+        assert_eq!(drain.shutdown(GRACE).await, Outcome::Finished);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_background_task_lives_until_the_others_are_done() {
+        let drain = Drain::new();
+        let alive = Arc::new(());
+        let held = Arc::clone(&alive);
+        drain.spawn_background("admin", async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        let weak = Arc::downgrade(&alive);
+        let (watch, sees) = (drain.watch(), tokio::sync::oneshot::channel());
+        drain.spawn("worker", async move {
+            watch.signaled().await;
+            sleep(Duration::from_secs(5)).await;
+            let _ = sees.0.send(weak.strong_count());
+        });
+        assert_eq!(drain.shutdown(GRACE).await, Outcome::Finished);
+        assert_eq!(sees.1.await, Ok(2), "still there while the worker worked");
+        assert_eq!(Arc::strong_count(&alive), 1, "dropped at the end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_critical_task_may_end_after_the_signal() {
+        let drain = Drain::new();
+        let watch = drain.watch();
+        drain.spawn_critical("accept", async move { watch.signaled().await });
+        assert_eq!(drain.shutdown(GRACE).await, Outcome::Finished);
+        assert_eq!(drain.cause(), Some(Cause::Requested));
+    }
+}

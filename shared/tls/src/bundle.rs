@@ -1,0 +1,220 @@
+//! Certificates, key and trust of one end, checked, and the TLS configurations made of them.
+
+use jiff::Timestamp;
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    client::Resumption,
+    crypto::CryptoProvider,
+    server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier},
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
+use std::{fmt, sync::Arc};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Most certificates in a trust bundle or a chain; a rotation needs two or three.
+const MAX_CERTIFICATES: usize = 32;
+
+/// What one end of a connection is given, as PEM. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// The CAs that may have issued the peer's certificate.
+    pub ca: Vec<u8>,
+    /// The own certificate, then its intermediates if there are any.
+    pub cert: Vec<u8>,
+    /// The own private key.
+    pub key: Vec<u8>,
+}
+
+/// A parsed bundle: the key is the certificate's, everything parses.
+pub struct Bundle {
+    roots: Arc<RootCertStore>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    not_before: Timestamp,
+    not_after: Timestamp,
+}
+
+/// Why a bundle cannot be used. No variant shows any part of the key.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// A PEM text does not parse.
+    #[error("the {what} is not valid PEM; give one or more CERTIFICATE blocks")]
+    Certificates {
+        /// `CA bundle` or `certificate chain`.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: pem::Error,
+    },
+    /// A PEM text has no certificate.
+    #[error("the {0} has no certificate; give one or more CERTIFICATE blocks")]
+    NoCertificate(&'static str),
+    /// A PEM text has too many certificates.
+    #[error(
+        "the {0} has more than {MAX_CERTIFICATES} certificates; leave out those that are not used any more"
+    )]
+    TooMany(&'static str),
+    /// A block is not an X.509 certificate.
+    #[error("certificate {number} of the {what} is not a valid X.509 certificate; issue it again")]
+    Malformed {
+        /// `CA bundle` or `certificate chain`.
+        what: &'static str,
+        /// Counted from 1.
+        number: usize,
+    },
+    /// The key does not parse. The parser's own words are left out: they could quote it.
+    #[error("the private key cannot be read; give one PRIVATE KEY block (PKCS#8, SEC1 or PKCS#1)")]
+    Key,
+    /// The key is not the certificate's.
+    #[error("the private key does not belong to the certificate; give the two that were issued together")]
+    KeyMismatch,
+    /// The certificate has ended.
+    #[error("the certificate expired at {0}; issue a new one")]
+    Expired(Timestamp),
+    /// The certificate has not started.
+    #[error("the certificate is not valid before {0}; check the clocks")]
+    NotYetValid(Timestamp),
+    /// The client verifier cannot be built.
+    #[error("the CA bundle cannot be used to verify clients; check its certificates")]
+    Verifier(#[source] VerifierBuilderError),
+    /// The TLS library refused the configuration.
+    #[error("the TLS library refused the configuration; check the certificate and its key")]
+    Tls(#[source] rustls::Error),
+}
+
+/// The one crypto provider of all Tidewatch programs.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// A server that requires a client certificate issued by one of the CAs in `ca_pem`. Whether the own certificate
+/// is in its validity is not checked here; see [`Store`](crate::Store).
+pub fn server_config(
+    ca_pem: &[u8],
+    cert_pem: &[u8],
+    key_pem: &[u8],
+) -> Result<Arc<ServerConfig>, BundleError> {
+    Bundle::parse(&Pem { ca: ca_pem.into(), cert: cert_pem.into(), key: key_pem.into() })?.server()
+}
+
+/// A client that shows its certificate and trusts servers whose certificate was issued by one of the CAs in
+/// `ca_pem` for the name that is dialled.
+pub fn client_config(
+    ca_pem: &[u8],
+    cert_pem: &[u8],
+    key_pem: &[u8],
+) -> Result<Arc<ClientConfig>, BundleError> {
+    Bundle::parse(&Pem { ca: ca_pem.into(), cert: cert_pem.into(), key: key_pem.into() })?.client()
+}
+
+impl Bundle {
+    /// Parses all parts and checks that they fit together.
+    pub fn parse(pem: &Pem) -> Result<Self, BundleError> {
+        let mut roots = RootCertStore::empty();
+        for (index, ca) in certificates("CA bundle", &pem.ca)?.into_iter().enumerate() {
+            let malformed = |_| BundleError::Malformed { what: "CA bundle", number: index + 1 };
+            roots.add(ca).map_err(malformed)?;
+        }
+        let chain = certificates("certificate chain", &pem.cert)?;
+        let mut validity = None;
+        for (index, der) in chain.iter().enumerate() {
+            let malformed = || BundleError::Malformed { what: "certificate chain", number: index + 1 };
+            let (_, parsed) = X509Certificate::from_der(der).map_err(|_| malformed())?;
+            validity.get_or_insert_with(|| parsed.validity().clone());
+        }
+        let validity = validity.ok_or(BundleError::NoCertificate("certificate chain"))?;
+        let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|_| BundleError::Key)?;
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider()).map_err(key_error)?;
+        Ok(Self {
+            roots: Arc::new(roots),
+            chain,
+            key,
+            not_before: timestamp(validity.not_before.timestamp()),
+            not_after: timestamp(validity.not_after.timestamp()),
+        })
+    }
+
+    /// When the own certificate ends.
+    pub fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    /// Checks that the own certificate is valid at `now`.
+    pub fn check(&self, now: Timestamp) -> Result<(), BundleError> {
+        if now < self.not_before {
+            return Err(BundleError::NotYetValid(self.not_before));
+        }
+        if now >= self.not_after {
+            return Err(BundleError::Expired(self.not_after));
+        }
+        Ok(())
+    }
+
+    /// The server's configuration, see [`server_config`].
+    pub fn server(&self) -> Result<Arc<ServerConfig>, BundleError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.roots), provider())
+            .build()
+            .map_err(BundleError::Verifier)?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(BundleError::Tls)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(key_error)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Arc::new(config))
+    }
+
+    /// The client's configuration, see [`client_config`].
+    pub fn client(&self) -> Result<Arc<ClientConfig>, BundleError> {
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(BundleError::Tls)?
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(key_error)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+}
+
+impl fmt::Debug for Bundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bundle").field("not_after", &self.not_after).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pem").finish_non_exhaustive()
+    }
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BundleError> {
+    let mut found = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        if found.len() == MAX_CERTIFICATES {
+            return Err(BundleError::TooMany(what));
+        }
+        found.push(certificate.map_err(|source| BundleError::Certificates { what, source })?);
+    }
+    if found.is_empty() { Err(BundleError::NoCertificate(what)) } else { Ok(found) }
+}
+
+fn key_error(error: rustls::Error) -> BundleError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => BundleError::KeyMismatch,
+        rustls::Error::General(_) => BundleError::Key,
+        other => BundleError::Tls(other),
+    }
+}
+
+/// A certificate may say the year 9999, which is the end of time here.
+pub(crate) fn timestamp(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap_or(if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}

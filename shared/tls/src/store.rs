@@ -1,0 +1,107 @@
+//! The configuration in use, replaced while connections are made with it.
+
+use crate::{Bundle, BundleError, Files, FilesError, Pem};
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use rustls::{ClientConfig, ServerConfig};
+use std::{fmt, sync::Arc};
+
+type Build<T> = fn(&Bundle) -> Result<Arc<T>, BundleError>;
+
+/// The last good configuration. A new bundle is checked as a whole before it is published; one that fails the
+/// checks changes nothing. Connections that exist keep the configuration they were made with.
+pub struct Store<T> {
+    build: Build<T>,
+    config: ArcSwap<T>,
+    meta: Mutex<Meta>,
+}
+
+struct Meta {
+    not_after: Timestamp,
+    /// Of the last bundle from files that was looked at, good or bad: a bad one is reported once per change.
+    hash: Option<[u8; 32]>,
+}
+
+/// What a look at the files found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// The same content as at the last look.
+    Unchanged,
+    /// A new configuration is in use.
+    Published,
+}
+
+/// The files could not be taken over; the last good configuration stays in use.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// They could not be read. The next look tries again.
+    #[error("TLS files could not be read")]
+    Files(#[from] FilesError),
+    /// Their content is not a good bundle. It is not looked at again until it changes.
+    #[error("TLS files have no usable bundle")]
+    Bundle(#[from] BundleError),
+}
+
+impl Store<ServerConfig> {
+    /// A store of server configurations, see [`server_config`](crate::server_config).
+    pub fn server(pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
+        Self::new(Bundle::server, pem, now)
+    }
+}
+
+impl Store<ClientConfig> {
+    /// A store of client configurations, see [`client_config`](crate::client_config).
+    pub fn client(pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
+        Self::new(Bundle::client, pem, now)
+    }
+}
+
+impl<T> Store<T> {
+    fn new(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
+        let (config, not_after) = checked(build, pem, now)?;
+        let meta = Mutex::new(Meta { not_after, hash: None });
+        Ok(Self { build, config: ArcSwap::new(config), meta })
+    }
+
+    /// The configuration for the next connection.
+    pub fn current(&self) -> Arc<T> {
+        self.config.load_full()
+    }
+
+    /// When the own certificate in use ends.
+    pub fn not_after(&self) -> Timestamp {
+        self.meta.lock().not_after
+    }
+
+    /// Checks a bundle at `now` and puts it to use. After an error the last good one stays.
+    pub fn publish(&self, pem: &Pem, now: Timestamp) -> Result<(), BundleError> {
+        let (config, not_after) = checked(self.build, pem, now)?;
+        let mut meta = self.meta.lock();
+        self.config.store(config);
+        meta.not_after = not_after;
+        Ok(())
+    }
+
+    /// Looks at the files and publishes their content if it is new.
+    pub async fn reload(&self, files: &Files, now: Timestamp) -> Result<Reloaded, ReloadError> {
+        let (pem, hash) = files.read().await?;
+        if self.meta.lock().hash.replace(hash) == Some(hash) {
+            return Ok(Reloaded::Unchanged);
+        }
+        self.publish(&pem, now)?;
+        Ok(Reloaded::Published)
+    }
+}
+
+impl<T> fmt::Debug for Store<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("not_after", &self.not_after()).finish_non_exhaustive()
+    }
+}
+
+fn checked<T>(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<(Arc<T>, Timestamp), BundleError> {
+    let bundle = Bundle::parse(pem)?;
+    bundle.check(now)?;
+    Ok((build(&bundle)?, bundle.not_after()))
+}

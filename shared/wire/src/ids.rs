@@ -1,0 +1,77 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// One run of an agent process. Sequence numbers are only comparable within one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(Uuid);
+
+/// One term of a receiver's ownership of its delivery state. Another session than before means that
+/// the receiver has forgotten what it was told, so the agent sends its whole set again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(Uuid);
+
+macro_rules! random_id {
+    ($name:ident) => {
+        impl $name {
+            /// An id from 128 given bits; the caller supplies the randomness.
+            #[must_use]
+            pub const fn from_bits(bits: u128) -> Self {
+                Self(Uuid::from_u128(bits))
+            }
+
+            /// A fresh id from the operating system's randomness.
+            #[must_use]
+            pub fn random() -> Self {
+                Self(Uuid::new_v4())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+random_id!(Epoch);
+random_id!(SessionId);
+
+/// The number of a change within an [`Epoch`], counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seq(pub u64);
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where an event must be handled before it may be let go: our engine, or a central component's manager.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Route(String);
+
+impl Route {
+    /// The embedded lifecycle engine.
+    #[must_use]
+    pub fn engine() -> Self {
+        Self("engine".to_owned())
+    }
+
+    /// A central component, by the name of its manager.
+    #[must_use]
+    pub fn manager(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// The name on the wire.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}

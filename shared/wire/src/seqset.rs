@@ -1,0 +1,185 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Seq, limits};
+
+/// A set of sequence numbers, kept and sent as inclusive ranges: `[[1,5],[7,7]]`.
+///
+/// Its memory and its body are proportional to the number of ranges, never to the numbers in them,
+/// so a range up to `u64::MAX` from a hostile peer costs nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<[u64; 2]>", into = "Vec<[u64; 2]>")]
+pub struct SeqSet {
+    /// start → end, disjoint and not adjacent.
+    ranges: BTreeMap<u64, u64>,
+}
+
+/// Why a list of ranges is not a [`SeqSet`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SeqSetError {
+    /// More than [`limits::SEQ_RANGES`] ranges.
+    #[error("a sequence set has {0} ranges; at most {limit} are allowed", limit = limits::SEQ_RANGES)]
+    TooManyRanges(usize),
+    /// A range ends before it starts.
+    #[error("the range [{0},{1}] ends before it starts")]
+    Reversed(u64, u64),
+}
+
+impl SeqSet {
+    /// The empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether no number is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Number of ranges, which is what the set costs.
+    pub fn range_count(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Adds one number.
+    pub fn insert(&mut self, seq: Seq) {
+        self.insert_range(seq.0, seq.0);
+    }
+
+    fn insert_range(&mut self, mut start: u64, mut end: u64) {
+        // Swallow every range that overlaps or touches [start, end].
+        let touching: Vec<u64> = self
+            .ranges
+            .range(..=end.saturating_add(1))
+            .rev()
+            .take_while(|&(_, &e)| e.saturating_add(1) >= start)
+            .map(|(&s, _)| s)
+            .collect();
+        for s in touching {
+            if let Some(e) = self.ranges.remove(&s) {
+                start = start.min(s);
+                end = end.max(e);
+            }
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Whether `seq` is in the set.
+    pub fn contains(&self, seq: Seq) -> bool {
+        self.ranges.range(..=seq.0).next_back().is_some_and(|(_, &end)| end >= seq.0)
+    }
+
+    /// The inclusive ranges in ascending order.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(&s, &e)| (s, e))
+    }
+
+    /// Those of the ascending `known` numbers that are in the set, and the parts of the set that no
+    /// known number covers (one range each, as they stand between known numbers).
+    pub fn partition_known(&self, known: impl Iterator<Item = u64>) -> (Vec<Seq>, SeqSet) {
+        let mut inside = Vec::new();
+        let mut missing = SeqSet::new();
+        let mut known = known.peekable();
+        for (&start, &end) in &self.ranges {
+            while known.next_if(|&k| k < start).is_some() {}
+            let mut next = start;
+            let mut exhausted = false;
+            while let Some(k) = known.next_if(|&k| k <= end) {
+                inside.push(Seq(k));
+                if k > next {
+                    missing.ranges.insert(next, k - 1);
+                }
+                match k.checked_add(1) {
+                    Some(n) => next = n,
+                    None => exhausted = true,
+                }
+            }
+            if !exhausted && next <= end {
+                missing.ranges.insert(next, end);
+            }
+        }
+        (inside, missing)
+    }
+}
+
+impl FromIterator<Seq> for SeqSet {
+    fn from_iter<T: IntoIterator<Item = Seq>>(iter: T) -> Self {
+        let mut set = Self::new();
+        for seq in iter {
+            set.insert(seq);
+        }
+        set
+    }
+}
+
+impl TryFrom<Vec<[u64; 2]>> for SeqSet {
+    type Error = SeqSetError;
+
+    fn try_from(list: Vec<[u64; 2]>) -> Result<Self, Self::Error> {
+        if list.len() > limits::SEQ_RANGES {
+            return Err(SeqSetError::TooManyRanges(list.len()));
+        }
+        let mut set = Self::new();
+        for [start, end] in list {
+            if end < start {
+                return Err(SeqSetError::Reversed(start, end));
+            }
+            set.insert_range(start, end);
+        }
+        Ok(set)
+    }
+}
+
+impl From<SeqSet> for Vec<[u64; 2]> {
+    fn from(set: SeqSet) -> Self {
+        set.ranges.into_iter().map(|(s, e)| [s, e]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set_of_numbers(numbers in prop::collection::vec(0_u64..60, 0..80),
+                                         known in prop::collection::btree_set(0_u64..60, 0..40)) {
+            let set: SeqSet = numbers.iter().map(|&n| Seq(n)).collect();
+            let model: BTreeSet<u64> = numbers.into_iter().collect();
+            for n in 0..60 {
+                prop_assert_eq!(set.contains(Seq(n)), model.contains(&n));
+            }
+            let ranges: Vec<_> = set.ranges().collect();
+            prop_assert!(ranges.windows(2).all(|w| w[0].1 + 1 < w[1].0), "touching ranges are one range");
+
+            let (inside, missing) = set.partition_known(known.iter().copied());
+            let inside: BTreeSet<u64> = inside.into_iter().map(|s| s.0).collect();
+            prop_assert_eq!(&inside, &model.intersection(&known).copied().collect());
+            for n in 0..60 {
+                prop_assert_eq!(missing.contains(Seq(n)), model.contains(&n) && !known.contains(&n));
+            }
+        }
+    }
+
+    #[test]
+    fn survives_the_largest_range() {
+        let set: SeqSet = serde_json::from_str("[[1,18446744073709551615]]").unwrap();
+        assert!(set.contains(Seq(u64::MAX)));
+        let (inside, missing) = set.partition_known([7, u64::MAX].into_iter());
+        assert_eq!(inside, [Seq(7), Seq(u64::MAX)]);
+        assert_eq!(missing.ranges().collect::<Vec<_>>(), [(1, 6), (8, u64::MAX - 1)]);
+    }
+
+    #[test]
+    fn refuses_reversed_and_oversized_sets() {
+        assert!(serde_json::from_str::<SeqSet>("[[5,1]]").is_err());
+        let many: Vec<[u64; 2]> = (0..=limits::SEQ_RANGES as u64).map(|i| [i * 3, i * 3]).collect();
+        assert_eq!(SeqSet::try_from(many), Err(SeqSetError::TooManyRanges(limits::SEQ_RANGES + 1)));
+    }
+}

@@ -1,0 +1,195 @@
+//! A control plane: kube-apiserver and kube-controller-manager, and, where pods are
+//! wanted, kube-scheduler and kwok with one fake Node.
+
+mod kubeconfig;
+mod pki;
+mod pods;
+mod programs;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::{Api, Client};
+
+use crate::{Etcd, Harness, Process, ports};
+use pki::Pki;
+
+/// Every wait of the start; two cores under load need far less.
+const READY: Duration = Duration::from_secs(90);
+/// The user in `system:masters`.
+pub const ADMIN: &str = "admin";
+
+/// A static user of a control plane, known by a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its name, as RBAC subjects name it.
+    pub name: String,
+    /// Its groups besides `system:authenticated`.
+    pub groups: Vec<String>,
+}
+
+/// What kind of control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Its name: lower-case letters, digits and `-`; also the etcd prefix and log folder,
+    /// so unique per etcd.
+    pub name: String,
+    /// Whether pods are scheduled and become ready.
+    pub pods: bool,
+    /// Users besides [`ADMIN`]; what they may do is up to RBAC objects.
+    pub users: Vec<User>,
+}
+
+impl Options {
+    /// A control plane without pods and further users.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), pods: false, users: Vec::new() }
+    }
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    name: String,
+    url: String,
+    pki: Pki,
+    /// In the order in which they end: clients before the server.
+    processes: Vec<Process>,
+}
+
+impl ControlPlane {
+    /// Starts it and waits until it works: the API is ready, the controllers have made the
+    /// default `ServiceAccount` and the root CA's `ConfigMap`, and the Node, if any, is Ready.
+    pub async fn start(harness: &Harness, etcd: &Etcd, options: Options) -> Result<Self> {
+        let Options { name, pods, users } = options;
+        let pki = Pki::create(harness, &name, &users)?;
+        let port = ports::free()?;
+        let url = format!("https://127.0.0.1:{port}");
+
+        let apiserver = programs::apiserver(harness, &name, etcd, &pki, port)?;
+        let mut cluster = Self { name, url, pki, processes: vec![apiserver] };
+        let client = cluster.client()?;
+        cluster.wait_for_api(&client).await?;
+        // Not earlier: on few cores they would slow the API server's start, and what they
+        // are refused before its RBAC objects exist they try again only seconds later.
+        cluster.add(programs::controller_manager(harness, &cluster, pods)?);
+        if pods {
+            cluster.add(programs::scheduler(harness, &cluster)?);
+            pods::create_node(&client).await?;
+            cluster.add(programs::kwok(harness, &cluster)?);
+        }
+        cluster.wait_for_controllers(&client).await?;
+        if pods {
+            cluster
+                .process("kwok")?
+                .ready("to make the Node ready", READY, || pods::node_ready(&client))
+                .await?;
+        }
+        Ok(cluster)
+    }
+
+    fn add(&mut self, process: Process) {
+        self.processes.insert(0, process);
+    }
+
+    async fn wait_for_api(&self, client: &Client) -> Result<()> {
+        let probe = || async {
+            let request = http_request("/readyz")?;
+            Ok((client.request_text(request).await? == "ok").then_some(()))
+        };
+        self.process("kube-apiserver")?.ready("to answer /readyz", READY, probe).await
+    }
+
+    async fn wait_for_controllers(&self, client: &Client) -> Result<()> {
+        let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
+        let config_maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+        let probe = || async {
+            let account = accounts.get_opt("default").await?;
+            let root_ca = config_maps.get_opt("kube-root-ca.crt").await?;
+            Ok(account.and(root_ca).map(|_| ()))
+        };
+        self.process("kube-controller-manager")?.ready("to publish the default objects", READY, probe).await
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `https://127.0.0.1:port`
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The certificate that signed its serving certificate.
+    pub fn ca_pem(&self) -> &str {
+        self.pki.ca_pem()
+    }
+
+    /// The token of [`ADMIN`] or of a user given in [`Options`].
+    pub fn token(&self, user: &str) -> Result<&str> {
+        self.pki.token(user).with_context(|| format!("{} has no user {user}", self.name))
+    }
+
+    /// A kubeconfig for that user, with CA and token inline: no file paths.
+    pub fn kubeconfig_yaml(&self, user: &str) -> Result<String> {
+        Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
+    }
+
+    /// Writes the kubeconfig of [`ADMIN`] to a file.
+    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, self.kubeconfig_yaml(ADMIN)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// A client for [`ADMIN`], in and for the current tokio runtime.
+    pub fn client(&self) -> Result<Client> {
+        self.client_of(ADMIN)
+    }
+
+    /// A client for that user, in and for the current tokio runtime.
+    pub fn client_of(&self, user: &str) -> Result<Client> {
+        kubeconfig::client(&self.url, self.ca_pem(), self.token(user)?)
+    }
+
+    /// One of its processes, by the program's name.
+    pub fn process(&self, program: &str) -> Result<&Process> {
+        self.processes
+            .iter()
+            .find(|process| process.name() == process_name(&self.name, program))
+            .ok_or_else(|| anyhow!("{} runs no {program}", self.name))
+    }
+
+    /// All of its processes.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// Begins to end it without waiting; dropping it then is quick.
+    pub fn begin_end(&mut self) {
+        self.processes.iter_mut().for_each(Process::begin_end);
+    }
+
+    fn kubeconfig_file(&self, harness: &Harness, user: &str) -> Result<PathBuf> {
+        let name = format!("{}/{}.kubeconfig", self.name, user.replace(':', "-"));
+        harness.write(&name, &self.kubeconfig_yaml(user)?)
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        self.begin_end();
+    }
+}
+
+fn process_name(cluster: &str, program: &str) -> String {
+    format!("{cluster}/{program}")
+}
+
+fn http_request(path: &str) -> Result<hyper::http::Request<Vec<u8>>> {
+    Ok(hyper::http::Request::get(path).body(Vec::new())?)
+}

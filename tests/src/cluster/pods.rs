@@ -1,0 +1,38 @@
+//! The one fake Node that pods run on.
+
+use anyhow::Result;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{Api, Client, api::PostParams};
+
+const NODE: &str = "node-1";
+
+pub(super) async fn create_node(client: &Client) -> Result<()> {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let node = Node {
+        metadata: ObjectMeta {
+            name: Some(NODE.to_owned()),
+            annotations: Some([pair("kwok.x-k8s.io/node", "fake")].into()),
+            labels: Some(
+                [
+                    pair("kubernetes.io/hostname", NODE),
+                    pair("kubernetes.io/os", "linux"),
+                    pair("kubernetes.io/arch", "amd64"),
+                ]
+                .into(),
+            ),
+            ..ObjectMeta::default()
+        },
+        ..Node::default()
+    };
+    Api::all(client.clone()).create(&PostParams::default(), &node).await?;
+    Ok(())
+}
+
+/// Ready, and free of the taint that keeps pods off until the controllers have seen that.
+pub(super) async fn node_ready(client: &Client) -> Result<Option<()>> {
+    let node: Node = Api::all(client.clone()).get(NODE).await?;
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let tainted = node.spec.and_then(|spec| spec.taints).is_some_and(|taints| !taints.is_empty());
+    Ok((ready && !tainted).then_some(()))
+}

@@ -1,0 +1,89 @@
+//! One world for a whole test binary: three control planes and a registry.
+
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use futures::future::try_join3;
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::{ControlPlane, Etcd, Harness, Options, Registry};
+
+/// KCP, two runtimes with pods, and a registry. It holds processes and plain data, no
+/// connection: each test makes clients in its own tokio runtime.
+#[derive(Debug)]
+pub struct Environment {
+    /// The control plane of Tidewatch itself; no pods.
+    pub kcp: ControlPlane,
+    /// The first runtime.
+    pub runtime1: ControlPlane,
+    /// The second runtime.
+    pub runtime2: ControlPlane,
+    /// The registry of modules.
+    pub registry: Registry,
+    /// Where the logs are, and what starts more.
+    pub harness: Harness,
+    // Last: it ends after those that use it.
+    etcd: Etcd,
+}
+
+impl Environment {
+    /// Starts all of it, at the same time where possible.
+    pub async fn start(harness: Harness) -> Result<Self> {
+        let (etcd, registry) =
+            futures::future::try_join(Etcd::start(&harness), Registry::start(&harness)).await?;
+        // Boxed: three of these futures would be 17 KB of stack.
+        let start = |name: &str, pods| {
+            let options = Options { pods, ..Options::named(name) };
+            Box::pin(ControlPlane::start(&harness, &etcd, options))
+        };
+        let (kcp, runtime1, runtime2) =
+            try_join3(start("kcp", false), start("runtime1", true), start("runtime2", true)).await?;
+        Ok(Self { kcp, runtime1, runtime2, registry, harness, etcd })
+    }
+
+    /// The etcd of the three, for a further control plane.
+    pub fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        for cluster in [&mut self.kcp, &mut self.runtime1, &mut self.runtime2] {
+            cluster.begin_end();
+        }
+    }
+}
+
+/// The environment of this test binary, started by the first test that asks. When the
+/// start fails, it fails for every test with the same message and is not tried again.
+/// Statics are not dropped: the processes end with this one, by their watchdogs.
+pub async fn shared() -> Result<&'static Environment> {
+    static SHARED: OnceCell<Result<Environment, String>> = OnceCell::const_new();
+    SHARED
+        .get_or_init(|| async { start_apart().await.map_err(|error| format!("{error:#}")) })
+        .await
+        .as_ref()
+        .map_err(|error| anyhow!("{error}"))
+}
+
+/// Starts it on a thread with a runtime of its own: the first test's runtime ends with
+/// that test, and `Tools::find` blocks.
+async fn start_apart() -> Result<Environment> {
+    let (send, receive) = oneshot::channel();
+    thread::Builder::new()
+        .name("environment".to_owned())
+        .spawn(move || {
+            let started = Harness::for_tests().and_then(|harness| {
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .context("cannot make a tokio runtime")?
+                    .block_on(Environment::start(harness))
+            });
+            // Nobody waits any more when the test was cancelled: then it is dropped.
+            let _unwanted = send.send(started);
+        })
+        .context("cannot start a thread")?;
+    receive.await.context("the thread that starts the environment panicked")?
+}

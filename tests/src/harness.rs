@@ -1,0 +1,97 @@
+//! Where things are and how long they live, for everything that is started.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{Lifetime, Spec, Tools};
+
+/// The logs of this many test runs are kept.
+const KEPT_RUNS: usize = 5;
+/// Nothing started here has anything to lose.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The programs, the folder for logs and files, and the lifetime of what is started.
+#[derive(Clone, Debug)]
+pub struct Harness {
+    tools: Tools,
+    folder: PathBuf,
+    lifetime: Lifetime,
+}
+
+impl Harness {
+    /// For a test run: processes end with us, logs are in a new folder under
+    /// `target/test-logs`, of which the last five stay. Blocks like [`Tools::find`].
+    pub fn for_tests() -> Result<Self> {
+        let all = target_folder().join("test-logs");
+        let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
+        let harness = Self::new(&all.join(format!("{now}-{}", std::process::id())), Lifetime::WithUs)?;
+        prune(&all);
+        Ok(harness)
+    }
+
+    /// For anything else: logs and files in `folder` (made if absent). Blocks like
+    /// [`Tools::find`].
+    pub fn new(folder: &Path, lifetime: Lifetime) -> Result<Self> {
+        let tools = Tools::find()?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
+        Ok(Self { tools, folder, lifetime })
+    }
+
+    /// The programs.
+    pub fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// Where logs and files are, absolute.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A process named `name` (slashes make folders for its log, `<folder>/<name>.log`)
+    /// that runs `program` with `args`; what else it needs is set on the result.
+    pub fn spec(&self, name: &str, program: &Path, args: Vec<String>) -> Spec {
+        Spec {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            args,
+            env: Vec::new(),
+            log: self.folder.join(format!("{name}.log")),
+            grace: GRACE,
+            scratch: None,
+            lifetime: self.lifetime.clone(),
+        }
+    }
+
+    /// Writes a file under the folder and returns its absolute path.
+    pub fn write(&self, name: &str, content: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        }
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// Cargo's target folder of this workspace.
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+}
+
+/// Removes all but the newest runs. What cannot be read or removed stays: it is only disk.
+fn prune(all: &Path) {
+    let Ok(entries) = fs::read_dir(all) else { return };
+    let mut runs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    runs.sort();
+    runs.truncate(runs.len().saturating_sub(KEPT_RUNS));
+    for run in runs {
+        let _left = fs::remove_dir_all(run);
+    }
+}

@@ -1,0 +1,26 @@
+//! What the end-to-end tests and the demo stand on: real control planes, a real OCI
+//! registry, and the processes of Tidewatch itself, started on free ports and ended for
+//! certain.
+//!
+//! [`Harness`] knows where programs, logs and files are and how long processes live;
+//! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
+//! such world for a whole test binary.
+
+pub mod cluster;
+pub mod env;
+pub mod etcd;
+pub mod fixtures;
+pub mod harness;
+mod http;
+pub mod ports;
+pub mod process;
+pub mod registry;
+pub mod tools;
+pub mod wait;
+
+pub use cluster::{ControlPlane, Options, User};
+pub use etcd::Etcd;
+pub use harness::Harness;
+pub use process::{Lifetime, Process, Spec};
+pub use registry::Registry;
+pub use tools::Tools;

@@ -1,0 +1,274 @@
+//! Child processes that end for certain: when their handle drops, and when this process
+//! dies in any way, by panic, Ctrl-C or SIGKILL.
+//!
+//! A program runs under a small shell script (`watchdog.sh`) whose standard input is a
+//! pipe that this process holds. The kernel closes the pipe with us, the script sees the
+//! end of its input and ends the program: SIGTERM, a grace, SIGKILL. Script and program
+//! have a process group of their own, so that Ctrl-C reaches only us.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    future::Future,
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use parking_lot::Mutex;
+
+use crate::wait;
+
+const WATCHDOG: &str = include_str!("watchdog.sh");
+/// Survives the hang-up of the terminal it was started from; `exec` keeps the pid.
+const DETACHED: &str = "trap '' HUP; exec \"$0\" \"$@\"";
+/// What of our environment a program gets; the rest is named in its [`Spec`], so that no
+/// KUBECONFIG or proxy of the user changes a test.
+const KEPT_ENV: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
+/// Of a log, not more than this is read for its tail.
+const TAIL_BYTES: u64 = 256 * 1024;
+
+/// How long a process lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// As long as its handle and this process.
+    WithUs,
+    /// Until [`end_recorded`] is called with this file, in which its pid is written down.
+    /// Dropping the handle does nothing.
+    Detached {
+        /// The record, one line per process; made if absent.
+        pids: PathBuf,
+    },
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// A short name for messages, e.g. `kcp/kube-apiserver`.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment besides PATH, HOME and TMPDIR.
+    pub env: Vec<(String, String)>,
+    /// Where standard output and error go; truncated at the start.
+    pub log: PathBuf,
+    /// How long between SIGTERM and SIGKILL; tenths of a second count.
+    pub grace: Duration,
+    /// A folder to make before the start and to remove after the end (not when detached).
+    pub scratch: Option<PathBuf>,
+    /// How long it lives.
+    pub lifetime: Lifetime,
+}
+
+/// A running process. Dropping it ends the process, unless detached, and waits for that:
+/// at most its grace.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    child: Mutex<Child>,
+    /// Open as long as the program may run.
+    pipe: Option<ChildStdin>,
+    detached: bool,
+}
+
+impl Process {
+    /// Starts a program; it is not waited for.
+    pub fn start(spec: &Spec) -> Result<Self> {
+        let Spec { name, program, args, env, log, grace, scratch, lifetime } = spec;
+        let log_file = create_log(log)?;
+        if let Some(scratch) = scratch {
+            fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+        }
+        let mut command = Command::new("sh");
+        match lifetime {
+            Lifetime::WithUs => {
+                let tenths = (grace.as_millis() / 100).to_string();
+                command.args(["-c", WATCHDOG, "watchdog", &tenths]);
+                command.arg(scratch.as_deref().unwrap_or(Path::new(""))).arg(program);
+                command.stdin(Stdio::piped());
+            }
+            Lifetime::Detached { .. } => {
+                command.args(["-c", DETACHED]).arg(program);
+                command.stdin(Stdio::null());
+            }
+        }
+        let mut child = command
+            .args(args)
+            .env_clear()
+            .envs(KEPT_ENV.iter().filter_map(|key| Some((key, std::env::var_os(key)?))))
+            .envs(env.iter().map(|(key, value)| (key, value)))
+            .stdout(log_file.try_clone().context("cannot share the log file")?)
+            .stderr(log_file)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name} ({})", program.display()))?;
+        let process = Self {
+            name: name.clone(),
+            log: log.clone(),
+            pipe: child.stdin.take(),
+            child: Mutex::new(child),
+            detached: matches!(lifetime, Lifetime::Detached { .. }),
+        };
+        if let Lifetime::Detached { pids } = lifetime {
+            record(pids, process.pid(), program)?;
+        }
+        Ok(process)
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its pid: of the program when detached, of its watchdog otherwise.
+    pub fn pid(&self) -> u32 {
+        self.child.lock().id()
+    }
+
+    /// Where its output goes.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// How it ended, or `None` while it runs.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        self.child.lock().try_wait().ok().flatten()
+    }
+
+    /// The last `lines` lines of its output, or why there are none.
+    pub fn log_tail(&self, lines: usize) -> String {
+        tail(&self.log, lines).unwrap_or_else(|error| format!("(no log: {error:#})"))
+    }
+
+    /// Like [`wait::until`], but fails at once when the process ends first; in both cases
+    /// with the end of its log.
+    pub async fn ready<T, F, Fut>(&self, what: &str, timeout: Duration, mut probe: F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<Option<T>>>,
+    {
+        let what = format!("{} {what}", self.name);
+        let ready = wait::until(&what, timeout, || {
+            let ended = self.ended();
+            let probed = probe();
+            async move {
+                match ended {
+                    Some(status) => Ok(Some(Err(anyhow!("{} ended early, with {status}", self.name)))),
+                    None => probed.await.map(|value| value.map(Ok)),
+                }
+            }
+        });
+        ready.await.and_then(|value| value).map_err(|error| {
+            error.context(format!(
+                "{} is not ready; the end of {}:\n{}",
+                self.name,
+                self.log.display(),
+                self.log_tail(15)
+            ))
+        })
+    }
+
+    /// Begins to end it without waiting: so that many can end at the same time before
+    /// they are dropped one after the other. Does nothing when detached.
+    pub fn begin_end(&mut self) {
+        drop(self.pipe.take());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.detached {
+            self.begin_end();
+            // Bounded: the watchdog kills after the grace. An error means it is gone.
+            let _gone = self.child.lock().wait();
+        }
+    }
+}
+
+/// Ends every process written down in `pids` (SIGTERM, then SIGKILL to what is left after
+/// `grace`), removes the file and returns how many were running. A pid that belongs to
+/// another program by now is left alone; no file means there is nothing to end.
+pub async fn end_recorded(pids: &Path, grace: Duration) -> Result<usize> {
+    let text = match fs::read_to_string(pids) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", pids.display())),
+    };
+    let recorded: Vec<(u32, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(_, program)| !program.is_empty())
+        .filter_map(|(pid, program)| Some((pid.parse().ok()?, program)))
+        .collect();
+    let running = || -> Vec<u32> {
+        recorded.iter().filter(|(pid, program)| runs(*pid, program)).map(|(pid, _)| *pid).collect()
+    };
+    let found = running();
+    signal("-TERM", &found);
+    let ended = wait::until("the recorded processes to end", grace, || async {
+        Ok(running().is_empty().then_some(()))
+    });
+    if ended.await.is_err() {
+        signal("-KILL", &running());
+    }
+    fs::remove_file(pids).with_context(|| format!("cannot remove {}", pids.display()))?;
+    Ok(found.len())
+}
+
+fn create_log(path: &Path) -> Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    // Both streams append: two writers at positions of their own would overwrite each other.
+    File::create(path)
+        .and_then(|_| OpenOptions::new().append(true).open(path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(pids)
+        .and_then(|mut file| writeln!(file, "{pid} {}", program.display()))
+        .with_context(|| format!("cannot record pid {pid} in {}", pids.display()))
+}
+
+/// Whether `pid` runs and its command line is that of `program`. A zombie has none.
+fn runs(pid: u32, program: &str) -> bool {
+    let ps = Command::new("ps").args(["-o", "args=", "-p", &pid.to_string()]).output();
+    ps.is_ok_and(|ps| String::from_utf8_lossy(&ps.stdout).trim_start().starts_with(program))
+}
+
+fn signal(signal: &str, pids: &[u32]) {
+    if !pids.is_empty() {
+        // Fails when one has ended meanwhile, which is what is wanted.
+        let _ended = Command::new("kill")
+            .arg(signal)
+            .args(pids.iter().map(u32::to_string))
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+fn tail(path: &Path, lines: usize) -> Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
+        bail!("{} is empty", path.display());
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let all: Vec<&str> = text.lines().collect();
+    Ok(all[all.len().saturating_sub(lines)..].join("\n"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! With cheap programs only: what holds for `sleep` holds for an API server.
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn spec(folder: &Path, script: &str) -> Spec {
+    Spec {
+        name: "program".into(),
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: vec![],
+        log: folder.join("program.log"),
+        grace: Duration::from_secs(10),
+        scratch: None,
+        lifetime: Lifetime::WithUs,
+    }
+}
+
+/// The pid the script printed, once it has.
+async fn printed_pid(process: &Process) -> u32 {
+    let printed = || async { Ok(process.log_tail(1).trim().parse::<u32>().ok()) };
+    process.ready("to print its pid", LONG, printed).await.unwrap()
+}
+
+async fn until_gone(pid: u32) {
+    wait::until(&format!("{pid} to be gone"), LONG, || async { Ok((!exists(pid)).then_some(())) })
+        .await
+        .unwrap();
+}
+
+/// A zombie has ended, whoever fails to collect it.
+fn exists(pid: u32) -> bool {
+    let ps = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
+    let state = String::from_utf8_lossy(&ps.stdout).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+#[tokio::test]
+async fn a_dropped_process_has_ended_and_its_scratch_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let scratch = folder.path().join("data");
+    let process = Process::start(&Spec {
+        scratch: Some(scratch.clone()),
+        ..spec(folder.path(), "echo $$; exec sleep 600")
+    })
+    .unwrap();
+    let pid = printed_pid(&process).await;
+    assert!(exists(pid) && scratch.is_dir() && process.ended().is_none());
+    drop(process);
+    assert!(!exists(pid), "it outlived its handle");
+    assert!(!scratch.exists());
+}
+
+#[tokio::test]
+async fn one_that_ignores_sigterm_is_killed_after_its_grace() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(&Spec {
+        grace: Duration::from_millis(200),
+        ..spec(folder.path(), "trap '' TERM; echo $$; while :; do sleep 600; done")
+    })
+    .unwrap();
+    let pid = printed_pid(&process).await;
+    drop(process);
+    assert!(!exists(pid));
+}
+
+#[tokio::test]
+async fn one_that_handles_sigterm_gets_the_time_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'echo tidied; exit 0' TERM; echo $$; while :; do sleep 0.1; done";
+    let process = Process::start(&spec(folder.path(), script)).unwrap();
+    printed_pid(&process).await;
+    drop(process);
+    assert_eq!(tail(&folder.path().join("program.log"), 1).unwrap(), "tidied");
+}
+
+#[tokio::test]
+async fn an_early_end_fails_the_wait_at_once_with_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(&spec(folder.path(), "echo no such flag >&2; exit 3")).unwrap();
+    let never = process.ready::<(), _, _>("to answer", Duration::from_mins(10), || async { Ok(None) });
+    let text = format!("{:#}", never.await.unwrap_err());
+    assert!(text.contains("no such flag") && text.contains("exit status: 3"), "{text}");
+}
+
+#[tokio::test]
+async fn the_environment_is_the_given_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(&Spec {
+        env: vec![("GIVEN".into(), "yes".into())],
+        ..spec(folder.path(), "echo given=$GIVEN cargo=$CARGO_MANIFEST_DIR; exec sleep 600")
+    })
+    .unwrap();
+    let line = || async { Ok(Some(process.log_tail(1)).filter(|line| line.starts_with("given="))) };
+    assert_eq!(process.ready("to print", LONG, line).await.unwrap(), "given=yes cargo=");
+}
+
+#[tokio::test]
+async fn a_detached_one_outlives_its_handle_and_ends_by_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    let process = Process::start(&Spec {
+        program: which("sleep"),
+        args: vec!["600".into()],
+        lifetime: Lifetime::Detached { pids: pids.clone() },
+        ..spec(folder.path(), "")
+    })
+    .unwrap();
+    let pid = process.pid();
+    let program = which("sleep").display().to_string();
+    wait::until("the program to replace the shell", LONG, || async { Ok(runs(pid, &program).then_some(())) })
+        .await
+        .unwrap();
+    drop(process);
+    assert!(runs(pid, &program));
+
+    // A pid that now belongs to something else: this very test.
+    record(&pids, std::process::id(), Path::new("/no/such/program")).unwrap();
+    assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 1);
+    assert!(!runs(pid, &program));
+    assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 0);
+}
+
+fn which(program: &str) -> PathBuf {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+        .unwrap()
+}
+
+/// Not a test of its own: the test below runs it in a process that it then kills.
+#[test]
+fn helper_that_is_killed() {
+    let Some(folder) = std::env::var_os("TIDEWATCH_TEST_KILLED_HELPER") else { return };
+    let _process = Process::start(&spec(Path::new(&folder), "echo $$; exec sleep 600")).unwrap();
+    // Until the kill; the parent's death closes our standard input as a last resort.
+    let _end = std::io::stdin().read(&mut [0]);
+}
+
+#[tokio::test]
+async fn a_process_ends_when_its_owner_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process::tests::helper_that_is_killed", "--nocapture"])
+        .env("TIDEWATCH_TEST_KILLED_HELPER", folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let log = folder.path().join("program.log");
+    let pid = wait::until("the helper's program", LONG, || async { Ok(tail(&log, 1)?.trim().parse().ok()) })
+        .await
+        .unwrap();
+    assert!(exists(pid));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    until_gone(pid).await;
+}

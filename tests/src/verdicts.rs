@@ -1,0 +1,387 @@
+//! Compares CRDs with a table of good and bad objects, on a real API server.
+//!
+//! The CRDs are installed under an API group made up for the occasion, so a check disturbs neither
+//! the real kinds nor another check on the same cluster, and two sets of CRDs can be checked side by side.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::conditions::is_crd_established;
+use kube::runtime::wait::await_condition;
+use kube::{Client, ResourceExt as _};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidewatch_api::names::VERSION;
+
+/// The table, as it is written.
+const TABLE: &str = include_str!("../fixtures/crds/verdicts.yaml");
+
+/// How long the API server may take to serve new CRDs.
+const ESTABLISH_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pause between two looks at CRDs that are not served yet.
+const RETRY: Duration = Duration::from_millis(50);
+/// Requests in flight.
+const CONCURRENCY: usize = 8;
+/// Longest repeated text in the table; the API server takes no larger objects anyway.
+const MAX_REPEAT: u64 = 1 << 20;
+/// Longest answer that a mismatch shows, in characters.
+const MAX_SHOWN: usize = 400;
+
+/// What the API server says to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Stored, after pruning and defaulting.
+    Accept,
+    /// Refused as invalid.
+    Reject,
+}
+
+/// One line of the table: an object, and what the API server says to it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Unique name, and the object's.
+    pub name: String,
+    /// The kinds that must all give the verdict.
+    pub kind: OneOrMore,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// For a reject: what the API server's message contains, as a rule the field's path.
+    #[serde(default)]
+    pub at: String,
+    /// The rule in words.
+    pub why: String,
+    /// Whether the status is judged, written through its own subresource.
+    #[serde(default)]
+    pub status: bool,
+    /// For an accept: JSON pointers into the answer, with the value there; null for no such field.
+    #[serde(default)]
+    pub expect: BTreeMap<String, Value>,
+    /// The object, without what [`check`] fills in.
+    pub object: Value,
+}
+
+/// One kind or several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMore {
+    /// One kind.
+    One(String),
+    /// Several.
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    /// The kinds.
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(kind) => std::slice::from_ref(kind),
+            Self::More(kinds) => kinds,
+        }
+    }
+}
+
+/// A verdict that differs from the recorded one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Name of the case.
+    pub case: String,
+    /// Kind of the object.
+    pub kind: String,
+    /// The recorded verdict and its rule.
+    pub expected: String,
+    /// What the API server said.
+    pub got: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): expected {}; got {}", self.case, self.kind, self.expected, self.got)
+    }
+}
+
+/// The whole table.
+///
+/// # Errors
+/// When the table is not readable, which names the place in it.
+pub fn table() -> Result<Vec<Case>> {
+    let mut cases: Vec<Case> = serde_saphyr::from_str(TABLE).context("read fixtures/crds/verdicts.yaml")?;
+    for case in &mut cases {
+        expand(&mut case.object).with_context(|| format!("case {}", case.name))?;
+        ensure!(
+            (case.verdict == Verdict::Reject) != case.at.is_empty(),
+            "case {}: `at` belongs to a reject, and every reject has one",
+            case.name
+        );
+    }
+    Ok(cases)
+}
+
+/// Applies `crds` and asks the API server about every object of the table whose kind is among them.
+/// Gives the verdicts that differ from the recorded ones. Leaves nothing behind.
+///
+/// # Errors
+/// When the check itself fails: the API server refuses the CRDs, does not serve them within a minute, or
+/// cannot be reached.
+pub async fn check(client: &Client, crds: &[CustomResourceDefinition]) -> Result<Vec<Mismatch>> {
+    let cases = table()?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let meta = ObjectMeta { generate_name: Some("verdicts-".into()), ..ObjectMeta::default() };
+    let namespace = namespaces
+        .create(&PostParams::default(), &Namespace { metadata: meta, ..Namespace::default() })
+        .await
+        .context("create a namespace for the verdicts")?
+        .name_any();
+    let trial = Trial { client, group: format!("{namespace}.example.org"), namespace };
+
+    let definitions: Vec<_> = crds.iter().map(|crd| trial.moved(crd)).collect();
+    let outcome = async {
+        trial.install(&definitions).await?;
+        trial.judge_all(&cases, &definitions).await
+    }
+    .await;
+    // Also after a failure; the first error is the one that counts.
+    let cleaned = trial.remove(&definitions).await;
+    let mismatches = outcome?;
+    cleaned?;
+    Ok(mismatches)
+}
+
+/// One check: a namespace and an API group of its own.
+struct Trial<'a> {
+    client: &'a Client,
+    namespace: String,
+    group: String,
+}
+
+impl Trial<'_> {
+    /// The same definition in this trial's group.
+    fn moved(&self, crd: &CustomResourceDefinition) -> CustomResourceDefinition {
+        let mut moved = crd.clone();
+        moved.metadata = ObjectMeta {
+            name: Some(format!("{}.{}", crd.spec.names.plural, self.group)),
+            ..ObjectMeta::default()
+        };
+        moved.spec.group.clone_from(&self.group);
+        moved.status = None;
+        moved
+    }
+
+    fn api(&self, crd: &CustomResourceDefinition) -> Api<DynamicObject> {
+        let gvk = GroupVersionKind::gvk(&self.group, VERSION, &crd.spec.names.kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, &crd.spec.names.plural);
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+    }
+
+    async fn install(&self, crds: &[CustomResourceDefinition]) -> Result<()> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in crds {
+            api.create(&PostParams::default(), crd)
+                .await
+                .with_context(|| format!("create the CRD of {}", crd.spec.names.kind))?;
+        }
+        let served = async {
+            for crd in crds {
+                await_condition(api.clone(), &crd.name_any(), is_crd_established()).await?;
+                // Established comes a moment before the handler.
+                let objects = self.api(crd);
+                let mut tick = tokio::time::interval(RETRY);
+                loop {
+                    match objects.list(&ListParams::default().limit(1)).await {
+                        Ok(_) => break,
+                        Err(kube::Error::Api(status)) if status.code == 404 => tick.tick().await,
+                        Err(error) => return Err(error.into()),
+                    };
+                }
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(ESTABLISH_TIMEOUT, served)
+            .await
+            .with_context(|| format!("the CRDs are not served after {ESTABLISH_TIMEOUT:?}"))?
+    }
+
+    /// The namespace stays in deletion where no controller-manager runs; its name is never used again.
+    async fn remove(&self, crds: &[CustomResourceDefinition]) -> Result<()> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in crds {
+            gone(api.delete(&crd.name_any(), &DeleteParams::default()).await.map(drop))?;
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        gone(namespaces.delete(&self.namespace, &DeleteParams::default()).await.map(drop))
+    }
+
+    async fn judge_all(&self, cases: &[Case], crds: &[CustomResourceDefinition]) -> Result<Vec<Mismatch>> {
+        let trials = cases.iter().flat_map(|case| {
+            let kinds = case.kind.as_slice();
+            crds.iter().filter(|crd| kinds.contains(&crd.spec.names.kind)).map(move |crd| (case, crd))
+        });
+        let found: Vec<Option<Mismatch>> = stream::iter(trials)
+            .map(|(case, crd)| async move {
+                let answer = self
+                    .ask(case, crd)
+                    .await
+                    .with_context(|| format!("case {} ({})", case.name, crd.spec.names.kind))?;
+                anyhow::Ok(mismatch(case, &crd.spec.names.kind, &answer))
+            })
+            .buffered(CONCURRENCY)
+            .try_collect()
+            .await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// What the API server answers to the object: what it would store, or why it does not.
+    async fn ask(&self, case: &Case, crd: &CustomResourceDefinition) -> Result<Answer> {
+        let api = self.api(crd);
+        let mut object = case.object.clone();
+        object["apiVersion"] = format!("{}/{VERSION}", self.group).into();
+        object["kind"] = crd.spec.names.kind.clone().into();
+        object["metadata"]["name"] = case.name.clone().into();
+        let mut object: DynamicObject = serde_json::from_value(object)?;
+        if !case.status {
+            let dry_run = PostParams { dry_run: true, field_manager: None };
+            return answer(api.create(&dry_run, &object).await);
+        }
+
+        // The status of an object that is not there cannot be tried, so this one is real.
+        let status = object.data.as_object_mut().and_then(|data| data.remove("status"));
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => object.metadata = created.metadata,
+            refused => return Ok(answer(refused)?.map_err(|why| format!("without its status: {why}"))),
+        }
+        if let Some(status) = status {
+            object.data["status"] = status;
+        }
+        let said = answer(api.replace_status(&case.name, &PostParams::default(), &object).await);
+        gone(api.delete(&case.name, &DeleteParams::default()).await.map(drop))?;
+        said
+    }
+}
+
+/// The object as it would be stored, or the message that refuses it as invalid.
+type Answer = Result<Value, String>;
+
+fn answer(result: kube::Result<DynamicObject>) -> Result<Answer> {
+    match result {
+        Ok(object) => Ok(Ok(serde_json::to_value(object)?)),
+        Err(kube::Error::Api(status)) if status.code == 422 => Ok(Err(status.message.clone())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Deleted or not there.
+fn gone(result: kube::Result<()>) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Compares an answer with the recorded verdict.
+fn mismatch(case: &Case, kind: &str, answer: &Answer) -> Option<Mismatch> {
+    let (expected, got) = match (case.verdict, answer) {
+        (Verdict::Accept, Ok(object)) => {
+            let (path, value) = case
+                .expect
+                .iter()
+                .find(|(path, value)| object.pointer(path).unwrap_or(&Value::Null) != *value)?;
+            (format!("{value} at {path}"), object.pointer(path).unwrap_or(&Value::Null).to_string())
+        }
+        (Verdict::Reject, Err(message)) if message.contains(&case.at) => return None,
+        (Verdict::Accept, Err(message)) => ("an accept".to_owned(), message.clone()),
+        (Verdict::Reject, Err(message)) => (format!("a reject that names {}", case.at), message.clone()),
+        (Verdict::Reject, Ok(_)) => (format!("a reject that names {}", case.at), "an accept".to_owned()),
+    };
+    Some(Mismatch {
+        case: case.name.clone(),
+        kind: kind.to_owned(),
+        expected: format!("{expected} ({})", case.why),
+        got: got.chars().take(MAX_SHOWN).collect(),
+    })
+}
+
+/// Replaces each `{$repeat: [text, times, prefix]}` in the value by the text it means.
+fn expand(value: &mut Value) -> Result<()> {
+    match value {
+        Value::Object(map) => {
+            let Some(repeat) = map.get("$repeat") else {
+                return map.values_mut().try_for_each(expand);
+            };
+            let (text, times, prefix) = match repeat.as_array().map(Vec::as_slice) {
+                Some([text, times]) => (text.as_str(), times.as_u64(), Some("")),
+                Some([text, times, prefix]) => (text.as_str(), times.as_u64(), prefix.as_str()),
+                _ => (None, None, None),
+            };
+            let (Some(text), Some(times @ 0..=MAX_REPEAT), Some(prefix)) = (text, times, prefix) else {
+                bail!("$repeat is [text, times] or [text, times, prefix], not {repeat}");
+            };
+            *value = json!(format!("{prefix}{}", text.repeat(usize::try_from(times)?)));
+            Ok(())
+        }
+        Value::Array(list) => list.iter_mut().try_for_each(expand),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_table_is_whole() {
+        let cases = table().unwrap();
+        let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len(), "names are unique");
+        for crd in tidewatch_api::crds::all() {
+            let kind = &crd.spec.names.kind;
+            let of_kind = |verdict| {
+                cases
+                    .iter()
+                    .filter(|case| case.verdict == verdict && case.kind.as_slice().contains(kind))
+                    .count()
+            };
+            assert!(of_kind(Verdict::Accept) >= 3, "{kind} has too few good objects");
+            assert!(of_kind(Verdict::Reject) >= 10, "{kind} has too few bad objects");
+        }
+    }
+
+    #[test]
+    fn texts_are_repeated() {
+        let mut value = json!({ "a": [{ "$repeat": ["xy", 3] }, { "$repeat": ["x", 1, "p"] }] });
+        expand(&mut value).unwrap();
+        assert_eq!(value, json!({ "a": ["xyxyxy", "px"] }));
+        for wrong in [json!(["x"]), json!(["x", u64::MAX]), json!("x"), json!(["x", -1])] {
+            expand(&mut json!({ "$repeat": wrong })).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn differences_are_seen() {
+        let case = |verdict: &str, expect: Value| -> Case {
+            let at = if verdict == "reject" { "spec.a" } else { "" };
+            serde_json::from_value(json!({
+                "name": "n", "kind": "K", "verdict": verdict, "at": at, "why": "w", "expect": expect, "object": {}
+            }))
+            .unwrap()
+        };
+        let stored: Answer = Ok(json!({ "spec": { "a": 1 } }));
+        let refused = |at: &str| -> Answer { Err(format!("{at}: Invalid")) };
+        let accept = case("accept", json!({ "/spec/a": 1, "/spec/b": null }));
+        assert_eq!(mismatch(&accept, "K", &stored), None);
+        assert_eq!(mismatch(&accept, "K", &refused("spec.a")).unwrap().got, "spec.a: Invalid");
+        assert_eq!(mismatch(&case("accept", json!({ "/spec/a": null })), "K", &stored).unwrap().got, "1");
+        let reject = case("reject", json!({}));
+        assert_eq!(mismatch(&reject, "K", &refused("spec.a")), None);
+        assert!(mismatch(&reject, "K", &refused("spec.b")).is_some(), "refused for another reason");
+        assert_eq!(mismatch(&reject, "K", &stored).unwrap().got, "an accept");
+    }
+}

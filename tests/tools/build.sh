@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Builds the real programs that the demo and the tests run (kube-apiserver, etcd,
+# kwok, the CNCF registry ...) from their pinned Go modules, once, into a cache
+# outside the checkout, and prints the folder that holds them.
+#
+#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry
+#
+# TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
+# KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
+#                      controller-runtime's envtest); what it has is not built.
+#
+# Standard output is the folder alone; what is going on is said on standard error.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${TIDEWATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tidewatch}/tools
+kubernetes_version=v1.36.3
+[ $# -gt 0 ] || set -- etcd kubernetes kwok registry
+
+say() { printf '%s\n' "$*" >&2; }
+
+# programs GROUP: lines of "name package".
+programs() {
+  case $1 in
+    etcd) echo "etcd go.etcd.io/etcd/server/v3" ;;
+    kubernetes)
+      for name in kube-apiserver kube-controller-manager kube-scheduler kubectl; do
+        echo "$name k8s.io/kubernetes/cmd/$name"
+      done ;;
+    kwok) echo "kwok sigs.k8s.io/kwok/cmd/kwok" ;;
+    registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry)"; exit 64 ;;
+  esac
+}
+
+ldflags() {
+  printf -- '-s -w'
+  if [ "$1" = kubernetes ]; then
+    local v=k8s.io/component-base/version
+    printf -- ' -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=36' $v $kubernetes_version $v $v
+  fi
+}
+
+# Runs a command; where standard error is a terminal, shows that it is still going.
+with_progress() {
+  local label=$1 log=$2 started=$SECONDS
+  shift 2
+  "$@" >"$log" 2>&1 &
+  local pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    if [ -t 2 ]; then
+      printf '\r  %-28s %4d s ' "$label" $((SECONDS - started)) >&2
+    elif [ $(((SECONDS - started) % 30)) -eq 29 ]; then
+      say "  $label: still building after $((SECONDS - started)) s"
+    fi
+    sleep 1
+  done
+  if ! wait "$pid"; then
+    [ -t 2 ] && say ""
+    say "build.sh: $label failed; the last lines of $log:"
+    tail -n 20 "$log" >&2
+    exit 1
+  fi
+  [ -t 2 ] && printf '\r' >&2
+  say "$(printf '  %-28s %4d s' "$label" $((SECONDS - started)))"
+}
+
+sum=$(command -v sha256sum || echo "shasum -a 256")
+# What a program is made of: its pinned modules, its link flags and the Go that compiles it.
+go_version=$(go env GOVERSION 2>/dev/null || echo none)
+key_of() { { cat "$here/$1/go.mod" "$here/$1/go.sum"; ldflags "$1"; echo "$go_version"; } | $sum | cut -c1-12; }
+
+combined=""
+for group in "$@"; do combined+="$group-$(key_of "$group") "; done
+combined+=${KUBEBUILDER_ASSETS:-}
+bin=$cache/bin-$(printf '%s' "$combined" | $sum | cut -c1-12)
+if [ -e "$bin/.complete" ]; then echo "$bin"; exit 0; fi
+
+mkdir -p "$cache"
+# One builder at a time: `make demo` and `make test` may run side by side.
+if command -v flock >/dev/null; then exec 9>"$cache/.lock"; flock 9; fi
+mkdir -p "$bin"
+
+need_go() {
+  command -v go >/dev/null && return
+  say "build.sh: $1 is not in KUBEBUILDER_ASSETS and there is no Go toolchain to build it."
+  say "          Install Go 1.26 or newer, or put $1 into the folder that KUBEBUILDER_ASSETS names."
+  exit 1
+}
+
+announced=""
+for group in "$@"; do
+  out=$cache/$group-$(key_of "$group")
+  mkdir -p "$out"
+  while read -r name package; do
+    if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ -x "$KUBEBUILDER_ASSETS/$name" ]; then
+      ln -sf "$KUBEBUILDER_ASSETS/$name" "$bin/$name"
+      continue
+    fi
+    if [ ! -x "$out/$name" ]; then
+      need_go "$name"
+      [ -n "$announced" ] || say "Building the control plane's programs, once (about 12 minutes on two cores):"
+      announced=yes
+      with_progress "$name" "$out/$name.log" env CGO_ENABLED=0 \
+        go build -C "$here/$group" -trimpath -ldflags "$(ldflags "$group")" -o "$out/$name.part" "$package"
+      mv "$out/$name.part" "$out/$name"
+    fi
+    ln -sf "$out/$name" "$bin/$name"
+  done < <(programs "$group")
+  if [ "$group" = kwok ]; then
+    # kwok ends at once without stage files; those of its own module make nodes and pods ready.
+    if [ ! -d "$out/stages" ]; then
+      need_go "kwok's stage files"
+      dir=$(cd "$here/kwok" && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
+      mkdir -p "$out/stages.part"
+      for stage in "$dir/node/fast/node-initialize.yaml" "$dir"/node/heartbeat-with-lease/*.yaml "$dir"/pod/fast/*.yaml; do
+        case $stage in */kustomization.yaml) ;; *) cp "$stage" "$out/stages.part/" ;; esac
+      done
+      chmod -R u+w "$out/stages.part"
+      mv "$out/stages.part" "$out/stages"
+    fi
+    ln -sfn "$out/stages" "$bin/kwok-stages"
+  fi
+done
+touch "$bin/.complete"
+echo "$bin"
