@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow};
 use futures::future::try_join3;
 use tokio::sync::{OnceCell, oneshot};
 
-use crate::{ControlPlane, Etcd, Harness, Options, Registry};
+use crate::{ControlPlane, Etcd, Harness, Options, Registry, User, fleet::AGENT_USER};
 
 /// KCP, two runtimes with pods, and a registry. It holds processes and plain data, no
 /// connection: each test makes clients in its own tokio runtime.
@@ -33,7 +33,8 @@ impl Environment {
             futures::future::try_join(Etcd::start(&harness), Registry::start(&harness)).await?;
         // Boxed: three of these futures would be 17 KB of stack.
         let start = |name: &str, pods| {
-            let options = Options { pods, ..Options::named(name) };
+            let users = vec![User { name: AGENT_USER.to_owned(), groups: Vec::new() }];
+            let options = Options { pods, users, ..Options::named(name) };
             Box::pin(ControlPlane::start(&harness, &etcd, options))
         };
         let (kcp, runtime1, runtime2) =

@@ -1,12 +1,33 @@
-//! A plain HTTP GET, for readiness only.
+//! Plain HTTP GETs, for readiness and for admin pages.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 
-/// The status of `GET url`; the body is not read.
-pub(crate) async fn status(url: &str) -> Result<hyper::StatusCode> {
+/// Largest page that is read.
+const MAX_PAGE: usize = 16 * 1024 * 1024;
+
+async fn get(url: &str) -> Result<hyper::Response<hyper::body::Incoming>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    Ok(client.get(url.parse()?).await?.status())
+    client.get(url.parse()?).await.with_context(|| format!("GET {url}"))
+}
+
+/// The status of `GET url`; the body is not read.
+pub async fn status(url: &str) -> Result<hyper::StatusCode> {
+    Ok(get(url).await?.status())
+}
+
+/// The body of `GET url`, which must be answered with 200.
+#[allow(clippy::disallowed_methods, reason = "the body is limited here")]
+pub async fn text(url: &str) -> Result<String> {
+    let response = get(url).await?;
+    ensure!(response.status() == hyper::StatusCode::OK, "GET {url} answered {}", response.status());
+    let body = Limited::new(response.into_body(), MAX_PAGE).collect().await.map_err(|e| anyhow::anyhow!(e))?;
+    Ok(String::from_utf8(body.to_bytes().to_vec())?)
+}
+
+/// The JSON body of `GET url`.
+pub async fn json(url: &str) -> Result<serde_json::Value> {
+    Ok(serde_json::from_str(&text(url).await?)?)
 }

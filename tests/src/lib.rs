@@ -6,16 +6,21 @@
 //! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
 //! such world for a whole test binary.
 
+pub mod binaries;
 pub mod cluster;
 pub mod env;
 pub mod etcd;
 pub mod fixtures;
+pub mod fleet;
 pub mod harness;
-mod http;
+pub mod http;
 pub mod ports;
 pub mod process;
 pub mod registry;
+pub mod report;
+pub mod story;
 pub mod tools;
+pub mod verdicts;
 pub mod wait;
 
 pub use cluster::{ControlPlane, Options, User};

@@ -7,6 +7,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// The pause between two looks at something that cannot be watched.
+pub async fn pause() {
+    sleep(PAUSE).await;
+}
+
 /// Calls `probe` every 50 ms until it gives `Some`. An error of `probe` is not the end (a
 /// server that is not up yet answers so); the last one is in the message when `timeout`
 /// is over. `what` completes the sentence "timed out after 10s waiting for ...".

@@ -1,0 +1,22 @@
+//! The demo's twin: the same story, checked instead of shown.
+
+use anyhow::Result;
+use tidewatch_tests::{env, report::Recorder, story::World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> Result<()> {
+    let env = env::shared().await?;
+    let recorder = Recorder::default();
+    let world = World::start(env, &recorder).await?;
+    if let Err(error) = world.run(&recorder).await {
+        println!("{}", world.receiver.process.log_tail(60));
+        for agent in &world.agents {
+            println!("{}", agent.process.log_tail(30));
+        }
+        return Err(error);
+    }
+    let seqs: Vec<u64> = recorder.lines().iter().filter_map(|line| line.seq).collect();
+    assert_eq!(seqs.len(), 8, "each step of the module's way names the event that caused it");
+    assert!(seqs.iter().all(|seq| *seq > 0));
+    Ok(())
+}
