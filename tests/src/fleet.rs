@@ -181,7 +181,12 @@ pub async fn put_kubeconfig(client: &Client, namespace: &str, kyma: &str, kubeco
 
 impl Receiver {
     /// Starts a receiver on a namespace of a KCP, with a CA of its own, and waits until it is ready.
-    pub async fn start(harness: &Harness, kcp: &ControlPlane, namespace: &str, modules: &str) -> Result<Self> {
+    pub async fn start(
+        harness: &Harness,
+        kcp: &ControlPlane,
+        namespace: &str,
+        modules: &str,
+    ) -> Result<Self> {
         let now = Timestamp::now();
         let ca = Ca::create("tidewatch-event-path", SignedDuration::from_hours(24 * 365), now)?;
         let issued = ca.issue_server(
@@ -209,9 +214,10 @@ impl Receiver {
             format!("--namespace={namespace}"),
             format!("--modules={modules}"),
             "--log-format=text".to_owned(),
-            "--log-level=info,tidewatch_engine=debug,tidewatch_receiver=debug".to_owned(),
+            "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug".to_owned(),
         ];
-        let mut spec = harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);
+        let mut spec =
+            harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);
         spec.grace = Duration::from_secs(10);
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
@@ -248,15 +254,20 @@ fn write_identity(harness: &Harness, name: &str, issued: Issued) -> Result<Ident
     Ok(Identity { issued, cert, key })
 }
 
-/// The watches of an agent in demo and tests: the user's wishes, and the modules' workloads.
+/// The watches of an agent in demo and tests: the user's wishes, the modules' workloads, and what the end of
+/// a module waits for.
 pub fn watches() -> Value {
+    let modules = json!({labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME});
     json!([
         {"name": "kyma", "group": "operator.kyma-project.io", "resource": "kymas", "field": "spec",
          "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}},
         {"name": "deployments", "group": "apps", "resource": "deployments", "field": "spec",
-         "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME}},
+         "labels": modules},
         {"name": "deployments-status", "group": "apps", "resource": "deployments", "field": "status",
-         "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME}},
+         "labels": modules},
+        {"name": "namespaces", "resource": "namespaces", "field": "spec", "labels": modules},
+        {"name": "crds", "group": "apiextensions.k8s.io", "resource": "customresourcedefinitions", "field": "spec",
+         "labels": modules},
     ])
 }
 
@@ -281,7 +292,8 @@ impl Agent {
     ) -> Result<Self> {
         let admin = ports::free()?;
         let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
-        let kubeconfig = harness.write(&format!("{folder}/runtime.yaml"), &member.cluster.kubeconfig_yaml(AGENT_USER)?)?;
+        let kubeconfig =
+            harness.write(&format!("{folder}/runtime.yaml"), &member.cluster.kubeconfig_yaml(AGENT_USER)?)?;
         let config = json!({
             "runtimeId": member.id,
             "receiver": {"url": receiver.url, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key},
@@ -319,7 +331,8 @@ impl Agent {
                 let status = self.status().await?;
                 let watches = status["watches"].as_array().cloned().unwrap_or_default();
                 let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
-                Ok((watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0).then_some(()))
+                Ok((watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0)
+                    .then_some(()))
             })
             .await
     }
@@ -330,7 +343,9 @@ pub async fn apply_yaml(client: &Client, yaml: &str) -> Result<()> {
     let runtime = tidewatch_engine::runtime::RuntimeClient::new(client.clone(), SOON);
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
     for object in documents {
-        let gvk = kube::core::GroupVersionKind::try_from(serde_json::from_value::<kube::core::TypeMeta>(object.clone())?)?;
+        let gvk = kube::core::GroupVersionKind::try_from(serde_json::from_value::<kube::core::TypeMeta>(
+            object.clone(),
+        )?)?;
         let mapped = runtime.mapper().resolve(&runtime, &gvk).await?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
         let name = object["metadata"]["name"].as_str().context("an object has no name")?;
@@ -367,7 +382,9 @@ pub async fn settled(receiver: &Receiver) -> Result<()> {
         let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
         let busy: f64 = metrics
             .lines()
-            .filter(|l| l.starts_with("tidewatch_receiver_queue_") || l.starts_with("tidewatch_receiver_events_held"))
+            .filter(|l| {
+                l.starts_with("tidewatch_receiver_queue_") || l.starts_with("tidewatch_receiver_events_held")
+            })
             .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
             .sum();
         Ok((busy == 0.0).then_some(()))
@@ -377,6 +394,11 @@ pub async fn settled(receiver: &Receiver) -> Result<()> {
 
 /// Fails if a process has ended.
 pub fn alive(process: &Process) -> Result<()> {
-    ensure!(process.ended().is_none(), "{} has ended; its last lines:\n{}", process.name(), process.log_tail(30));
+    ensure!(
+        process.ended().is_none(),
+        "{} has ended; its last lines:\n{}",
+        process.name(),
+        process.log_tail(30)
+    );
     Ok(())
 }

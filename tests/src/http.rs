@@ -23,7 +23,8 @@ pub async fn status(url: &str) -> Result<hyper::StatusCode> {
 pub async fn text(url: &str) -> Result<String> {
     let response = get(url).await?;
     ensure!(response.status() == hyper::StatusCode::OK, "GET {url} answered {}", response.status());
-    let body = Limited::new(response.into_body(), MAX_PAGE).collect().await.map_err(|e| anyhow::anyhow!(e))?;
+    let body =
+        Limited::new(response.into_body(), MAX_PAGE).collect().await.map_err(|e| anyhow::anyhow!(e))?;
     Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }
 

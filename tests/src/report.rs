@@ -32,7 +32,8 @@ pub struct Terminal {
 
 impl Default for Terminal {
     fn default() -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let bar =
+            if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("  {spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }
@@ -93,5 +94,9 @@ impl Reporter for Recorder {
 }
 
 fn human(took: Duration) -> String {
-    if took < Duration::from_secs(1) { format!("{} ms", took.as_millis()) } else { format!("{:.1} s", took.as_secs_f64()) }
+    if took < Duration::from_secs(1) {
+        format!("{} ms", took.as_millis())
+    } else {
+        format!("{:.1} s", took.as_secs_f64())
+    }
 }

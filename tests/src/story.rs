@@ -59,15 +59,26 @@ impl<'a> Tell<'a> {
         Self { reporter, started: Instant::now() }
     }
 
-    fn done(&self, what: impl Into<String>, seq: Option<u64>) {
-        let took = Instant::now().duration_since(self.started);
-        self.reporter.done(Line { what: what.into(), took, seq });
+    fn took(&self) -> Duration {
+        Instant::now().duration_since(self.started)
+    }
+
+    fn done(&self, what: impl Into<String>) {
+        self.reporter.done(Line { what: what.into(), took: self.took(), seq: None });
+    }
+
+    /// For what an event has caused. The number is looked up after the time was taken.
+    fn caused(&self, what: impl Into<String>, took: Duration, seq: u64) {
+        self.reporter.done(Line { what: what.into(), took, seq: Some(seq) });
     }
 }
 
 fn members(env: &Environment) -> [Member<'_>; 2] {
     let [(kyma1, id1), (kyma2, id2)] = RUNTIMES;
-    [Member { cluster: &env.runtime1, kyma: kyma1, id: id1 }, Member { cluster: &env.runtime2, kyma: kyma2, id: id2 }]
+    [
+        Member { cluster: &env.runtime1, kyma: kyma1, id: id1 },
+        Member { cluster: &env.runtime2, kyma: kyma2, id: id2 },
+    ]
 }
 
 impl<'a> World<'a> {
@@ -76,16 +87,18 @@ impl<'a> World<'a> {
         let kcp = env.kcp.client()?;
         let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
         fleet::prepare_kcp(&kcp, KCP_NAMESPACE).await?;
-        for (version, manifest) in [("1.0.0", fixtures::LIGHTHOUSE_1_0_0), ("1.1.0", fixtures::LIGHTHOUSE_1_1_0)] {
+        for (version, manifest) in
+            [("1.0.0", fixtures::LIGHTHOUSE_1_0_0), ("1.1.0", fixtures::LIGHTHOUSE_1_1_0)]
+        {
             fleet::push_lighthouse(env.registry.host(), version, manifest).await?;
             fleet::offer_template(&kcp, KCP_NAMESPACE, version).await?;
         }
         fleet::release(&kcp, KCP_NAMESPACE, &[("regular", "1.0.0"), ("fast", "1.1.0")]).await?;
-        tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released", None);
+        tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released");
 
         let tell = Tell::start(reporter, "starting the receiver");
         let receiver = Receiver::start(&env.harness, &env.kcp, KCP_NAMESPACE, env.registry.host()).await?;
-        tell.done("receiver ready: mTLS port open, KCP watched", None);
+        tell.done("receiver ready: mTLS port open, KCP watched");
 
         let tell = Tell::start(reporter, "registering both runtimes");
         for member in members(env) {
@@ -94,14 +107,14 @@ impl<'a> World<'a> {
         for member in members(env) {
             fleet::kyma_in_state(&kcp, KCP_NAMESPACE, member.kyma, State::Ready).await?;
         }
-        tell.done("two runtimes registered: Kyma CRD and Kyma created in each, Ready in KCP", None);
+        tell.done("two runtimes registered: Kyma CRD and Kyma created in each, Ready in KCP");
 
         let tell = Tell::start(reporter, "starting one agent per runtime");
         let mut agents = Vec::new();
         for member in members(env) {
             agents.push(Agent::start(&env.harness, &receiver, &member).await?);
         }
-        tell.done("two agents connected by mTLS, verified by CN and SAN; all watches live", None);
+        tell.done("two agents connected by mTLS, verified by CN and SAN; all watches live");
         Ok(Self { env, receiver, agents })
     }
 
@@ -115,7 +128,7 @@ impl<'a> World<'a> {
         let tell = Tell::start(reporter, "comparing runtime 2 with how it was");
         let after = snapshot(&self.env.runtime2.client()?).await?;
         ensure!(before == after, "runtime 2 has changed:\nbefore: {before:#}\nafter: {after:#}");
-        tell.done("runtime 2 is as it was: no object added, changed or removed", None);
+        tell.done("runtime 2 is as it was: no object added, changed or removed");
         Ok(())
     }
 
@@ -126,20 +139,32 @@ impl<'a> World<'a> {
         let tell = Tell::start(reporter, "enabling lighthouse in runtime 1");
         set_modules(&runtime, &json!([{"name": "lighthouse"}])).await?;
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
-        until(deployments, MANAGER, "the module's Deployment to appear", |d: Option<&Deployment>| d.is_some()).await?;
+        until(deployments, MANAGER, "the module's Deployment to appear", |d: Option<&Deployment>| {
+            d.is_some()
+        })
+        .await?;
+        let took = tell.took();
         let seq = self.cause("Manifest/", "Kyma", since).await?;
-        tell.done("module enabled in runtime 1's Kyma -> its objects applied there", Some(seq));
+        tell.caused("module enabled in runtime 1's Kyma -> its Deployment applied there", took, seq);
 
         let beacons = beacons(&runtime);
-        until(beacons, "default", "the default CR to appear", |b: Option<&DynamicObject>| b.is_some()).await?;
-        tell.done("default CR created (Beacon kyma-system/default)", Some(seq));
+        until(beacons, "default", "the default CR to appear", |b: Option<&DynamicObject>| b.is_some())
+            .await?;
+        tell.caused("default CR created (Beacon kyma-system/default)", tell.took(), seq);
 
         let remote: Api<Kyma> = Api::namespaced(runtime, RUNTIME_NAMESPACE);
-        fleet::kyma_where(remote, RUNTIME_KYMA_NAME, "the module to be Ready in the runtime", has_ready_module).await?;
+        fleet::kyma_where(
+            remote,
+            RUNTIME_KYMA_NAME,
+            "the module to be Ready in the runtime",
+            has_ready_module,
+        )
+        .await?;
         let api: Api<Kyma> = Api::namespaced(kcp, KCP_NAMESPACE);
         fleet::kyma_where(api, RUNTIMES[0].0, "the module to be Ready in KCP", has_ready_module).await?;
+        let took = tell.took();
         let seq = self.cause("Manifest/", "Deployment", since).await?;
-        tell.done("module Ready, in runtime 1 and in KCP", Some(seq));
+        tell.caused("module Ready, in runtime 1 and in KCP", took, seq);
         Ok(())
     }
 
@@ -153,15 +178,16 @@ impl<'a> World<'a> {
             d.and_then(ResourceExt::uid).is_some_and(|uid| uid != old)
         })
         .await?;
+        let took = tell.took();
         let seq = self.cause("Manifest/", "Deployment", since).await?;
-        tell.done("Deployment deleted by hand in runtime 1 -> restored", Some(seq));
+        tell.caused("Deployment deleted by hand in runtime 1 -> restored", took, seq);
 
         until(deployments, MANAGER, "the Deployment to be available", |d: Option<&Deployment>| {
             d.and_then(|d| d.status.as_ref()?.available_replicas) == Some(1)
         })
         .await?;
         self.module_ready_in_kcp().await?;
-        tell.done("module Ready again", Some(seq));
+        tell.caused("module Ready again", tell.took(), seq);
         Ok(())
     }
 
@@ -176,9 +202,13 @@ impl<'a> World<'a> {
         })
         .await?;
         let services: Api<k8s_openapi::api::core::v1::Service> = Api::namespaced(runtime, SYSTEM);
-        ensure!(services.get_opt("lighthouse-metrics").await?.is_none(), "the Service of 1.0.0 was not pruned");
+        ensure!(
+            services.get_opt("lighthouse-metrics").await?.is_none(),
+            "the Service of 1.0.0 was not pruned"
+        );
+        let took = tell.took();
         let seq = self.cause("Manifest/", "Kyma", since).await?;
-        tell.done("channel regular -> fast: upgraded to 1.1.0, the obsolete Service pruned", Some(seq));
+        tell.caused("channel regular -> fast: upgraded to 1.1.0, the obsolete Service pruned", took, seq);
         Ok(())
     }
 
@@ -189,16 +219,22 @@ impl<'a> World<'a> {
         let tell = Tell::start(reporter, "removing lighthouse from runtime 1");
         set_modules(&runtime, &json!([])).await?;
         let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
-        until(deployments, MANAGER, "the module's Deployment to go", |d: Option<&Deployment>| d.is_none()).await?;
+        until(deployments, MANAGER, "the module's Deployment to go", |d: Option<&Deployment>| d.is_none())
+            .await?;
+        let took = tell.took();
         let seq = self.cause("Kyma/", "Kyma", since).await?;
-        tell.done("module removed from runtime 1's Kyma -> its Deployment is gone", Some(seq));
+        tell.caused("module removed from runtime 1's Kyma -> its Deployment is gone", took, seq);
 
         let namespaces: Api<Namespace> = Api::all(runtime.clone());
-        until(namespaces, SYSTEM, "the module's namespace to go", |n: Option<&Namespace>| n.is_none()).await?;
+        until(namespaces, SYSTEM, "the module's namespace to go", |n: Option<&Namespace>| n.is_none())
+            .await?;
         let crds: Api<CustomResourceDefinition> = Api::all(runtime.clone());
-        until(crds, "beacons.lighthouse.tidewatch.dev", "the module's CRD to go", |c: Option<&CustomResourceDefinition>| {
-            c.is_none()
-        })
+        until(
+            crds,
+            "beacons.lighthouse.tidewatch.dev",
+            "the module's CRD to go",
+            |c: Option<&CustomResourceDefinition>| c.is_none(),
+        )
         .await?;
         let manifests: Api<Manifest> = Api::namespaced(kcp, KCP_NAMESPACE);
         wait::until("the Manifest to go", LIMIT, || async {
@@ -211,7 +247,7 @@ impl<'a> World<'a> {
         })
         .await?;
         ensure_nothing_left(&runtime).await?;
-        tell.done("every object of the module is gone; Kyma Ready without it", Some(seq));
+        tell.caused("every object of the module is gone; Kyma Ready without it", tell.took(), seq);
         Ok(())
     }
 

@@ -91,9 +91,9 @@ impl Conditions {
             entry.since = now;
             let (word, resolved) = (reason.as_str(), &entry.resolved);
             if reason.is_fault() {
-                tracing::warn!(watch, reason = word, %message, resolved, "watch has a problem");
+                tracing::warn!(watch, reason = word, detail = message, resolved, "watch has a problem");
             } else {
-                tracing::info!(watch, reason = word, %message, resolved, "watch");
+                tracing::info!(watch, reason = word, detail = message, resolved, "watch");
             }
         }
         entry.reason = reason;

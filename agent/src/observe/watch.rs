@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use kube::{
     Api, Client,
     api::{DynamicObject, ObjectMeta, PartialObjectMeta},
+    core::Status,
     runtime::{WatchStreamExt, watcher},
 };
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tidewatch_delivery::{
     backoff::Backoff,
     outbox::{Key, Observation},
 };
-use tidewatch_telemetry::{chain, readiness};
+use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
 use tokio::sync::mpsc;
 
@@ -157,23 +158,31 @@ impl Watcher {
                 }
                 Ok(None) => return Left::Broken,
                 Ok(Some(Err(error))) => {
-                    if status_code(&error) == Some(404) {
+                    if status(&error).is_some_and(|status| status.code == 404) {
                         return Left::KindGone;
                     }
                     failing = true;
                     self.failed(&error);
                 }
                 Ok(Some(Ok(heard))) => {
-                    if let Heard::ListBegins = heard {
-                        listing = true;
-                    } else if let Heard::ListEnds = heard {
-                        listing = false;
-                        *attempt = 0;
+                    match heard {
+                        // While it fails, each try begins so; the condition keeps the failure until one succeeds.
+                        Heard::ListBegins => {
+                            listing = true;
+                            if !failing {
+                                self.set(Reason::Listing, "");
+                            }
+                        }
+                        Heard::ListEnds => {
+                            (listing, failing) = (false, false);
+                            *attempt = 0;
+                        }
+                        Heard::Applied(_) | Heard::Deleted(_) if failing && !listing => {
+                            failing = false;
+                            self.watching();
+                        }
+                        Heard::Applied(_) | Heard::Deleted(_) => {}
                     }
-                    if failing && !listing {
-                        self.watching();
-                    }
-                    failing = false;
                     if let Err(left) = self.hear(heard, resolved).await {
                         return left;
                     }
@@ -187,7 +196,6 @@ impl Watcher {
             Heard::ListBegins => {
                 self.index.begin_list();
                 self.overflow = 0;
-                self.shared.conditions.set(&self.spec.name, Reason::Listing, "", (self.shared.clock)());
             }
             Heard::Applied(seen) => {
                 let fingerprint = seen.fingerprint.ok_or(Left::NeedsWhole)?;
@@ -251,15 +259,14 @@ impl Watcher {
     }
 
     fn failed(&mut self, error: &watcher::Error) {
-        let reason = match status_code(error) {
+        let reason = match status(error).map(|status| status.code) {
             Some(401) => Reason::Unauthorized,
             Some(403) => Reason::Forbidden,
             // Too old a version: the watcher lists again by itself.
             Some(410) => return,
             _ => Reason::Unreachable,
         };
-        // The watcher's own Display includes its sources.
-        self.condition(reason, &error.to_string());
+        self.condition(reason, &words(error));
     }
 
     fn unresolved(&mut self, error: &ResolveError) {
@@ -269,25 +276,39 @@ impl Watcher {
             ResolveError::Api(kube::Error::Api(status)) if status.code == 403 => Reason::Forbidden,
             ResolveError::Api(_) | ResolveError::Timeout => Reason::Unreachable,
         };
-        self.condition(reason, &chain(error).to_string());
+        let message = match error {
+            ResolveError::Api(kube::Error::Api(status)) => format!("{error}: {}", status.message),
+            // kube's Display includes its sources.
+            ResolveError::Api(source) => format!("{error}: {source}"),
+            other => other.to_string(),
+        };
+        self.condition(reason, &message);
     }
 
     fn condition(&mut self, reason: Reason, message: &str) {
-        self.shared.conditions.set(&self.spec.name, reason, message, (self.shared.clock)());
+        self.set(reason, message);
         self.unready = None;
+    }
+
+    fn set(&self, reason: Reason, message: &str) {
+        self.shared.conditions.set(&self.spec.name, reason, message, (self.shared.clock)());
     }
 }
 
-fn status_code(error: &watcher::Error) -> Option<u16> {
+fn status(error: &watcher::Error) -> Option<&Status> {
     use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
     match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
-            kube::Error::Api(status) => Some(status.code),
-            _ => None,
-        },
-        WatchError(status) => Some(status.code),
-        NoResourceVersion => None,
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => Some(status),
+        InitialListFailed(_) | WatchStartFailed(_) | WatchFailed(_) | NoResourceVersion => None,
     }
+}
+
+/// The API server's own words where there are any; else the watcher's Display, which includes its sources.
+fn words(error: &watcher::Error) -> String {
+    status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
 fn stream(

@@ -2,7 +2,7 @@
 
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy},
     core::GroupVersionKind,
 };
 use serde_json::Value;
@@ -146,20 +146,25 @@ pub(super) async fn apply_status(
     Ok(())
 }
 
-/// Creates an object if it does not exist; tells whether it did.
+/// Creates an object that a read has just not found.
+///
+/// By an apply, not by a POST: for two seconds after a CRD is established, API servers delay every POST of
+/// its kind by two seconds. It does not force, so whoever was faster keeps the values they have set; an
+/// object that conflicts is there, which is what was wanted.
 pub(super) async fn create(
     runtime: &RuntimeClient,
     object: &Value,
     manager: &str,
-) -> Result<bool, ObjectError> {
+) -> Result<(), ObjectError> {
     let id = identity(object)?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
-    let body: DynamicObject =
-        serde_json::from_value(object.clone()).map_err(|_| ObjectError::Malformed(id.to_string()))?;
-    let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
-    match runtime.call(&format!("creating {id}"), api.create(&params, &body)).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.class == ErrorClass::Conflict => Ok(false),
+    let patch = Patch::Apply(object);
+    match runtime
+        .call(&format!("creating {id}"), api.patch(&id.name, &PatchParams::apply(manager), &patch))
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(error) if error.class == ErrorClass::Conflict => Ok(()),
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
     }
 }

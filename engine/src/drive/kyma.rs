@@ -144,18 +144,20 @@ impl Shared {
     async fn runtime_kyma_of(&self, kyma: &Kyma, runtime: &RuntimeClient) -> Result<Value, ObjectError> {
         let id = runtime_kyma();
         let mark = runtime_mark(kyma, &self.config.namespace);
-        if let Some(remote) = apply::get(runtime, &id).await? {
-            if !differs(&remote["metadata"], &mark["metadata"]) {
-                return Ok(remote);
+        let remote = match apply::get(runtime, &id).await? {
+            Some(remote) => remote,
+            None => {
+                // Under another manager than the marks: applying those again must not take the spec away.
+                let mut fresh = mark.clone();
+                fresh["spec"] = serde_json::to_value(&kyma.spec).unwrap_or_default();
+                apply::create(runtime, &fresh, field_managers::KCP).await?;
+                Value::Null
             }
+        };
+        if differs(&remote["metadata"], &mark["metadata"]) {
             return apply::apply(runtime, &mark, field_managers::KYMA_SYNC).await;
         }
-        let mut fresh = mark;
-        fresh["spec"] = serde_json::to_value(&kyma.spec).unwrap_or_default();
-        apply::create(runtime, &fresh, field_managers::KYMA_SYNC).await?;
-        apply::get(runtime, &id)
-            .await?
-            .ok_or_else(|| ObjectError::Malformed(format!("{id} was deleted again, so it")))
+        Ok(remote)
     }
 
     /// No client: nothing is known of the runtime, and nothing is changed.

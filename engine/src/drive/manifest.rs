@@ -324,7 +324,7 @@ async fn create_default_cr(
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
     let there = match apply::get(runtime, &id).await {
         Ok(Some(_)) => Ok(true),
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(|_| true),
+        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(|()| true),
         Err(error) => Err(error),
     };
     match there {

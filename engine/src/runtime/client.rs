@@ -204,7 +204,11 @@ impl RuntimeClient {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
-        match tokio::time::timeout(self.deadline, call).await {
+        let started = tokio::time::Instant::now();
+        let result = tokio::time::timeout(self.deadline, call).await;
+        let took = tokio::time::Instant::now().duration_since(started);
+        tracing::trace!(what, ms = took.as_millis(), "call to a runtime");
+        match result {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(RuntimeError::from_kube(what, error)),
             Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),

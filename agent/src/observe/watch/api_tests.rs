@@ -96,10 +96,8 @@ async fn reason(conditions: &Conditions, expected: Reason) {
 }
 
 async fn next(taken: &mut mpsc::Receiver<Observation>, conditions: &Conditions) -> Observation {
-    match tokio::time::timeout(Duration::from_mins(10), taken.recv()).await {
-        Ok(seen) => seen.expect("a running watch"),
-        Err(_) => panic!("nothing seen, {:?}", conditions.get("w")),
-    }
+    let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
+    seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")))
 }
 
 #[tokio::test(start_paused = true)]

@@ -114,6 +114,10 @@ async fn a_forbidden_kind_is_named_and_recovers() {
     }
     assert!(conditions.get("w").unwrap().message.contains("things is forbidden"));
     say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reason(&conditions), Reason::Forbidden, "another try is no recovery");
     say.unbounded_send(Ok(Heard::ListEnds)).unwrap();
     while reason(&conditions) != Reason::Watching {
         tokio::task::yield_now().await;

@@ -1,0 +1,127 @@
+//! The agent from the outside: its exit codes, and a start with nobody at the other ends.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
+
+use jiff::{SignedDuration, Timestamp};
+use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
+use tempfile::TempDir;
+use tidewatch_agent::{app, config::Config};
+use tidewatch_certs::{Ca, ClientRequest};
+use tidewatch_drain::{Drain, Outcome};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// Nobody listens on the discard port.
+const NOBODY: &str = "127.0.0.1:9";
+
+fn config(dir: &Path) -> String {
+    let file = |name: &str| dir.join(name).display().to_string();
+    format!(
+        "runtimeId: runtime-1
+receiver: {{url: 'https://{NOBODY}', caFile: '{}', certFile: '{}', keyFile: '{}'}}
+adminAddress: 127.0.0.1:0
+kubeconfig: '{}'
+watches:
+  - {{name: pods, version: v1, resource: pods, field: spec}}
+",
+        file("ca"),
+        file("cert"),
+        file("key"),
+        file("kubeconfig"),
+    )
+}
+
+fn files() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let validity = SignedDuration::from_hours(1);
+    let ca = Ca::create("test", validity, Timestamp::now()).unwrap();
+    let request =
+        ClientRequest { runtime_id: "runtime-1".into(), dns_names: vec![], organizations: vec![], validity };
+    let own = ca.issue_client(&request, Timestamp::now()).unwrap();
+    std::fs::write(dir.path().join("ca"), ca.cert_pem()).unwrap();
+    std::fs::write(dir.path().join("cert"), &own.cert_pem).unwrap();
+    std::fs::write(dir.path().join("key"), own.key_pem.as_str()).unwrap();
+    let kubeconfig = format!(
+        "apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: 'http://{NOBODY}'}}}}]
+users: [{{name: u, user: {{}}}}]
+"
+    );
+    std::fs::write(dir.path().join("kubeconfig"), kubeconfig).unwrap();
+    dir
+}
+
+/// Exit code and standard error.
+fn run(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tidewatch-agent")).args(args).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_wrong_configuration_ends_with_64_and_one_line() {
+    let dir = files();
+    let path = dir.path().join("config.yaml");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, config(dir.path())).unwrap();
+    assert_eq!(run(&["--config", file, "--check"]), (Some(0), String::new()));
+
+    std::fs::write(&path, config(dir.path()).replace("resource: pods", "resource: secrets")).unwrap();
+    for args in [&["--config", file, "--check"][..], &["--config", file]] {
+        let (code, error) = run(args);
+        assert_eq!(code, Some(64), "{error}");
+        assert!(error.contains("secrets are never watched") && error.lines().count() == 1, "{error}");
+    }
+    assert_eq!(run(&["--config", "/nonexistent"]).0, Some(64));
+    assert_eq!(run(&["--confg", file]).0, Some(64), "a wrong command line");
+    assert_eq!(run(&["--version"]).0, Some(0));
+
+    std::fs::write(&path, config(dir.path())).unwrap();
+    std::fs::write(dir.path().join("key"), "not a key").unwrap();
+    let (code, error) = run(&["--config", file]);
+    assert_eq!(code, Some(1), "the configuration is right, its files are not: {error}");
+    assert!(error.contains("private key cannot be read"), "{error}");
+}
+
+async fn get(addr: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+async fn until(addr: SocketAddr, path: &str, expected: &[&str]) {
+    let mut answer = String::new();
+    for _ in 0..2000 {
+        answer = get(addr, path).await;
+        if expected.iter().all(|text| answer.contains(text)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{path} never had {expected:?}: {answer}");
+}
+
+#[tokio::test]
+async fn it_lives_and_tells_when_nobody_can_be_reached() {
+    let dir = files();
+    let drain = Drain::new();
+    let bound = app::start(Config::parse(&config(dir.path())).unwrap(), &drain).await.unwrap();
+    let addr = bound.admin_addr;
+    until(addr, "/status", &["\"reason\": \"Unreachable\"", "the receiver cannot be reached", "runtime-1"])
+        .await;
+    until(addr, "/status", &[&bound.epoch.to_string()]).await;
+    until(addr, "/readyz", &["503", "receiver"]).await;
+    until(addr, "/healthz", &["200 OK"]).await;
+    let state = "tidewatch_agent_watch_state{reason=\"Unreachable\",watch=\"pods\"} 1";
+    let failures = "tidewatch_agent_send_failures_total{reason=\"connect\",what=\"connect\"}";
+    until(addr, "/metrics", &[state, failures, "tidewatch_agent_connected 0"]).await;
+    assert_eq!(drain.shutdown(Duration::from_secs(10)).await, Outcome::Finished);
+    assert!(TcpStream::connect(addr).await.is_err());
+}
