@@ -15,7 +15,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", default_value_t)]
     pub log_format: Format,
     /// What is logged, as `info` or `info,kube=warn`. The default leaves out what the agent itself logs too.
-    #[arg(long, value_name = "LEVEL", default_value = "info,kube_runtime=error")]
+    #[arg(long, value_name = "LEVEL", default_value = "info,kube_runtime=error,kube_client=off")]
     pub log_level: String,
     /// Check the configuration and exit: 0 when it is good, 64 when not.
     #[arg(long)]

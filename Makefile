@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine with Rust and Go: `make demo` and `make test`.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+.PHONY: tools
+tools: ## Build the real control planes' programs into a cache, once (about 12 min on two cores)
+	@tests/tools/build.sh >/dev/null
+
+.PHONY: build
+build: ## Build everything, debug
+	@$(CARGO) build --workspace --locked
+
+.PHONY: demo
+demo: tools build ## Show the product at work on real control planes (KEEP=1 leaves it running; REAL=1 is the default for now)
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-demo up $(if $(KEEP),--keep)
+
+.PHONY: demo-down
+demo-down: ## End what `make demo KEEP=1` has left running
+	@test -x $(TARGET)/debug/tidewatch-demo || $(CARGO) build -p tidewatch-tests --locked
+	@$(TARGET)/debug/tidewatch-demo down
+
+.PHONY: test
+test: lint tools build ## Lint, build and run every test, the end-to-end ones on real control planes included
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked
+
+.PHONY: lint
+lint: ## Formatting, clippy and rustdoc with warnings denied, generated files
+	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
+	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out $(TARGET)/generated/crds >/dev/null
+	@diff -r $(TARGET)/generated/crds deploy/crds || { echo "deploy/crds is stale: run make generate"; exit 1; }
+
+.PHONY: generate
+generate: ## Write the files that are made from the code (deploy/crds)
+	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/crds
+
+.PHONY: bench
+bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds)
+	@$(CARGO) bench --workspace --locked --benches
+	@$(CARGO) build --release --workspace --locked
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench
+
+.PHONY: fmt
+fmt: ## Format the code
+	@$(CARGO) fmt --all

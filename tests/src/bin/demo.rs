@@ -1,0 +1,171 @@
+//! `make demo`: the product at work on real control planes.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use tidewatch_tests::{
+    Harness, Lifetime,
+    env::Environment,
+    harness::target_folder,
+    process::end_recorded,
+    report::{Line, Reporter, Terminal},
+    story::{RUNTIMES, World},
+};
+use tokio::time::Instant;
+
+/// Shows an event's way: three real control planes, a registry, the receiver, two agents, one module.
+#[derive(Parser)]
+#[command(name = "tidewatch-demo")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the demo.
+    Up {
+        /// Leave everything running afterwards.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// End what `up --keep` has left running.
+    Down,
+}
+
+fn main() -> ExitCode {
+    let Args { command } = Args::parse();
+    let terminal = Terminal::default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            terminal.say(&format!("no tokio runtime: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        tokio::select! {
+            result = run(command, &terminal) => result,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    });
+    terminal.finish();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal.say(&format!("\nThe demo failed: {error:#}\nLogs are in {}", folder().display()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn folder() -> PathBuf {
+    target_folder().join("demo")
+}
+
+fn pids() -> PathBuf {
+    folder().join("pids")
+}
+
+async fn run(command: Command, terminal: &Terminal) -> Result<()> {
+    match command {
+        Command::Up { keep } => up(keep, terminal).await,
+        Command::Down => {
+            let ended = down().await?;
+            terminal.say(&format!("{ended} processes ended"));
+            Ok(())
+        }
+    }
+}
+
+async fn down() -> Result<usize> {
+    let ended = end_recorded(&pids(), Duration::from_secs(10)).await?;
+    for left in ["etcd-data", "env"] {
+        let path = folder().join(left);
+        let _absent = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+    }
+    Ok(ended)
+}
+
+async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
+    if down().await? > 0 {
+        terminal.say("A demo that was kept running has been ended.");
+    }
+    terminal.say(
+        "Tidewatch on real control planes: one as KCP, two as runtimes. Nothing polls: the receiver opens no watch\n\
+         on a runtime and has no resync timer, so a lost event would end this demo with an error.\n\n\
+         \u{20}   time  what happened                                                                  took",
+    );
+    let lifetime = if keep { Lifetime::Detached { pids: pids() } } else { Lifetime::WithUs };
+    let started = Instant::now();
+    terminal.working("starting etcd, a registry and three control planes");
+    let env = Environment::start(Harness::new(&folder(), lifetime)?).await?;
+    let what = "etcd, registry, 3 x kube-apiserver and kube-controller-manager ready";
+    terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
+    let result = async {
+        let world = World::start(&env, terminal).await?;
+        world.run(terminal).await?;
+        if keep {
+            let file = write_env(&env, &world)?;
+            terminal.say(&to_try(&file));
+        }
+        Ok(world)
+    }
+    .await;
+    match result {
+        Ok(_world) if !keep => {
+            terminal.say("\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.");
+            Ok(())
+        }
+        Ok(_world) => Ok(()),
+        Err(error) => {
+            if keep {
+                down().await?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Shell variables for scripts.
+fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
+    let agent = world.agents.first().context("there is no agent")?;
+    let mut lines = Vec::new();
+    let mut set = |name: &str, value: String| lines.push(format!("export {name}='{value}'"));
+    for (name, cluster) in
+        [("KCP_KUBECONFIG", &env.kcp), ("RUNTIME1_KUBECONFIG", &env.runtime1), ("RUNTIME2_KUBECONFIG", &env.runtime2)]
+    {
+        let path = env.harness.folder().join(format!("{}.kubeconfig", cluster.name()));
+        cluster.write_kubeconfig(&path)?;
+        set(name, path.display().to_string());
+    }
+    set("RECEIVER_URL", world.receiver.url.clone());
+    set("RECEIVER_ADMIN_URL", world.receiver.admin.clone());
+    set("AGENT1_ADMIN_URL", agent.admin.clone());
+    set("CA_FILE", world.receiver.ca_file.display().to_string());
+    set("AGENT1_CERT", agent.identity.cert.display().to_string());
+    set("AGENT1_KEY", agent.identity.key.display().to_string());
+    set("REGISTRY_URL", env.registry.url());
+    set("BIN", env.harness.tools().folder().display().to_string());
+    let text = format!("{}\n", lines.join("\n"));
+    env.harness.write("env", &text)
+}
+
+fn to_try(env: &std::path::Path) -> String {
+    let id = RUNTIMES[0].1;
+    format!(
+        "\nEverything is still running. Three things to try, after: . {}\n\n\
+         1. Enable the module, and watch it become Ready:\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
+         '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system get kyma default -w\n\
+         2. Break it, and look for it again:\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
+         3. Ask why each reconcile was made:\n\
+         \u{20}  curl -s $RECEIVER_ADMIN_URL/runtimes/{id}\n\n\
+         `make demo-down` ends it.",
+        env.display()
+    )
+}
