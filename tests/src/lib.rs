@@ -13,6 +13,8 @@ pub mod etcd;
 pub mod fixtures;
 pub mod fleet;
 pub mod harness;
+#[cfg(test)]
+mod ledger;
 pub mod http;
 pub mod ports;
 pub mod process;
