@@ -262,7 +262,7 @@ async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
         match store.reload(&files, Timestamp::now()).await {
             Ok(Reloaded::Unchanged) => {}
             Ok(Reloaded::Published) => {
-                tracing::info!(not_after = %store.not_after(), "new TLS files are in use")
+                tracing::info!(not_after = %store.not_after(), "new TLS files are in use");
             }
             Err(error @ (ReloadError::Files(_) | ReloadError::Bundle(_))) => {
                 tracing::warn!(error = %chain(&error), "the TLS files cannot be used; the last good ones stay");

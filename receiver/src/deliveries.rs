@@ -233,7 +233,7 @@ mod tests {
         });
         let early = tokio::time::timeout(Duration::from_secs(20), async {
             while !waiting.is_finished() {
-                tokio::time::sleep(Duration::from_secs(1)).await
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
         assert!(early.await.is_err(), "nothing to say yet");

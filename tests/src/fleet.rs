@@ -30,7 +30,7 @@ pub const AGENT_USER: &str = "tidewatch-agent";
 /// The field manager of what demo and tests apply.
 const MANAGER: &str = "tidewatch-tests";
 /// For anything that should take a second or two.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// A runtime to register.
 #[derive(Clone, Copy)]

@@ -55,8 +55,8 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
     let in_parent = folder.join(parent.join("/")).with_extension("rs");
     for file in [in_own_file, in_parent, folder.join(parent.join("/")).join("mod.rs")] {
         if file.is_file() {
-            let text = fs::read_to_string(&file)?;
-            if is_test_in(&text, name) {
+            let source = fs::read_to_string(&file)?;
+            if is_test_in(&source, name) {
                 return Ok((file, name));
             }
         }
@@ -69,7 +69,9 @@ fn is_test_in(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.iter().enumerate().any(|(i, line)| {
         line.contains(&format!("fn {name}("))
-            && lines[i.saturating_sub(4)..i].iter().any(|l| l.starts_with("#[test]") || l.starts_with("#[tokio::test"))
+            && lines[i.saturating_sub(4)..i]
+                .iter()
+                .any(|l| l.starts_with("#[test]") || l.starts_with("#[tokio::test"))
     })
 }
 
@@ -82,8 +84,15 @@ fn every_requirement_has_one_row_with_a_state() -> Result<()> {
             let id = format!("{document}.{n}");
             let found: Vec<&Row<'_>> = rows.iter().filter(|r| r.id == id).collect();
             ensure!(found.len() == 1, "{id} has {} rows", found.len());
-            ensure!(["yes", "part", "no"].contains(&found[0].state), "{id}: '{}' is no state", found[0].state);
-            ensure!(found[0].state != "yes" || tests(found[0].shown_by).next().is_some(), "{id} is shown by no test");
+            ensure!(
+                ["yes", "part", "no"].contains(&found[0].state),
+                "{id}: '{}' is no state",
+                found[0].state
+            );
+            ensure!(
+                found[0].state != "yes" || tests(found[0].shown_by).next().is_some(),
+                "{id} is shown by no test"
+            );
         }
     }
     ensure!(rows.len() == 40, "there are {} rows; a requirement has exactly one", rows.len());

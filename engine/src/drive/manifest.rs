@@ -114,13 +114,17 @@ impl Shared {
             }
         };
         let layer = self.layer(&source.repo, &source.name, &source.ref_).await?;
-        let rendered = oci::manifests_of(&layer, media_type).map_err(|e| {
-            Stopped::for_good(format!(
-                "the module's manifest ({}) cannot be used: {}",
-                source.ref_,
-                chain(&e)
-            ))
-        })?;
+        // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
+        let rendered = tokio::task::spawn_blocking(move || oci::manifests_of(&layer, media_type))
+            .await
+            .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
+            .map_err(|e| {
+                Stopped::for_good(format!(
+                    "the module's manifest ({}) cannot be used: {}",
+                    source.ref_,
+                    chain(&e)
+                ))
+            })?;
         let mut scopes = BTreeMap::new();
         for gvk in plan::foreign_kinds(&rendered) {
             if let Some(scope) = apply::scope(runtime, &gvk).await? {

@@ -141,7 +141,7 @@ fn plan_module(
     status.version.clone_from(&chosen.version);
     status.ocm_component_name.clone_from(&chosen.component);
     status.fqdn.clone_from(&chosen.component);
-    status.manifest = Some(tracking("Manifest", &wanted.name_any(), names::KCP_NAMESPACE, None));
+    status.manifest = Some(tracking("Manifest", &wanted.name_any(), &namespace_of(&wanted), None));
     status.resource = wanted.spec.resource.as_ref().map(|cr| TrackingObject {
         api_version: cr.api_version().to_owned(),
         kind: cr.kind().to_owned(),
@@ -154,7 +154,7 @@ fn plan_module(
     status.template = Some(tracking(
         "ModuleTemplate",
         &chosen.template.name_any(),
-        names::KCP_NAMESPACE,
+        &namespace_of(chosen.template.as_ref()),
         chosen.template.metadata.generation,
     ));
     match existing {
@@ -207,9 +207,14 @@ fn tracked(manifest: &Manifest) -> ModuleStatus {
         version: manifest.spec.version.clone(),
         fqdn: component.clone(),
         ocm_component_name: component,
-        manifest: Some(tracking("Manifest", &manifest.name_any(), names::KCP_NAMESPACE, None)),
+        manifest: Some(tracking("Manifest", &manifest.name_any(), &namespace_of(manifest), None)),
         ..ModuleStatus::default()
     }
+}
+
+/// The namespace of an object in KCP.
+fn namespace_of(object: &impl ResourceExt) -> String {
+    object.namespace().unwrap_or_else(|| names::KCP_NAMESPACE.into())
 }
 
 fn tracking(kind: &str, name: &str, namespace: &str, generation: Option<i64>) -> TrackingObject {
@@ -242,7 +247,8 @@ fn manifest_for(kyma: &Kyma, module: &Module, channel: &str, chosen: &Chosen, so
     Manifest {
         metadata: ObjectMeta {
             name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
-            namespace: Some(names::KCP_NAMESPACE.into()),
+            // An engine may be told to work in another namespace than the usual one.
+            namespace: Some(namespace_of(kyma)),
             labels: Some(BTreeMap::from([
                 entry(labels::CHANNEL, channel),
                 entry(labels::CONTROLLER_NAME, &module.controller),

@@ -35,12 +35,17 @@ pub enum LoggingError {
     Format(String),
 }
 
+/// Kept quiet whatever level is asked for: at `warn`, the Kubernetes client logs a whole answer that it cannot
+/// parse, and that answer may be a Secret.
+const QUIET: [&str; 1] = ["kube_client::client=error"];
+
 /// Starts logging for the whole process, once. `level` is an [`EnvFilter`] directive list such as `info` or
 /// `info,kube=warn`; the environment is not read.
 pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
     let filter = EnvFilter::builder()
         .parse(level)
         .map_err(|source| LoggingError::Level { level: level.to_owned(), source })?;
+    let filter = QUIET.iter().filter_map(|d| d.parse().ok()).fold(filter, EnvFilter::add_directive);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         Format::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),

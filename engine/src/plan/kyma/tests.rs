@@ -70,6 +70,21 @@ fn an_enabled_module_becomes_a_manifest() {
 }
 
 #[test]
+fn a_manifest_lives_where_its_kyma_does() {
+    let mut kyma = kyma();
+    kyma.metadata.namespace = Some("elsewhere".into());
+    let (wanted, sources) = (wanted(&["lighthouse"]), sources());
+    let choices = choose(&wanted, &catalog());
+    let now = Timestamp::UNIX_EPOCH;
+    let input =
+        Input { kyma: &kyma, wanted: &wanted, choices: &choices, sources: &sources, manifests: &[], now };
+    let plan = plan(&input);
+    assert_eq!(plan.apply[0].namespace().as_deref(), Some("elsewhere"));
+    let tracked = plan.status.modules[0].manifest.clone().unwrap();
+    assert_eq!(tracked.metadata.unwrap().namespace, "elsewhere");
+}
+
+#[test]
 fn a_ready_module_makes_a_ready_kyma_and_nothing_is_written() {
     let plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && !plan.retry);
