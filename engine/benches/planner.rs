@@ -49,7 +49,7 @@ fn kyma(criterion: &mut Criterion) {
         let templates: Vec<&ModuleTemplate> =
             fleet.choices.iter().map(|c| c.outcome.as_ref().unwrap().template.as_ref()).collect();
 
-        let mut group = criterion.benchmark_group(named(&format!("planner, Kyma of 10 modules, {case}")));
+        let mut group = criterion.benchmark_group(named(&format!("planner, Kyma with 10 modules, {case}")));
         group.bench_function("ours", |bencher| bencher.iter(|| plan(black_box(&input))));
         group.bench_function(YARDSTICK, |bencher| {
             bencher.iter(|| {
@@ -80,7 +80,7 @@ fn manifest(criterion: &mut Criterion, count: usize) {
     };
     assert_eq!(run(rendered.clone()).1.len(), count.div_ceil(10));
 
-    let mut group = criterion.benchmark_group(named(&format!("planner, bundle and prune {count} objects")));
+    let mut group = criterion.benchmark_group(named(&format!("planner, bundle + prune {count} objects")));
     group.bench_function("ours", |bencher| {
         bencher.iter_batched(|| rendered.clone(), run, BatchSize::SmallInput);
     });

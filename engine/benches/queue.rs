@@ -24,7 +24,10 @@ fn main() {
         .configure_from_args();
     through(&mut criterion);
     again(&mut criterion);
-    saturated(&mut criterion);
+    // As many as the engine's workers can fill, and as many as there are.
+    for full in [16, RUNTIMES - 1] {
+        saturated(&mut criterion, full);
+    }
     criterion.final_summary();
 }
 
@@ -51,8 +54,7 @@ fn event() -> Push<u64, ()> {
 /// Every key is pushed, then every key is worked on.
 fn through(criterion: &mut Criterion) {
     let keys = keys();
-    let mut group =
-        criterion.benchmark_group(named("queue, push + pop + end of 10000 keys of 5000 runtimes"));
+    let mut group = criterion.benchmark_group(named("queue, 10000 keys of 5000 runtimes through it"));
     group.throughput(Throughput::Elements(KEYS as u64));
     group.bench_function("ours", |bencher| {
         bencher.iter(|| {
@@ -82,58 +84,66 @@ fn through(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One more event about a key that waits already, in a full queue.
+/// One more event about a key that waits already: besides others of its runtime, and alone.
 fn again(criterion: &mut Criterion) {
     let keys = keys();
-    let mut group = criterion.benchmark_group(named("queue, push of a key that is queued among 10000"));
-    group.bench_function("ours", |bencher| {
-        let mut queue = FleetQueue::new(4);
-        for key in &keys {
-            queue.push(key.clone(), event(), NOW);
-        }
-        // A stride that is coprime to the number of keys visits them all.
-        let mut next = (0..KEYS).map(|n| &keys[n * 7 % KEYS]).cycle();
-        bencher.iter(|| queue.push(next.next().cloned().unwrap_or_else(|| keys[0].clone()), event(), NOW));
-        assert_eq!(queue.ready().map(|(_, count)| count).sum::<usize>(), KEYS);
-    });
-    group.bench_function("yardstick VecDeque push and pop of the same key", |bencher| {
-        let mut queue: VecDeque<WorkKey> = keys.iter().cloned().collect();
-        let mut next = (0..KEYS).map(|n| &keys[n * 7 % KEYS]).cycle();
-        bencher.iter(|| {
-            queue.push_back(next.next().cloned().unwrap_or_else(|| keys[0].clone()));
-            queue.pop_front()
+    for (case, keys) in [("2 keys a runtime", &keys[..]), ("1 key a runtime", &keys[..RUNTIMES])] {
+        // A stride that is coprime to the number of keys visits them all, far apart.
+        let visits = || (0..keys.len()).map(|n| &keys[n * 7 % keys.len()]).cycle();
+        let mut group = criterion.benchmark_group(named(&format!("queue, push again, {case}")));
+        group.bench_function("ours", |bencher| {
+            let mut queue = FleetQueue::new(4);
+            for key in keys {
+                queue.push(key.clone(), event(), NOW);
+            }
+            let mut visits = visits();
+            bencher.iter(|| {
+                if let Some(key) = visits.next() {
+                    queue.push(key.clone(), event(), NOW);
+                }
+            });
+            assert_eq!(queue.ready().map(|(_, count)| count).sum::<usize>(), keys.len());
         });
-    });
-    group.finish();
+        group.bench_function("yardstick VecDeque push and pop of the same key", |bencher| {
+            let mut queue: VecDeque<WorkKey> = keys.iter().cloned().collect();
+            let mut visits = visits();
+            bencher.iter(|| {
+                queue.extend(visits.next().cloned());
+                queue.pop_front()
+            });
+        });
+        group.finish();
+    }
 }
 
-/// All runtimes but one have as much in work as they may, and more that waits.
-fn saturated(criterion: &mut Criterion) {
+/// Some runtimes have as much in work as they may, and more that waits; one is free.
+fn saturated(criterion: &mut Criterion, full: usize) {
     let keys = keys();
     let (kymas, manifests) = keys.split_at(RUNTIMES);
+    let (in_work, waiting) = (&kymas[..full], &manifests[..=full]);
     let mut group =
-        criterion.benchmark_group(named("queue, pop + end + push beside 4999 saturated runtimes"));
+        criterion.benchmark_group(named(&format!("queue, pop + end + push past {full} full runtimes")));
     group.bench_function("ours", |bencher| {
         let mut queue = FleetQueue::new(1);
-        for key in kymas.iter().take(RUNTIMES - 1) {
+        for key in in_work {
             queue.push(key.clone(), event(), NOW);
         }
         while queue.pop(NOW).is_some() {}
-        assert_eq!(queue.working(), RUNTIMES - 1);
-        for key in manifests {
+        assert_eq!(queue.working(), full);
+        for key in waiting {
             queue.push(key.clone(), event(), NOW);
         }
         bencher.iter(|| {
             let work = queue.pop(NOW);
-            if let Some(work) = &work {
-                queue.end(&work.key, Ended::Done, NOW);
-                queue.push(work.key.clone(), event(), NOW);
-            }
             assert!(work.is_some(), "one runtime is free");
+            if let Some(work) = work {
+                queue.end(&work.key, Ended::Done, NOW);
+                queue.push(work.key, event(), NOW);
+            }
         });
     });
     group.bench_function("yardstick VecDeque push and pop of the same keys", |bencher| {
-        let mut queue: VecDeque<WorkKey> = manifests.iter().cloned().collect();
+        let mut queue: VecDeque<WorkKey> = waiting.iter().cloned().collect();
         bencher.iter(|| {
             let key = queue.pop_front();
             queue.extend(key.clone());

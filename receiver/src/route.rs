@@ -29,13 +29,15 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
 
 #[cfg(test)]
 mod tests {
+    use tidewatch_engine::plan::owners::Speaker;
+
     use super::*;
 
     #[test]
     fn an_event_finds_the_reconciles_that_could_care() {
         let mut state = KcpState::default();
         let deployment = object("apps", "v1", "Deployment", "s", "d");
-        state.owners.claim("harbour", "m", std::slice::from_ref(&deployment));
+        state.owners.claim(Speaker::Watch, "harbour", "m", std::slice::from_ref(&deployment));
         let of = |kyma: &str, o: &ObjectRef| -> Vec<String> {
             targets(kyma, o, &state).iter().map(ToString::to_string).collect()
         };

@@ -23,6 +23,7 @@ use crate::{
     plan::{
         manifest::{self as plan, Bundle, Progress},
         object::{Gvk, ObjectRef},
+        owners::Speaker,
         readiness::{self, Readiness},
     },
     runtime::RuntimeClient,
@@ -170,7 +171,7 @@ impl Shared {
             manifest
         };
         let owned: Vec<ObjectRef> = all.iter().cloned().chain(default_cr(manifest)).collect();
-        self.state.write().owners.claim(kyma, &manifest.name_any(), &owned);
+        self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
 
         let mut applied = Applied::default();
         for phase in [bundle.first, bundle.main, bundle.custom] {

@@ -10,7 +10,12 @@ use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State, Wa
 
 use crate::{
     key::WorkKey,
-    plan::{manifest::inventory, object::ObjectRef, owners::Owners, versions::Catalog},
+    plan::{
+        manifest::inventory,
+        object::ObjectRef,
+        owners::{Owners, Speaker},
+        versions::Catalog,
+    },
 };
 
 /// A kubeconfig Secret, without its data.
@@ -164,7 +169,7 @@ impl KcpState {
         self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
         let mut objects = inventory(&manifest.status.clone().unwrap_or_default().synced);
         objects.extend(default_cr(&manifest));
-        self.owners.claim(&kyma, &name, &objects);
+        self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
 
         let mut wanted = Vec::new();
         let change = match &old {

@@ -10,12 +10,22 @@ use super::object::ObjectRef;
 /// Group, kind, namespace, name.
 type Identity = (String, String, String, String);
 
+/// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
+/// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Speaker {
+    /// The watch on KCP, from the inventory in a Manifest's status.
+    Watch,
+    /// A reconcile, before it applies.
+    Reconcile,
+}
+
 /// Owners of installed objects, per runtime. Bounded by the inventories of the fleet.
 #[derive(Debug, Default)]
 pub struct Owners {
-    runtimes: HashMap<String, BTreeMap<Identity, BTreeSet<String>>>,
-    /// What each (runtime, manifest) has claimed, to replace it in one step.
-    claims: HashMap<(String, String), Vec<Identity>>,
+    runtimes: HashMap<String, BTreeMap<Identity, BTreeSet<(String, Speaker)>>>,
+    /// What each (runtime, manifest, speaker) has claimed, to replace it in one step.
+    claims: HashMap<(String, String, Speaker), Vec<Identity>>,
 }
 
 fn identity(object: &ObjectRef) -> Identity {
@@ -27,29 +37,37 @@ impl Owners {
     /// Sets what a Manifest owns in a runtime, in place of what it owned before.
     pub fn claim<'a>(
         &mut self,
+        speaker: Speaker,
         runtime: &str,
         manifest: &str,
         objects: impl IntoIterator<Item = &'a ObjectRef>,
     ) {
-        self.release(runtime, manifest);
+        self.take_back(speaker, runtime, manifest);
         let claimed: Vec<Identity> = objects.into_iter().map(identity).collect();
         if claimed.is_empty() {
             return;
         }
         let index = self.runtimes.entry(runtime.to_owned()).or_default();
         for id in &claimed {
-            index.entry(id.clone()).or_default().insert(manifest.to_owned());
+            index.entry(id.clone()).or_default().insert((manifest.to_owned(), speaker));
         }
-        self.claims.insert((runtime.to_owned(), manifest.to_owned()), claimed);
+        self.claims.insert((runtime.to_owned(), manifest.to_owned(), speaker), claimed);
     }
 
     /// Forgets a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
-        let Some(claimed) = self.claims.remove(&(runtime.to_owned(), manifest.to_owned())) else { return };
+        self.take_back(Speaker::Watch, runtime, manifest);
+        self.take_back(Speaker::Reconcile, runtime, manifest);
+    }
+
+    fn take_back(&mut self, speaker: Speaker, runtime: &str, manifest: &str) {
+        let key = (runtime.to_owned(), manifest.to_owned(), speaker);
+        let Some(claimed) = self.claims.remove(&key) else { return };
+        let owner = (key.1, speaker);
         let Some(index) = self.runtimes.get_mut(runtime) else { return };
         for id in claimed {
             if let Some(owners) = index.get_mut(&id) {
-                owners.remove(manifest);
+                owners.remove(&owner);
                 if owners.is_empty() {
                     index.remove(&id);
                 }
@@ -65,7 +83,12 @@ impl Owners {
         self.runtimes
             .get(runtime)
             .and_then(|index| index.get(&identity(object)))
-            .map(|owners| owners.iter().cloned().collect())
+            .map(|owners| {
+                let mut names: Vec<String> = owners.iter().map(|(name, _)| name.clone()).collect();
+                // Both speakers of one Manifest stand side by side.
+                names.dedup();
+                names
+            })
             .unwrap_or_default()
     }
 }
@@ -82,11 +105,11 @@ mod tests {
     #[test]
     fn claims_replace_each_other_and_stay_within_their_runtime() {
         let mut owners = Owners::default();
-        owners.claim("r1", "m1", &[object("a"), object("b")]);
-        owners.claim("r1", "m2", &[object("b")]);
+        owners.claim(Speaker::Watch, "r1", "m1", &[object("a"), object("b")]);
+        owners.claim(Speaker::Watch, "r1", "m2", &[object("b")]);
         assert_eq!(owners.of("r1", &object("b")), ["m1", "m2"]);
         assert!(owners.of("r2", &object("b")).is_empty());
-        owners.claim("r1", "m1", &[object("c")]);
+        owners.claim(Speaker::Watch, "r1", "m1", &[object("c")]);
         assert!(owners.of("r1", &object("a")).is_empty());
         assert_eq!(owners.of("r1", &object("b")), ["m2"]);
         let other_version = ObjectRef { gvk: Gvk::of("apps/v2", "Deployment"), ..object("c") };
@@ -94,5 +117,16 @@ mod tests {
         owners.release("r1", "m1");
         owners.release("r1", "m2");
         assert!(owners.runtimes.is_empty() && owners.claims.is_empty());
+    }
+
+    #[test]
+    fn a_watch_that_lags_takes_nothing_back_from_a_reconcile() {
+        let mut owners = Owners::default();
+        owners.claim(Speaker::Reconcile, "r1", "m1", &[object("a"), object("b")]);
+        owners.claim(Speaker::Watch, "r1", "m1", &[object("a")]);
+        assert_eq!(owners.of("r1", &object("a")), ["m1"], "named once");
+        assert_eq!(owners.of("r1", &object("b")), ["m1"]);
+        owners.release("r1", "m1");
+        assert!(owners.of("r1", &object("b")).is_empty());
     }
 }
