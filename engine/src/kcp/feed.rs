@@ -6,14 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::PartialObjectMeta,
+    core::{DeserializeGuard, PartialObjectMeta},
     runtime::{WatchStreamExt, watcher},
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
 use tokio::{sync::watch, task::JoinSet};
@@ -55,20 +55,18 @@ impl Feeds {
         let plain = watcher::Config::default().timeout(WATCH_SECONDS);
 
         macro_rules! feed {
-            ($kind:ty, $config:expr, $apply:expr, $remove:expr) => {
-                let api: Api<$kind> = Api::namespaced(client.clone(), namespace);
-                tasks.spawn(run(Arc::clone(&context), api, $config, $apply, $remove));
+            ($kind:ty, $apply:expr, $remove:expr) => {
+                let api: Api<DeserializeGuard<$kind>> = Api::namespaced(client.clone(), namespace);
+                let kind = <$kind as Resource>::kind(&()).into_owned();
+                tasks.spawn(run(Arc::clone(&context), kind, guarded(api, plain.clone()), $apply, $remove));
             };
         }
-        feed!(Kyma, plain.clone(), |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
-        feed!(Manifest, plain.clone(), |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
-        feed!(ModuleTemplate, plain.clone(), |s, n, o| s.apply_template(n, Some(o)), |s, n| s
-            .apply_template(n, None));
-        feed!(ModuleReleaseMeta, plain.clone(), |s, n, o| s.apply_release(n, Some(o)), |s, n| s
-            .apply_release(n, None));
+        feed!(Kyma, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
+        feed!(Manifest, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
+        feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
+        feed!(ModuleReleaseMeta, |s, n, o| s.apply_release(n, Some(o)), |s, n| s.apply_release(n, None));
         feed!(
             Watcher,
-            plain.clone(),
             |s, n, o| {
                 s.apply_watcher(n, Some(o));
                 Vec::new()
@@ -78,13 +76,12 @@ impl Feeds {
                 Vec::new()
             }
         );
-        // Metadata only: the kubeconfig itself is read when it is needed, and never kept here.
-        let mut owner: HashMap<String, String> = HashMap::new();
-        let owners = Arc::new(parking_lot::Mutex::new(std::mem::take(&mut owner)));
+        let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
-        feed!(
-            PartialObjectMeta<Secret>,
-            plain.labels(labels::KYMA_NAME),
+        tasks.spawn(run(
+            context,
+            "Secret".to_owned(),
+            secrets(client.clone(), namespace),
             move |s, n, o| {
                 let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
                 let before = owners.lock().insert(n.to_owned(), kyma.clone());
@@ -103,8 +100,8 @@ impl Feeds {
             move |s, n| match owners_too.lock().remove(n) {
                 Some(kyma) => s.apply_secret(&kyma, n, None),
                 None => Vec::new(),
-            }
-        );
+            },
+        ));
         Self { tasks, ready }
     }
 
@@ -123,36 +120,67 @@ impl Feeds {
     }
 }
 
-async fn run<K, A, R>(context: Arc<Context>, api: Api<K>, config: watcher::Config, apply: A, remove: R)
+/// An object of a watch: what it is, or why it cannot be read.
+struct Seen<K> {
+    name: String,
+    object: Result<K, String>,
+}
+
+type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
+
+/// Replaces the object in an event.
+fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event<B> {
+    match event {
+        watcher::Event::Apply(o) => watcher::Event::Apply(f(o)),
+        watcher::Event::Delete(o) => watcher::Event::Delete(f(o)),
+        watcher::Event::InitApply(o) => watcher::Event::InitApply(f(o)),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    }
+}
+
+/// Whole objects. One that does not parse is told as such and does not hold up the others.
+fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Default + Send + Sync,
+    K::DynamicType: Default + Clone + Send + Sync,
+{
+    let seen = |guard: DeserializeGuard<K>| Seen {
+        name: guard.name_any(),
+        object: guard.0.map_err(|invalid| invalid.error).map(|mut object| {
+            object.meta_mut().managed_fields = None;
+            object
+        }),
+    };
+    watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
+}
+
+/// Metadata only: the kubeconfig itself is read when it is needed, and never kept here.
+fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
+    let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME);
+    let seen = |object: PartialObjectMeta<Secret>| Seen { name: object.name_any(), object: Ok(object) };
+    watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
+}
+
+async fn run<K, A, R>(context: Arc<Context>, kind: String, mut stream: Events<K>, apply: A, remove: R)
+where
+    K: Send + 'static,
     A: Fn(&mut KcpState, &str, K) -> Vec<Wanted> + Send,
     R: Fn(&mut KcpState, &str) -> Vec<Wanted> + Send,
 {
-    let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let mut stream = watcher(api, config)
-        .modify(|o| o.managed_fields_mut().clear())
-        .default_backoff()
-        .inspect_err(
-            |error| tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
-        )
-        .boxed();
     let mut known: HashSet<String> = HashSet::new();
     let mut listed: HashSet<String> = HashSet::new();
     let mut pending: Vec<Wanted> = Vec::new();
     let mut first = true;
     while let Some(event) = stream.next().await {
         match event {
-            Err(_) => {}
-            Ok(watcher::Event::Init) => {
-                listed.clear();
-                pending.clear();
-            }
-            Ok(watcher::Event::InitApply(object)) => {
-                let name = object.name_any();
-                pending.extend(apply(&mut context.state.write(), &name, object));
-                listed.insert(name);
+            Err(error) => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
+            // What a list that broke off has asked for stays asked for: its objects are in the state already.
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(seen)) => {
+                listed.insert(seen.name.clone());
+                pending.extend(context.apply(&kind, seen, &apply));
             }
             Ok(watcher::Event::InitDone) => {
                 for gone in known.difference(&listed) {
@@ -164,16 +192,14 @@ where
                     context.ready.send_modify(|n| *n += 1);
                 }
             }
-            Ok(watcher::Event::Apply(object)) => {
-                let name = object.name_any();
-                pending.extend(apply(&mut context.state.write(), &name, object));
-                known.insert(name);
+            Ok(watcher::Event::Apply(seen)) => {
+                known.insert(seen.name.clone());
+                pending.extend(context.apply(&kind, seen, &apply));
                 context.push(&kind, &mut pending, false);
             }
-            Ok(watcher::Event::Delete(object)) => {
-                let name = object.name_any();
-                pending.extend(remove(&mut context.state.write(), &name));
-                known.remove(&name);
+            Ok(watcher::Event::Delete(seen)) => {
+                pending.extend(remove(&mut context.state.write(), &seen.name));
+                known.remove(&seen.name);
                 context.push(&kind, &mut pending, false);
             }
         }
@@ -181,6 +207,23 @@ where
 }
 
 impl Context {
+    /// Takes an object over. One that does not parse leaves what was known of it as it is.
+    fn apply<K>(
+        &self,
+        kind: &str,
+        seen: Seen<K>,
+        apply: &impl Fn(&mut KcpState, &str, K) -> Vec<Wanted>,
+    ) -> Vec<Wanted> {
+        let Seen { name, object } = seen;
+        match object {
+            Ok(object) => apply(&mut self.state.write(), &name, object),
+            Err(error) => {
+                tracing::warn!(kind, name, error, "an object in KCP cannot be read and is passed over");
+                Vec::new()
+            }
+        }
+    }
+
     fn push(&self, kind: &str, wanted: &mut Vec<Wanted>, start: bool) {
         let class = match kind {
             _ if start => Class::Resync,
