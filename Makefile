@@ -47,7 +47,7 @@ generate: ## Write the files that are made from the code (deploy/crds)
 
 .PHONY: bench
 bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds)
-	@$(CARGO) bench --workspace --locked --benches
+	@$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue
 	@$(CARGO) build --release --workspace --locked
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench
 

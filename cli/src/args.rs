@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{certs, generate, module, output::Format};
+use crate::{certs, explain, generate, module, output::Format};
 
 /// Tools around Tidewatch: certificates, modules, generated files.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     /// Pack modules and push them to a registry.
     #[command(subcommand)]
     Module(module::Command),
+    /// Show what was done for one runtime, and why.
+    Explain(explain::Explain),
     /// Write the files that are generated from the code.
     #[command(subcommand)]
     Generate(generate::Command),
@@ -40,6 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match command {
         Command::Certs(command) => certs::run(command, output),
         Command::Module(command) => module::run(command, output).await,
+        Command::Explain(explain) => explain::run(explain, output).await,
         Command::Generate(command) => generate::run(command, output),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut std::io::stdout());
@@ -62,7 +65,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in ["certs", "module", "generate", "completion"] {
+        for command in ["certs", "explain", "module", "generate", "completion"] {
             assert!(script.contains(command), "{command}");
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod certs;
+mod explain;
 mod files;
 mod generate;
 mod module;

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn both_formats() {
         let result = json!({"files": ["a", "b"], "count": 2, "name": "x"});
-        assert_eq!(Format::Text.render(&result), "files: a, b\ncount: 2\nname: x");
+        assert_eq!(Format::Text.render(&result), "count: 2\nfiles: a, b\nname: x");
         assert!(Format::Json.render(&result).starts_with("{\n"));
     }
 }

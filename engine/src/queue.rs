@@ -143,6 +143,8 @@ struct Looks {
 pub struct Queue<K: Key, C, G> {
     slots: HashMap<K, Slot<C, G>>,
     lanes: BTreeMap<Class, Lane<K>>,
+    /// How many keys of each class are ready. Lanes also hold keys that have gone elsewhere.
+    ready: BTreeMap<Class, usize>,
     delayed: BTreeMap<(Tick, u64), K>,
     looks: BTreeSet<(Tick, K)>,
     working: HashMap<K::Group, usize>,
@@ -157,6 +159,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
         Self {
             slots: HashMap::new(),
             lanes: Class::ALL.into_iter().map(|c| (c, Lane::default())).collect(),
+            ready: BTreeMap::new(),
             delayed: BTreeMap::new(),
             looks: BTreeSet::new(),
             working: HashMap::new(),
@@ -198,15 +201,10 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
             }
             Some(before) => {
-                // Leave where it stands; it is put back below, possibly elsewhere.
                 if !slot.working {
                     match before.due {
                         Some(at) => drop(self.delayed.remove(&at)),
-                        None => {
-                            if let Some(lane) = self.lanes.get_mut(&before.class) {
-                                lane.remove(key);
-                            }
-                        }
+                        None => leave(&mut self.ready, before.class),
                     }
                 }
                 let class = before.class.min(class);
@@ -224,8 +222,10 @@ impl<K: Key, C, G> Queue<K, C, G> {
             match pending.due {
                 Some(at) => drop(self.delayed.insert(at, key.clone())),
                 None => {
+                    *self.ready.entry(pending.class).or_default() += 1;
+                    // A key that stands there already keeps its place.
                     if let Some(lane) = self.lanes.get_mut(&pending.class) {
-                        lane.push(key.clone());
+                        lane.push(key);
                     }
                 }
             }
@@ -238,9 +238,17 @@ impl<K: Key, C, G> Queue<K, C, G> {
         self.promote(now);
         let (working, per_group) = (&self.working, self.per_group);
         let free = |group: &K::Group| working.get(group).is_none_or(|n| *n < per_group);
-        let key = self.lanes.values_mut().find_map(|lane| lane.pop(&free))?;
+        let slots = &self.slots;
+        let key = self.lanes.iter_mut().find_map(|(class, lane)| {
+            let counts = |key: &K| {
+                let pending = slots.get(key).filter(|s| !s.working).and_then(|s| s.pending.as_ref());
+                pending.is_some_and(|p| p.due.is_none() && p.class == *class)
+            };
+            lane.pop(&free, &counts)
+        })?;
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
+        leave(&mut self.ready, pending.class);
         slot.working = true;
         *self.working.entry(key.group()).or_default() += 1;
         Some(Work {
@@ -263,8 +271,9 @@ impl<K: Key, C, G> Queue<K, C, G> {
             let Some(key) = self.delayed.remove(&at) else { break };
             if let Some(pending) = self.slots.get_mut(&key).and_then(|s| s.pending.as_mut()) {
                 pending.due = None;
+                *self.ready.entry(pending.class).or_default() += 1;
                 if let Some(lane) = self.lanes.get_mut(&pending.class) {
-                    lane.push(key);
+                    lane.push(&key);
                 }
             }
         }
@@ -335,7 +344,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
 
     /// Keys per class that are ready to be worked on.
     pub fn ready(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
-        self.lanes.iter().map(|(class, lane)| (*class, lane.len()))
+        Class::ALL.into_iter().map(|class| (class, self.ready.get(&class).copied().unwrap_or_default()))
     }
 
     /// Keys whose retry waits for its time.
@@ -346,6 +355,12 @@ impl<K: Key, C, G> Queue<K, C, G> {
     /// Keys that are worked on.
     pub fn working(&self) -> usize {
         self.working.values().sum()
+    }
+}
+
+fn leave(ready: &mut BTreeMap<Class, usize>, class: Class) {
+    if let Some(count) = ready.get_mut(&class) {
+        *count = count.saturating_sub(1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The plan of one Manifest: what to apply in which order, what to prune, and what its status says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -54,6 +54,11 @@ pub enum BundleError {
     Twice(String),
 }
 
+fn owned(object: &ObjectRef) -> (String, String, String, String) {
+    let (group, kind, namespace, name) = object.identity();
+    (group.into(), kind.into(), namespace.into(), name.into())
+}
+
 const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition");
 
 fn is(gvk: &Gvk, group_kind: (&str, &str)) -> bool {
@@ -72,6 +77,7 @@ pub fn bundle(
     }
     let defined = defined_kinds(&rendered);
     let mut bundle = Bundle::default();
+    let mut seen = HashSet::new();
     for (index, mut object) in rendered.into_iter().enumerate() {
         let mut identity = ObjectRef::of(&object).ok_or(BundleError::NoIdentity(index))?;
         let own = defined.get(&(identity.gvk.group.clone(), identity.gvk.kind.clone())).copied();
@@ -88,7 +94,7 @@ pub fn bundle(
             }
             _ => {}
         }
-        if bundle.objects.iter().any(|o| o.same_object(&identity)) {
+        if !seen.insert(owned(&identity)) {
             return Err(BundleError::Twice(identity.to_string()));
         }
         transform::strip(&mut object);
@@ -167,9 +173,10 @@ pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
 /// `kyma-system` is never pruned (contract, section 5.3).
 #[must_use]
 pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
+    let wanted: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
     let mut gone: Vec<ObjectRef> = inventory
         .iter()
-        .filter(|o| !wanted.iter().any(|w| w.same_object(o)))
+        .filter(|o| !wanted.contains(&o.identity()))
         .filter(|o| !(is(&o.gvk, ("", "Namespace")) && o.name == names::RUNTIME_NAMESPACE))
         .cloned()
         .collect();
@@ -197,9 +204,8 @@ pub(crate) fn removal_rank(gvk: &Gvk) -> u8 {
 /// The inventory to write before the apply: all that was there and all that will be.
 #[must_use]
 pub fn union(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
-    let mut all = wanted.to_vec();
-    all.extend(inventory.iter().filter(|o| !wanted.iter().any(|w| w.same_object(o))).cloned());
-    all
+    let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
+    wanted.iter().chain(inventory.iter().filter(|o| !known.contains(&o.identity()))).cloned().collect()
 }
 
 /// What became of a Manifest in one reconcile.

@@ -47,6 +47,22 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
 }
 
 #[test]
+fn a_raised_key_is_served_once_and_leaves_nothing_behind() {
+    let mut q = Q::new(4);
+    for round in 0..100 {
+        q.push(K(1, 1), now_with(Class::Resync, 1), tick(round));
+        q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(round));
+        assert_eq!(q.ready().map(|(_, n)| n).sum::<usize>(), 1);
+        let work = q.pop(tick(round)).unwrap();
+        assert_eq!((work.key, work.guards.len()), (K(1, 1), 2));
+        q.end(&work.key, Ended::Done, tick(round));
+    }
+    q.push(K(1, 2), now_with(Class::Resync, 3), tick(200));
+    assert_eq!(q.pop(tick(200)).unwrap().key, K(1, 2), "what went elsewhere is passed over");
+    assert!(q.pop(tick(200)).is_none());
+}
+
+#[test]
 fn a_runtime_with_many_keys_does_not_hold_up_the_others() {
     let mut q = Q::new(10);
     for n in 0..50 {
@@ -197,5 +213,6 @@ proptest! {
         }
         prop_assert!(open.is_empty());
         prop_assert!(q.slots.is_empty());
+        prop_assert_eq!(q.ready().map(|(_, n)| n).sum::<usize>(), 0);
     }
 }

@@ -83,7 +83,8 @@ async fn down() -> Result<usize> {
     let ended = end_recorded(&pids(), Duration::from_secs(10)).await?;
     for left in ["etcd-data", "env"] {
         let path = folder().join(left);
-        let _absent = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        let _absent =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
     }
     Ok(ended)
 }
@@ -115,7 +116,8 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     .await;
     match result {
         Ok(_world) if !keep => {
-            terminal.say("\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.");
+            terminal
+                .say("\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.");
             Ok(())
         }
         Ok(_world) => Ok(()),
@@ -133,9 +135,11 @@ fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
     let agent = world.agents.first().context("there is no agent")?;
     let mut lines = Vec::new();
     let mut set = |name: &str, value: String| lines.push(format!("export {name}='{value}'"));
-    for (name, cluster) in
-        [("KCP_KUBECONFIG", &env.kcp), ("RUNTIME1_KUBECONFIG", &env.runtime1), ("RUNTIME2_KUBECONFIG", &env.runtime2)]
-    {
+    for (name, cluster) in [
+        ("KCP_KUBECONFIG", &env.kcp),
+        ("RUNTIME1_KUBECONFIG", &env.runtime1),
+        ("RUNTIME2_KUBECONFIG", &env.runtime2),
+    ] {
         let path = env.harness.folder().join(format!("{}.kubeconfig", cluster.name()));
         cluster.write_kubeconfig(&path)?;
         set(name, path.display().to_string());

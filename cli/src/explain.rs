@@ -1,0 +1,141 @@
+//! `tidewatch explain`: what was done for one runtime, and why.
+
+use std::{fmt::Write, time::Duration};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::output::Format;
+
+/// Largest page that is read; 32 records are far below.
+const MAX_PAGE: usize = 4 * 1024 * 1024;
+const DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The runtime id, or the name of its Kyma in KCP.
+    runtime: String,
+    /// The receiver's admin address.
+    #[arg(long, env = "RECEIVER_ADMIN_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    admin: String,
+}
+
+pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> {
+    let Explain { runtime, admin } = explain;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    ensure!(
+        !runtime.is_empty() && runtime.chars().all(plain),
+        "'{runtime}' is neither a runtime id nor a Kyma's name"
+    );
+    let page = read(&format!("{}/runtimes/{runtime}", admin.trim_end_matches('/')), &runtime).await?;
+    match output {
+        Format::Json => output.print(&page),
+        Format::Text => print(&text(&page)),
+    }
+    Ok(())
+}
+
+async fn read(url: &str, runtime: &str) -> anyhow::Result<Value> {
+    tidewatch_engine::oci::install_crypto_provider();
+    let client = reqwest::Client::builder().timeout(DEADLINE).build()?;
+    let mut response = client
+        .get(url)
+        .send()
+        .await
+        .with_context(|| format!("the receiver does not answer at {url}; give --admin"))?;
+    match response.status().as_u16() {
+        200 => {}
+        404 => bail!("the receiver knows no runtime '{runtime}'; is its Kyma registered in KCP?"),
+        other => bail!("the receiver answered {other} at {url}"),
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        ensure!(body.len() + chunk.len() <= MAX_PAGE, "the page is larger than {MAX_PAGE} bytes");
+        body.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&body)
+        .context("the answer is not the receiver's page; is --admin its admin address?")
+}
+
+#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
+fn print(text: &str) {
+    print!("{text}");
+}
+
+/// The page for people: one line for each reconcile, oldest first, with its causes below.
+fn text(page: &Value) -> String {
+    let word = |v: &Value| v.as_str().unwrap_or("?").to_owned();
+    let mut out = format!(
+        "runtime {} (Kyma {}), {} events wait for their reconcile\n",
+        word(&page["runtime"]),
+        word(&page["kyma"]),
+        page["eventsHeld"]
+    );
+    for record in page["reconciles"].as_array().into_iter().flatten() {
+        let ms = |v: &Value| v.as_f64().unwrap_or(0.0) * 1000.0;
+        let _ = writeln!(
+            out,
+            "{}  {:<40} {:<8} waited {:.0} ms, took {:.0} ms",
+            word(&record["finishedAt"]).get(..23).unwrap_or("?"),
+            word(&record["key"]),
+            word(&record["outcome"]),
+            ms(&record["queuedSeconds"]),
+            ms(&record["workSeconds"]),
+        );
+        for cause in record["causes"].as_array().into_iter().flatten() {
+            let _ = match cause["type"].as_str() {
+                Some("event") => {
+                    writeln!(
+                        out,
+                        "    because of event #{} ({}): {}",
+                        cause["seq"],
+                        word(&cause["watch"]),
+                        word(&cause["object"])
+                    )
+                }
+                Some("kcp") => writeln!(
+                    out,
+                    "    because in KCP: {}, {}",
+                    word(&cause["object"]),
+                    word(&cause["change"])
+                ),
+                _ => writeln!(out, "    because the receiver has started"),
+            };
+        }
+        let (shown, all) =
+            (record["causes"].as_array().map_or(0, Vec::len), record["causeCount"].as_u64().unwrap_or(0));
+        if all > shown as u64 {
+            let _ = writeln!(out, "    and {} more causes", all - shown as u64);
+        }
+        if all == 0 {
+            let _ = writeln!(out, "    because its time had come (a retry, or a later look)");
+        }
+        if let Some(message) = record["message"].as_str() {
+            let _ = writeln!(out, "    {message}");
+        }
+        if let Some(next) = record["nextTrySeconds"].as_f64() {
+            let _ = writeln!(out, "    next try after {next:.1} s");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_reconcile_is_told_with_its_causes() {
+        let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 2, "reconciles": [
+            {"key": "Kyma/k", "outcome": "failed", "finishedAt": "2026-01-01T00:00:00.123456Z", "queuedSeconds": 0.002,
+             "workSeconds": 0.5, "causeCount": 3, "message": "no such module", "nextTrySeconds": 1.5, "causes": [
+                {"type": "event", "seq": 7, "watch": "kyma", "object": "Kyma kyma-system/default"},
+                {"type": "kcp", "object": "Kyma/k", "change": "changed"}]},
+            {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:02.500Z", "queuedSeconds": 0, "workSeconds": 0,
+             "causeCount": 0, "causes": []}]});
+        insta::assert_snapshot!(text(&page));
+    }
+}

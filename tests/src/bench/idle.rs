@@ -1,0 +1,189 @@
+//! What it costs when nothing happens: memory, CPU, and requests to the API servers.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use hyper::http;
+use kube::Client;
+use tokio::time::Instant;
+
+use super::{Bench, Figure, Goal, Size, Spec, build};
+use crate::{Process, report::Reporter};
+
+/// Of the Go manager with one Kyma and one module.
+const GO_RSS_MIB: f64 = 104.0 * 1e6 / (1024.0 * 1024.0);
+const GO_RUNTIME_REQUESTS: f64 = 37.0 / 5.0;
+const GO_KCP_REQUESTS: f64 = 31.0 / 5.0;
+/// What the Go agent's Deployment asks for.
+const GO_AGENT_MIB: f64 = 20.0;
+/// `USER_HZ`: a constant of Linux' interface, whatever the kernel ticks with.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Groups and kinds that only we and a user of the module write. Core kinds of the module (Namespace,
+/// `ServiceAccount`, Service) are left out: the API server reads such objects itself. We never apply them alone,
+/// so nothing of ours stays unseen.
+const GROUPS: [&str; 4] = [
+    "operator.kyma-project.io",
+    "lighthouse.tidewatch.dev",
+    "rbac.authorization.k8s.io",
+    "apiextensions.k8s.io",
+];
+const DEPLOYMENTS: (&str, &str) = ("apps", "deployments");
+
+pub(super) fn specs(size: &Size) -> Vec<Spec> {
+    let wait = size.idle.as_secs();
+    let spec = |what: &str, unit, goal, yardstick: &str| Spec {
+        name: format!("idle {what} after {wait} s, {}", build()),
+        unit,
+        goal,
+        yardstick: yardstick.into(),
+    };
+    let manager = "recorded: Go manager with one Kyma and one module, 104 MB (99.2 MiB)";
+    let agent = "recorded: what the Go agent's Deployment asks for, 20 MiB (not a measurement)";
+    let none = "none: no figure of a peer is known";
+    vec![
+        spec("RSS of the receiver with two runtimes,", "MiB", Goal::AtMost(GO_RSS_MIB), manager),
+        spec("RSS of an agent with five watches,", "MiB", Goal::AtMost(GO_AGENT_MIB), agent),
+        spec("CPU of the receiver,", "% of a core", Goal::None, none),
+        spec("CPU of an agent,", "% of a core", Goal::None, none),
+    ]
+}
+
+pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    bench.calm().await?;
+    let agent = bench.world.agents.first().context("there is no agent")?;
+    let pids = [program(&bench.world.receiver.process)?, program(&agent.process)?];
+    let before = [cpu_seconds(pids[0])?, cpu_seconds(pids[1])?];
+    let waited = wait(bench, bench.size.idle).await;
+    let cpu = |n: usize| -> Result<f64> { Ok((cpu_seconds(pids[n])? - before[n]) / waited * 100.0) };
+    Ok(vec![
+        Figure { value: rss_mib(pids[0])?, against: Some(GO_RSS_MIB) },
+        Figure { value: rss_mib(pids[1])?, against: Some(GO_AGENT_MIB) },
+        Figure { value: cpu(0)?, against: None },
+        Figure { value: cpu(1)?, against: None },
+    ])
+}
+
+pub(super) fn request_specs(size: &Size) -> Vec<Spec> {
+    let wait = size.requests.as_secs();
+    let spec = |where_: &str, go: &str| Spec {
+        name: format!("requests to {where_} in {wait} s without a change, one ready module"),
+        unit: "/min",
+        goal: Goal::AtMost(0.0),
+        yardstick: format!(
+            "recorded: Go manager with one Kyma and one module, {go}; counted here: every request but WATCH for \
+             Kyma's kinds and the module's, by whomever"
+        ),
+    };
+    vec![
+        spec("the runtime", "37 in 300 s (30 PATCH, 1 PUT, 6 GET)"),
+        spec("KCP", "31 in 300 s (7 PATCH, 6 PUT, 18 GET)"),
+    ]
+}
+
+pub(super) async fn requests(bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    bench.calm().await?;
+    let clients = [bench.env.runtime1.client()?, bench.env.kcp.client()?];
+    let before = [counted(&clients[0]).await?, counted(&clients[1]).await?];
+    // Enabling the module took requests; else the metric is not what this program knows, and 0 would be no news.
+    ensure!(before.iter().all(|n| *n > 0.0), "the API servers count no request of our kinds: {before:?}");
+    let waited = wait(bench, bench.size.requests).await;
+    let mut figures = Vec::new();
+    for ((client, before), go) in clients.iter().zip(before).zip([GO_RUNTIME_REQUESTS, GO_KCP_REQUESTS]) {
+        let value = (counted(client).await? - before) / waited * 60.0;
+        figures.push(Figure { value, against: Some(go) });
+    }
+    Ok(figures)
+}
+
+/// Lets time pass: here nothing is waited for, idleness is what is measured. Returns the seconds.
+async fn wait(bench: &Bench<'_>, time: Duration) -> f64 {
+    bench.terminal.working(&format!("leaving everything alone for {} s", time.as_secs()));
+    let started = Instant::now();
+    tokio::time::sleep(time).await;
+    Instant::now().duration_since(started).as_secs_f64()
+}
+
+async fn counted(client: &Client) -> Result<f64> {
+    let request = http::Request::get("/metrics").body(Vec::new())?;
+    Ok(count(&client.request_text(request).await?))
+}
+
+/// Requests of our kinds so far, watches not counted, from an API server's metrics.
+fn count(page: &str) -> f64 {
+    page.lines()
+        .filter_map(|line| {
+            let (labels, value) = line.strip_prefix("apiserver_request_total{")?.split_once("} ")?;
+            let label = |name: &str| {
+                let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+                rest.split_once('"').map(|(value, _)| value)
+            };
+            let (group, resource) = (label("group")?, label("resource")?);
+            let ours = GROUPS.contains(&group) || (group, resource) == DEPLOYMENTS;
+            (ours && label("verb")? != "WATCH").then(|| value.trim().parse::<f64>().ok())?
+        })
+        .sum()
+}
+
+/// The pid of the program itself: a process that ends with us is the child of its watchdog.
+fn program(process: &Process) -> Result<u32> {
+    let parent = process.pid();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
+        .with_context(|| format!("cannot read the children of {}", process.name()))?;
+    children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .find(|pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.starts_with("tidewatch")
+        })
+        .with_context(|| format!("{} has no process of its own", process.name()))
+}
+
+fn rss_mib(pid: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib: f64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok())
+        .context("there is no VmRSS")?;
+    Ok(kib / 1024.0)
+}
+
+/// User and system time so far.
+fn cpu_seconds(pid: u32) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    cpu_of(&stat).context("/proc/<pid>/stat is not what is known of it")
+}
+
+fn cpu_of(stat: &str) -> Option<f64> {
+    // The second field, the name, may hold anything; fields 14 and 15 are counted after it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
+    Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::float_cmp, reason = "whole numbers")]
+    fn counts_requests_of_our_kinds() {
+        let page = "\
+            # TYPE apiserver_request_total counter\n\
+            apiserver_request_total{code=\"200\",group=\"operator.kyma-project.io\",resource=\"kymas\",verb=\"APPLY\"} 4\n\
+            apiserver_request_total{code=\"200\",group=\"operator.kyma-project.io\",resource=\"kymas\",verb=\"WATCH\"} 9\n\
+            apiserver_request_total{code=\"200\",group=\"apps\",resource=\"deployments\",verb=\"GET\"} 2\n\
+            apiserver_request_total{code=\"200\",group=\"apps\",resource=\"replicasets\",verb=\"GET\"} 7\n\
+            apiserver_request_total{code=\"200\",group=\"\",resource=\"pods\",verb=\"LIST\"} 8\n";
+        assert_eq!(count(page), 6.0);
+    }
+
+    #[test]
+    #[allow(clippy::float_cmp, reason = "a quarter is exact")]
+    fn reads_cpu_time_past_any_name() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 20 5 0 0 20 0 9 0";
+        assert_eq!(cpu_of(stat), Some(0.25));
+        assert_eq!(cpu_of("nonsense"), None);
+    }
+}

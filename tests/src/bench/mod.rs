@@ -1,0 +1,188 @@
+//! Measurements on real control planes, each against a named yardstick.
+//!
+//! The machine is shared and noisy, so a figure stands beside what a bare program needs for the same thing
+//! in the same run (the two take turns), or beside a figure recorded of the Go peers. A measurement that
+//! fails is an entry without a value; the others go on.
+
+mod criterion;
+mod enable;
+mod events;
+mod idle;
+mod repair;
+mod report;
+mod server;
+mod stats;
+mod upgrade;
+mod wire;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, anyhow, bail};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use tidewatch_api::{State, names::KCP_NAMESPACE};
+use tokio::time::Instant;
+
+pub use report::{Entry, Goal, Report};
+
+use crate::{
+    Harness, Lifetime,
+    env::Environment,
+    fleet,
+    harness::target_folder,
+    report::{Line, Reporter, Terminal},
+    story::{RUNTIMES, World},
+};
+use report::{Figure, Spec};
+
+const COMMAND: &str = "make bench";
+/// Where the module's Deployment is.
+const SYSTEM: &str = "lighthouse-system";
+const DEPLOYMENT: &str = "lighthouse-keeper";
+
+/// How often and how long is measured.
+#[derive(Clone, Debug)]
+pub struct Size {
+    events: usize,
+    connections: usize,
+    repairs: usize,
+    upgrades: usize,
+    idle: Duration,
+    requests: Duration,
+}
+
+impl Size {
+    /// For figures.
+    pub fn full() -> Self {
+        Self {
+            events: 500,
+            connections: 400,
+            repairs: 30,
+            upgrades: 20,
+            idle: Duration::from_secs(30),
+            requests: Duration::from_mins(1),
+        }
+    }
+
+    /// To see that it works.
+    pub fn quick() -> Self {
+        Self {
+            events: 50,
+            connections: 40,
+            repairs: 3,
+            upgrades: 2,
+            idle: Duration::from_secs(3),
+            requests: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Runs everything, prints the table and writes the report. Only an environment that does not start, or a
+/// report that cannot be written, is an error.
+pub fn main(size: &Size, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+    // Blocks, possibly for the build of the control planes.
+    let harness = Harness::new(&folder().join("logs"), Lifetime::WithUs)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
+    runtime.block_on(async {
+        tokio::select! {
+            result = run(size, out, harness, terminal) => result,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    })
+}
+
+fn folder() -> PathBuf {
+    target_folder().join("bench")
+}
+
+/// Release or debug: figures of one must not pass for those of the other.
+fn build() -> &'static str {
+    if cfg!(debug_assertions) { "debug build" } else { "release build" }
+}
+
+async fn run(size: &Size, out: Option<PathBuf>, harness: Harness, terminal: &Terminal) -> Result<()> {
+    let started = Instant::now();
+    terminal.say(&format!("Measuring on real control planes ({})", build()));
+    terminal.working("starting etcd, a registry and three control planes");
+    let env = Environment::start(harness).await?;
+    let what = "control planes ready".to_owned();
+    terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
+    let world = World::start(&env, terminal).await?;
+    let bench = Bench { env: &env, world: &world, size, terminal };
+
+    let mut report = Report::new(COMMAND);
+    report.extend(criterion::entries(terminal));
+    bench.measure(&mut report, enable::specs(), enable::run(&bench)).await;
+    let before = events::so_far(&bench).await;
+    bench.measure(&mut report, repair::specs(size), repair::run(&bench)).await;
+    bench.measure(&mut report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
+    // By now the agent has observed and sent what the repairs and upgrades have caused.
+    bench.measure(&mut report, events::agent_specs(), events::of_agent(&bench, before)).await;
+    // Before the load, whose memory an allocator may keep.
+    bench.measure(&mut report, idle::specs(size), idle::run(&bench)).await;
+    bench.measure(&mut report, idle::request_specs(size), idle::requests(&bench)).await;
+    bench.measure(&mut report, events::specs(size), events::run(&bench)).await;
+    bench.measure(&mut report, events::load_specs(), events::load(&bench)).await;
+
+    terminal.finish();
+    terminal.say(&format!("\n{}", report.table()));
+    let file = out.unwrap_or_else(|| folder().join("report.json"));
+    report.write(&file)?;
+    terminal.say(&format!("\nWritten to {}", file.display()));
+    Ok(())
+}
+
+/// What is measured on.
+struct Bench<'a> {
+    env: &'a Environment,
+    world: &'a World<'a>,
+    size: &'a Size,
+    terminal: &'a Terminal,
+}
+
+impl Bench<'_> {
+    /// Runs one measurement; it has this long at most.
+    const LIMIT: Duration = Duration::from_mins(15);
+
+    async fn measure(
+        &self,
+        report: &mut Report,
+        specs: Vec<Spec>,
+        measurement: impl Future<Output = Result<Vec<Figure>>>,
+    ) {
+        let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
+        self.terminal.working(&format!("measuring {name}"));
+        let started = Instant::now();
+        let result = match tokio::time::timeout(Self::LIMIT, measurement).await {
+            Ok(result) => result,
+            Err(_) => Err(anyhow!("it took longer than {:?}", Self::LIMIT)),
+        };
+        let took = Instant::now().duration_since(started);
+        match result {
+            Ok(figures) => {
+                self.terminal.done(Line { what: format!("measured {name}"), took, seq: None });
+                report.add(specs, figures);
+            }
+            Err(error) => {
+                self.terminal.say(&format!("{name} could not be measured: {error:#}"));
+                report.add(specs, Vec::new());
+            }
+        }
+    }
+
+    /// Waits until everything is Ready and nothing is in work or unacknowledged: one measurement must not
+    /// pay for the one before.
+    async fn calm(&self) -> Result<()> {
+        let kcp = self.env.kcp.client()?;
+        fleet::kyma_in_state(&kcp, KCP_NAMESPACE, RUNTIMES[0].0, State::Ready).await?;
+        for agent in &self.world.agents {
+            agent.connected().await?;
+        }
+        fleet::settled(&self.world.receiver).await
+    }
+
+    fn deployments(&self, namespace: &str) -> Result<Api<Deployment>> {
+        Ok(Api::namespaced(self.env.runtime1.client()?, namespace))
+    }
+}
