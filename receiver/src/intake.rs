@@ -1,9 +1,13 @@
 //! Requests of agents: paths, bodies and answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use tidewatch_drain::Watch;
@@ -25,6 +29,15 @@ use crate::{
 pub const OWN_MANAGER: &str = "lifecycle-manager";
 /// A v2 event comes from an admission webhook, before the change is committed: look again after this.
 const SECOND_LOOK: Duration = Duration::from_secs(20);
+
+/// Of a body that is too large, this much more is read and thrown away, and for this long, so that an HTTP/1 peer
+/// that is still sending sees the answer.
+const SKIP: (usize, Duration) = (4 * 1024 * 1024, Duration::from_secs(2));
+
+/// For a body to arrive.
+const BODY: Duration = Duration::from_secs(30);
+/// Longest message in an answer or a log line, in characters.
+const MAX_MESSAGE: usize = 300;
 
 /// The answer to a request.
 pub type Answer = Response<Full<Bytes>>;
@@ -58,6 +71,8 @@ enum Fault {
     TooLarge(usize),
     #[error("the body could not be read")]
     Broken,
+    #[error("the body did not arrive within {} s", BODY.as_secs())]
+    Slow,
     #[error("the body is not what the contract says: {0}")]
     Malformed(String),
 }
@@ -70,6 +85,7 @@ impl Fault {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotForwarded(_) => StatusCode::NOT_IMPLEMENTED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
     }
@@ -83,6 +99,7 @@ impl Fault {
             Self::NotForwarded(_) => "not_forwarded",
             Self::TooLarge(_) => "too_large",
             Self::Broken => "broken_body",
+            Self::Slow => "slow_body",
             Self::Malformed(_) => "malformed",
         }
     }
@@ -109,9 +126,15 @@ impl Intake {
             Ok(answer) => answer,
             Err(fault) => {
                 let who = (*peer).as_ref().map_or("?", |p| p.common_name.as_str());
-                tracing::warn!(runtime = shorten(who), reason = fault.label(), error = %fault, "request refused");
+                let message = printable(&fault.to_string());
+                tracing::warn!(
+                    runtime = shorten(who),
+                    reason = fault.label(),
+                    error = message,
+                    "request refused"
+                );
                 self.metrics.refused.with_label_values(&[fault.label()]).inc();
-                error_answer(&fault)
+                error_answer(&fault, message)
             }
         };
         self.metrics.answered(endpoint, answer.status());
@@ -139,12 +162,12 @@ impl Intake {
         let runtime = self.identify(peer)?;
         match manager {
             None => {
-                let bytes = read(&parts.headers, body, limits::V3_BODY_BYTES).await?;
+                let bytes = read(&parts, body, limits::V3_BODY_BYTES).await?;
                 self.take_v3(&runtime, &bytes).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
-                let bytes = read(&parts.headers, body, limits::V2_BODY_BYTES).await?;
+                let bytes = read(&parts, body, limits::V2_BODY_BYTES).await?;
                 self.take_v2(&runtime, &bytes)
             }
         }
@@ -233,21 +256,43 @@ impl Intake {
     }
 }
 
-/// The one place where a body is read: never more than `limit` bytes of it.
+/// The one place where a body is read: never more than `limit` bytes of it are kept.
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
-async fn read<B>(headers: &http::HeaderMap, body: B, limit: usize) -> Result<Bytes, Fault>
+async fn read<B>(parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|n| n > limit as u64) {
-        return Err(Fault::TooLarge(limit));
+    let mut body = pin!(body);
+    let announced =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let too_large = if announced.is_some_and(|n| n > limit as u64) {
+        true
+    } else {
+        match tokio::time::timeout(BODY, Limited::new(body.as_mut(), limit).collect()).await {
+            Ok(Ok(body)) => return Ok(body.to_bytes()),
+            Ok(Err(error)) => error.is::<LengthLimitError>(),
+            Err(_) => return Err(Fault::Slow),
+        }
+    };
+    if !too_large {
+        return Err(Fault::Broken);
     }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Fault::TooLarge(limit)),
-        Err(_) => Err(Fault::Broken),
+    // HTTP/2 ends one stream. HTTP/1 has to close the connection, which would reset it under a peer that writes.
+    if parts.version < Version::HTTP_2 {
+        let _all_or_enough = tokio::time::timeout(SKIP.1, skip(body, SKIP.0)).await;
+    }
+    Err(Fault::TooLarge(limit))
+}
+
+/// Throws away what comes, until the end or until it was `most` bytes.
+async fn skip<B: Body<Data = Bytes>>(mut body: Pin<&mut B>, most: usize) {
+    let mut skipped = 0;
+    while let Some(Ok(frame)) = body.as_mut().frame().await {
+        skipped += frame.data_ref().map_or(0, Bytes::len);
+        if skipped > most {
+            return;
+        }
     }
 }
 
@@ -256,18 +301,70 @@ fn shorten(text: &str) -> &str {
     text.char_indices().nth(64).map_or(text, |(end, _)| &text[..end])
 }
 
+/// A message for a log line and an answer. Parsers quote what they were given, at any length and with whatever is in
+/// it.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect()
+}
+
 fn json_answer(body: &impl serde::Serialize) -> Answer {
     let mut answer = Response::new(Full::new(serde_json::to_vec(body).unwrap_or_default().into()));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
 
-fn error_answer(fault: &Fault) -> Answer {
-    let mut answer =
-        json_answer(&ErrorBody { error: fault.label().replace('_', "-"), message: fault.to_string() });
+fn error_answer(fault: &Fault, message: String) -> Answer {
+    let mut answer = json_answer(&ErrorBody { error: fault.label().replace('_', "-"), message });
     *answer.status_mut() = fault.status();
     if matches!(fault, Fault::Method) {
         answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::{StreamExt, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    fn parts(version: Version) -> Parts {
+        Request::builder().version(version).body(()).unwrap().into_parts().0
+    }
+
+    fn pieces(count: usize) -> impl futures::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+        stream::repeat(Bytes::from_static(&[b' '; 1024])).take(count).map(|piece| Ok(Frame::data(piece)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_is_left() {
+        for version in [Version::HTTP_11, Version::HTTP_2] {
+            // Stops: after the deadline.
+            let body = StreamBody::new(pieces(3).chain(stream::pending()));
+            let begun = tokio::time::Instant::now();
+            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
+
+            // Goes on too long and then stops: the answer is not held up for much longer.
+            let body = StreamBody::new(pieces(20).chain(stream::pending()));
+            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            assert_eq!(fault.label(), "too_large");
+            assert!(begun.elapsed() <= BODY + SKIP.1);
+
+            // Never stops: left after the limit and what is skipped.
+            let body = StreamBody::new(pieces(usize::MAX));
+            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            assert_eq!(fault.label(), "too_large");
+        }
+    }
+
+    #[test]
+    fn what_a_peer_has_sent_stays_on_one_short_line() {
+        assert_eq!(printable("a\r\n\u{1b}[31mb"), "a   [31mb");
+        assert_eq!(printable(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
+    }
 }

@@ -78,13 +78,14 @@ async fn accept(
 async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, intake: &Arc<Intake>, drain: Watch) {
     // Acknowledgements are small and somebody waits for them.
     let _ = stream.set_nodelay(true);
+    let from = stream.peer_addr().ok();
     let handshake = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream));
     let failure = match handshake.await {
         Ok(Ok(stream)) => return serve_connection(stream, intake, drain).await,
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
         Err(_) => HandshakeFailure::Timeout,
     };
-    tracing::warn!(reason = failure.label(), "TLS handshake refused");
+    tracing::warn!(?from, reason = failure.label(), "TLS handshake refused");
     intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
 }
 

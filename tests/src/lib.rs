@@ -6,6 +6,7 @@
 //! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
 //! such world for a whole test binary.
 
+pub mod bench;
 pub mod binaries;
 pub mod cluster;
 pub mod env;
@@ -13,13 +14,18 @@ pub mod etcd;
 pub mod fixtures;
 pub mod fleet;
 pub mod harness;
+pub mod http;
+pub mod kcp;
 #[cfg(test)]
 mod ledger;
-pub mod http;
+pub mod mtls;
+pub mod observed;
+pub mod oci_faults;
 pub mod ports;
 pub mod process;
 pub mod registry;
 pub mod report;
+pub mod spare;
 pub mod story;
 pub mod tools;
 pub mod verdicts;

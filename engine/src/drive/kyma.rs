@@ -9,7 +9,6 @@ use tidewatch_api::{
 
 use super::{
     Finish, Lost, NEXT_TRY, Shared,
-    access::NoAccess,
     apply::{self, ObjectError},
     error_report,
     kcp_writes::{differs, lost},
@@ -52,7 +51,8 @@ impl Shared {
         self.adopt(&kyma).await?;
         let runtime = match self.access(name).await? {
             Ok(runtime) => runtime,
-            Err(why) => return self.no_access(&kyma, &why).await,
+            // Nothing is known of the runtime, and nothing is changed.
+            Err(why) => return self.blocked(&kyma, why.message()).await,
         };
         match self.reconcile_reachable(&kyma, &runtime, causes).await {
             Ok(finish) => Ok(finish),
@@ -63,6 +63,7 @@ impl Shared {
                 Ok(Finish::Recheck(why.to_string()))
             }
             Err(Trouble::Runtime(error)) => self.runtime_failed(&kyma, &error).await,
+            Err(Trouble::Unreadable(why)) => self.blocked(&kyma, why).await,
         }
     }
 
@@ -91,7 +92,7 @@ impl Shared {
         let name = kyma.name_any();
         self.prepare(&name, runtime).await?;
         let remote = self.runtime_kyma_of(kyma, runtime).await?;
-        let wanted: KymaSpec = serde_json::from_value(remote["spec"].clone()).unwrap_or_default();
+        let wanted = wishes(&remote)?;
 
         let (manifests, catalog) = {
             let state = self.state.read();
@@ -160,9 +161,8 @@ impl Shared {
         Ok(remote)
     }
 
-    /// No client: nothing is known of the runtime, and nothing is changed.
-    async fn no_access(&self, kyma: &Kyma, why: &NoAccess) -> Result<Finish, Lost> {
-        let message = why.message();
+    /// It cannot go on until something changes, and that is an event. Only the status is written.
+    async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Finish, Lost> {
         let status = failed_status(kyma, State::Error, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::Settled(error_report(message)))
@@ -184,6 +184,8 @@ impl Shared {
 enum Trouble {
     Lost(Lost),
     Runtime(ObjectError),
+    /// The runtime's Kyma makes no sense; the message says why.
+    Unreadable(String),
 }
 
 impl From<Lost> for Trouble {
@@ -195,6 +197,25 @@ impl From<Lost> for Trouble {
 impl From<ObjectError> for Trouble {
     fn from(error: ObjectError) -> Self {
         Self::Runtime(error)
+    }
+}
+
+/// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
+const MAX_REASON: usize = 200;
+
+/// What the runtime's user wants. A spec that cannot be read is not an empty list of modules: that would remove
+/// them all. (The CRD does not allow one, but the CRD is in the runtime's hands.)
+fn wishes(remote: &Value) -> Result<KymaSpec, Trouble> {
+    match &remote["spec"] {
+        Value::Null => Ok(KymaSpec::default()),
+        spec => serde_json::from_value(spec.clone()).map_err(|error| {
+            let reason: String = error.to_string().chars().take(MAX_REASON).collect();
+            let what = runtime_kyma();
+            Trouble::Unreadable(format!(
+                "the spec of {what} in the runtime cannot be read: {reason}; nothing was changed; tried again \
+                 when it changes"
+            ))
+        }),
     }
 }
 
@@ -245,4 +266,25 @@ async fn write_runtime_status(
         "status": status
     });
     apply::apply_status(runtime, &body, field_managers::KCP).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
+        let wanted = |remote: Value| match wishes(&remote) {
+            Ok(spec) => Ok(spec.modules.len()),
+            Err(Trouble::Unreadable(why)) => Err(why),
+            Err(_) => Err("another trouble".into()),
+        };
+        assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
+        assert_eq!(wanted(json!({"metadata": {}})), Ok(0));
+        for bad in [json!("m".repeat(10_000)), json!([{"name": 7}]), json!({"name": "a"})] {
+            let why = wanted(json!({"spec": {"channel": "regular", "modules": bad}})).unwrap_err();
+            assert!(why.contains("cannot be read") && why.len() < 500, "{why}");
+        }
+        assert!(wanted(json!({"spec": "everything"})).is_err());
+    }
 }

@@ -356,13 +356,28 @@ fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
     }
 }
 
-/// The status of a Kyma whose reconcile could not go on: the modules stay as they were.
+/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
+/// any more that they are all ready.
 #[must_use]
 pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp) -> KymaStatus {
     let before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
+    let generation = kyma.metadata.generation;
+    let says = Says {
+        type_: conditions::MODULES,
+        holds: false,
+        reason: conditions::REASON_READY,
+        message: message.clone(),
+    };
+    let modules = status::condition(&before.conditions, says, generation, now);
+    let mut all = before.conditions.clone();
+    match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        Some(condition) => *condition = modules,
+        None => all.push(modules),
+    }
     KymaStatus {
         state,
+        conditions: all,
         last_operation: Some(status::operation(before.last_operation.as_ref(), message, now)),
         ..before
     }

@@ -1,5 +1,9 @@
 //! Everything that needs real control planes, in one binary so that they start once.
 
+mod bad_input_agent;
+mod bad_input_engine;
+mod bad_input_receiver;
 mod control_plane;
 mod crds;
+mod shutdown;
 mod skeleton;

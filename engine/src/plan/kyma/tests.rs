@@ -178,3 +178,15 @@ fn planning_twice_changes_nothing() {
     };
     assert_eq!(plan(&input).status, first.status, "no timestamp moves when nothing happens");
 }
+
+#[test]
+fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
+    let mut kyma = kyma();
+    kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
+    let failed =
+        failed_status(&kyma, State::Error, "the runtime does not answer".into(), Timestamp::UNIX_EPOCH);
+    let modules = failed.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
+    assert_eq!((modules.status.as_str(), modules.message.as_str()), ("False", "the runtime does not answer"));
+    assert_eq!(failed.conditions.len(), 2, "the other condition is kept");
+    assert_eq!(failed.modules.len(), 1, "what is installed is not forgotten");
+}

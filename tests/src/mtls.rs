@@ -1,0 +1,167 @@
+//! A client of the receiver's event port that says exactly what a test wants: any certificate or none,
+//! HTTP/1.1 or HTTP/2, any body; one connection that is kept for the next request.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response,
+    body::{Frame, Incoming},
+    client::conn::{http1, http2},
+    header::HOST,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use tidewatch_certs::Issued;
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::fleet::Receiver;
+
+/// Anything takes milliseconds; longer than this is a hang.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Largest answer that is read.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Pieces of a body without a length.
+const PIECE: usize = 8 * 1024;
+
+/// A body with or without a length.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The version of HTTP that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http {
+    /// HTTP/1.1
+    H1,
+    /// HTTP/2
+    H2,
+}
+
+/// A body that announces its length.
+pub fn sized(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).boxed_unsync()
+}
+
+/// A body of `length` bytes that does not say how many are coming: chunked in HTTP/1.1, without
+/// `content-length` in HTTP/2.
+pub fn unsized_of(byte: u8, length: usize) -> Body {
+    let pieces = (0..length).step_by(PIECE).map(move |at| {
+        let piece = vec![byte; PIECE.min(length - at)];
+        Ok(Frame::data(Bytes::from(piece)))
+    });
+    StreamBody::new(stream::iter(pieces)).boxed_unsync()
+}
+
+enum Sender {
+    H1(http1::SendRequest<Body>),
+    H2(http2::SendRequest<Body>),
+}
+
+/// An open connection to a receiver. Dropping it closes it.
+pub struct Connection {
+    sender: Sender,
+    host: String,
+    // Drives the connection; ends with it.
+    _driver: JoinSet<()>,
+}
+
+/// An answer, read to its end.
+pub type Answer = Response<Bytes>;
+
+impl Connection {
+    /// Opens a connection with a certificate, or with none. In TLS 1.3 a client is done before the server has
+    /// looked at its certificate: a refusal can also show at the first request.
+    pub async fn open(receiver: &Receiver, identity: Option<&Issued>, http: Http) -> Result<Self> {
+        let host = receiver.url.strip_prefix("https://").context("the receiver's URL is not https")?;
+        let mut config = client_config(receiver.ca.cert_pem(), identity)?;
+        config.alpn_protocols = vec![match http {
+            Http::H1 => b"http/1.1".to_vec(),
+            Http::H2 => b"h2".to_vec(),
+        }];
+        let work = async {
+            let tcp = TcpStream::connect(host).await?;
+            tcp.set_nodelay(true)?;
+            let name = ServerName::try_from("localhost")?;
+            let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+            let io = TokioIo::new(tls);
+            let mut driver = JoinSet::new();
+            // How a connection ends is seen by whoever waits for an answer.
+            let sender = match http {
+                Http::H1 => {
+                    let (sender, connection) = http1::handshake(io).await?;
+                    driver.spawn(async move { drop(connection.await) });
+                    Sender::H1(sender)
+                }
+                Http::H2 => {
+                    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+                    driver.spawn(async move { drop(connection.await) });
+                    Sender::H2(sender)
+                }
+            };
+            Ok(Self { sender, host: host.to_owned(), _driver: driver })
+        };
+        match timeout(LIMIT, work).await {
+            Ok(opened) => opened,
+            Err(_) => bail!("no connection to {host} within {LIMIT:?}"),
+        }
+    }
+
+    /// Sends a request and reads the answer.
+    pub async fn send(&mut self, method: &str, path: &str, body: Body) -> Result<Answer> {
+        let what = format!("{method} {path}");
+        let exchange = async {
+            let answer = match &mut self.sender {
+                Sender::H1(sender) => {
+                    sender.ready().await?;
+                    let request = Request::builder().method(method).uri(path).header(HOST, &self.host);
+                    sender.send_request(request.body(body)?).await?
+                }
+                Sender::H2(sender) => {
+                    sender.ready().await?;
+                    let uri = format!("https://{}{path}", self.host);
+                    sender.send_request(Request::builder().method(method).uri(uri).body(body)?).await?
+                }
+            };
+            read(answer).await
+        };
+        match timeout(LIMIT, exchange).await {
+            Ok(answer) => answer.with_context(|| format!("{what} was not answered")),
+            Err(_) => bail!("{what}: no answer within {LIMIT:?}"),
+        }
+    }
+
+    /// Whether the connection takes another request.
+    pub fn is_usable(&self) -> bool {
+        match &self.sender {
+            Sender::H1(sender) => !sender.is_closed(),
+            Sender::H2(sender) => !sender.is_closed(),
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the body is limited here")]
+async fn read(answer: Response<Incoming>) -> Result<Answer> {
+    let (parts, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|e| anyhow::anyhow!(e))?.to_bytes();
+    Ok(Response::from_parts(parts, body))
+}
+
+/// A client that trusts one CA. Unlike the agent's own configuration it also goes without a certificate.
+fn client_config(ca_pem: &str, identity: Option<&Issued>) -> Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes())?)?;
+    let config = ClientConfig::builder_with_provider(tidewatch_tls::provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let Some(Issued { cert_pem, key_pem, .. }) = identity else { return Ok(config.with_no_client_auth()) };
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(cert_pem.as_bytes()).collect::<Result<_, _>>()?;
+    ensure!(!chain.is_empty(), "the identity has no certificate");
+    let key = PrivateKeyDer::from_pem_slice(key_pem.as_str().as_bytes())?;
+    Ok(config.with_client_auth_cert(chain, key)?)
+}

@@ -1,0 +1,219 @@
+//! Modules that no tool of ours would make: a registry that damages what it serves, and a component whose
+//! manifest is not YAML.
+
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Request, Response, StatusCode, Uri, body::Incoming, header, server::conn::http1, service::service_fn,
+};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo},
+};
+use parking_lot::Mutex;
+use tidewatch_engine::oci::{Digest, ModulePackage, Packed, pack};
+use tokio::{net::TcpListener, task::JoinSet};
+
+/// Largest blob that is passed on.
+const MAX_BLOB: usize = 16 * 1024 * 1024;
+const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// A registry in front of another one: passes reads on, and flips a bit in the blobs it is told to damage. It
+/// lives as long as this value, in the tokio runtime it was started in.
+#[derive(Debug)]
+pub struct DamagingRegistry {
+    host: String,
+    damaged: Arc<Mutex<BTreeSet<String>>>,
+    _serving: JoinSet<()>,
+}
+
+impl DamagingRegistry {
+    /// Starts one in front of `upstream` (`host:port`, plain HTTP).
+    pub async fn start(upstream: &str) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let host = listener.local_addr()?.to_string();
+        let damaged: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (upstream, theirs) = (upstream.to_owned(), Arc::clone(&damaged));
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                while connections.try_join_next().is_some() {}
+                let (upstream, damaged) = (upstream.clone(), Arc::clone(&theirs));
+                let service = service_fn(move |request| {
+                    let (upstream, damaged) = (upstream.clone(), Arc::clone(&damaged));
+                    async move { Ok::<_, Infallible>(pass_on(&upstream, &damaged, request).await) }
+                });
+                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                connections.spawn(async move { drop(connection.await) });
+            }
+        });
+        Ok(Self { host, damaged, _serving: serving })
+    }
+
+    /// `127.0.0.1:port`, as it stands in an image reference.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// From now on, this blob is served with one bit flipped.
+    pub fn damage(&self, digest: &Digest) {
+        self.damaged.lock().insert(digest.as_str().to_owned());
+    }
+
+    /// From now on, this blob is served as it is.
+    pub fn repair(&self, digest: &Digest) {
+        self.damaged.lock().remove(digest.as_str());
+    }
+}
+
+async fn pass_on(
+    upstream: &str,
+    damaged: &Mutex<BTreeSet<String>>,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    match fetch(upstream, request).await {
+        Ok(mut answer) => {
+            let digest = path.rsplit('/').next().unwrap_or_default();
+            if path.contains("/blobs/") && damaged.lock().contains(digest) {
+                let mut bytes = answer.body().to_vec();
+                if let Some(last) = bytes.last_mut() {
+                    *last ^= 1;
+                }
+                *answer.body_mut() = bytes.into();
+            }
+            answer.map(Full::new)
+        }
+        Err(error) => {
+            let mut answer = Response::new(Full::new(format!("{error:#}").into()));
+            *answer.status_mut() = StatusCode::BAD_GATEWAY;
+            answer
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the body is limited here")]
+async fn fetch(upstream: &str, request: Request<Incoming>) -> Result<Response<Bytes>> {
+    let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    let mut onward = Request::builder().method(request.method()).uri(format!("http://{upstream}{path}"));
+    for value in request.headers().get_all(header::ACCEPT) {
+        onward = onward.header(header::ACCEPT, value);
+    }
+    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+    let (parts, body) = client.request(onward.body(Full::default())?).await?.into_parts();
+    let body = Limited::new(body, MAX_BLOB).collect().await.map_err(|e| anyhow::anyhow!(e))?.to_bytes();
+    let mut answer = Response::builder().status(parts.status);
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ETAG] {
+        if let Some(value) = parts.headers.get(&name) {
+            answer = answer.header(name, value);
+        }
+    }
+    Ok(answer.body(body)?)
+}
+
+/// Packs a module whose manifest our own packer would refuse. `good` is replaced by `bad` in the packed
+/// manifest; they are of the same length and `good` is there once, so that the archive around it stays as it
+/// is. Every digest on the way up is made anew: only the manifest is wrong.
+pub fn pack_with_fault(package: &ModulePackage, good: &str, bad: &str) -> Result<Packed> {
+    ensure!(good.len() == bad.len(), "both texts must have the same length");
+    let mut packed = pack(package)?;
+    let old = packed.raw_manifest_digest.clone();
+    let layer = packed.layers.iter_mut().find(|l| l.digest == old).context("no layer with the manifest")?;
+    layer.data = replaced(&layer.data, good, bad)?;
+    layer.digest = Digest::of(&layer.data);
+    packed.raw_manifest_digest = layer.digest.clone();
+    let new = layer.digest.clone();
+
+    let descriptor = packed.layers.first_mut().context("no descriptor")?;
+    let old_descriptor = descriptor.digest.clone();
+    descriptor.data = replaced(&descriptor.data, old.hex(), new.hex())?;
+    descriptor.digest = Digest::of(&descriptor.data);
+    let new_descriptor = descriptor.digest.clone();
+
+    let old_config = packed.config.digest.clone();
+    packed.config.data = replaced(&packed.config.data, old_descriptor.hex(), new_descriptor.hex())?;
+    packed.config.digest = Digest::of(&packed.config.data);
+
+    for (from, to) in [(&old, &new), (&old_descriptor, &new_descriptor), (&old_config, &packed.config.digest)]
+    {
+        packed.manifest = replaced(&packed.manifest, from.hex(), to.hex())?;
+    }
+    packed.digest = Digest::of(&packed.manifest);
+    Ok(packed)
+}
+
+/// Replaces every occurrence; there must be one.
+fn replaced(data: &[u8], from: &str, to: &str) -> Result<Vec<u8>> {
+    let (mut data, from, to) = (data.to_vec(), from.as_bytes(), to.as_bytes());
+    let places: Vec<usize> =
+        data.windows(from.len()).enumerate().filter(|(_, w)| *w == from).map(|(at, _)| at).collect();
+    ensure!(!places.is_empty(), "what is to be replaced is not there");
+    for at in places {
+        data[at..at + to.len()].copy_from_slice(to);
+    }
+    Ok(data)
+}
+
+/// Pushes a packed module with plain requests, without a look at what is in it.
+pub async fn push_packed(registry: &str, package: &ModulePackage, packed: &Packed) -> Result<()> {
+    let ModulePackage { component_name, version, .. } = package;
+    let repository = format!("http://{registry}/v2/component-descriptors/{component_name}");
+    for blob in packed.layers.iter().chain([&packed.config]) {
+        let begun = request("POST", &format!("{repository}/blobs/uploads/"), "", Bytes::new()).await?;
+        let location =
+            begun.headers().get(header::LOCATION).context("an upload has no location")?.to_str()?;
+        let target: Uri = location.parse()?;
+        let path = target.path_and_query().context("an upload's location has no path")?.as_str();
+        let and = if path.contains('?') { '&' } else { '?' };
+        let url = format!("http://{registry}{path}{and}digest={}", blob.digest.as_str());
+        request("PUT", &url, "application/octet-stream", blob.data.clone().into()).await?;
+    }
+    let url = format!("{repository}/manifests/{version}");
+    request("PUT", &url, MANIFEST_TYPE, packed.manifest.clone().into()).await?;
+    Ok(())
+}
+
+async fn request(method: &str, url: &str, content_type: &str, body: Bytes) -> Result<Response<Incoming>> {
+    let mut request = Request::builder().method(method).uri(url);
+    if !content_type.is_empty() {
+        request = request.header(header::CONTENT_TYPE, content_type);
+    }
+    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+    let answer = client.request(request.body(Full::new(body))?).await?;
+    if !answer.status().is_success() {
+        bail!("{method} {url} answered {}", answer.status());
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewatch_engine::oci::{ComponentDescriptor, manifests_of};
+
+    use super::*;
+
+    #[test]
+    fn only_the_manifest_is_wrong() {
+        let package = ModulePackage {
+            component_name: "tidewatch.dev/module/garbled".to_owned(),
+            version: "1.0.0".to_owned(),
+            raw_manifest: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {}\n".to_owned(),
+            default_cr: None,
+            images: Vec::new(),
+        };
+        let packed = pack_with_fault(&package, "data: {}", "data: {{").unwrap();
+        let layer = packed.layers.iter().find(|l| l.digest == packed.raw_manifest_digest).unwrap();
+        assert_eq!(Digest::of(&layer.data), layer.digest);
+        assert!(
+            manifests_of(&layer.data, &layer.media_type).unwrap_err().to_string().contains("invalid YAML")
+        );
+        let descriptor = &packed.layers[0];
+        let parsed = ComponentDescriptor::parse(&descriptor.data, &descriptor.media_type).unwrap();
+        assert_eq!(parsed.raw_manifest().unwrap().local_blob().unwrap().0, &packed.raw_manifest_digest);
+        assert!(String::from_utf8(packed.manifest).unwrap().contains(packed.config.digest.as_str()));
+    }
+}
