@@ -39,7 +39,7 @@ pub struct Args {
     /// Folder for the cache of module layers.
     #[arg(long, env = "TIDEWATCH_CACHE_DIR", value_name = "FOLDER")]
     pub cache_dir: Option<PathBuf>,
-    /// Server that no kubeconfig may name: a network, an address or host[:port] (repeatable). The control
+    /// Server that no kubeconfig may name: a network, an address, `host` or `host:port` (repeatable). The control
     /// plane's own address always is.
     #[arg(long, value_name = "RULE")]
     pub deny_server: Vec<String>,

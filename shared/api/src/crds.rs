@@ -1,7 +1,7 @@
 //! The CRDs of all our kinds.
 //!
 //! They are derived from the types; the few things a derive cannot say are edits of the derived
-//! JSON in [`edited`]. `deploy/crds/` holds what [`yaml`] gives, written by `make generate`.
+//! JSON in `edited`. `deploy/crds/` holds what [`yaml`] gives, written by `make generate`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
