@@ -218,6 +218,15 @@ impl fmt::Debug for Guard {
     }
 }
 
+impl Guard {
+    /// Nobody on this route wants the event any more: the agent lets it go and counts it. What other guards of the
+    /// event on this route do makes no difference then.
+    pub fn refused(mut self) {
+        self.finished = true;
+        self.held.settle(Outcome::Refused);
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.finished {

@@ -4,6 +4,8 @@
 //! of exactly one Kyma, and the certificate must carry the domain that is registered for it (contract,
 //! section 3.5: the CN rule of today and the SAN pinning of the first contract, together).
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use tidewatch_tls::{IdentityError, PeerIdentity};
 
@@ -30,6 +32,8 @@ pub struct Runtime {
     pub id: String,
     /// The Kyma registered under it.
     pub kyma: String,
+    /// The client certificate that proved it (DER).
+    pub certificate: Arc<[u8]>,
 }
 
 /// Why a peer is not listened to.
@@ -85,7 +89,7 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
         RuntimeLookup::One { domain: None, .. } => Err(Refusal::NoDomain(id)),
         RuntimeLookup::One { kyma, domain: Some(domain) } => {
             if carries(peer, &domain) {
-                Ok(Runtime { id, kyma })
+                Ok(Runtime { id, kyma, certificate: Arc::clone(&peer.certificate) })
             } else {
                 Err(Refusal::OtherDomain(id))
             }
@@ -116,6 +120,7 @@ mod tests {
             not_after: Timestamp::UNIX_EPOCH,
             serial: "1".into(),
             fingerprint_sha256: "f".into(),
+            certificate: Arc::from(*b"der"),
         }
     }
 
@@ -125,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_registered_domain_must_be_in_the_certificate() {
-        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into() };
+        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(*b"der") };
         for good in ["a.example", "A.Example", "spiffe://r1", "10.1.2.3"] {
             assert_eq!(
                 identify(&peer(&["x", "a.example"]), registered(Some(good))),

@@ -282,7 +282,8 @@ pub(crate) mod tests {
                 change: Change::Changed,
                 observed_at: Timestamp::UNIX_EPOCH,
             };
-            let runtime = Runtime { id: "r1".into(), kyma: "harbour".into() };
+            let runtime =
+                Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(*b"der") };
             let request = request(seq, vec![event]);
             if self.deliveries.receive("r1", &request).fresh.is_empty() {
                 return Fate::Overloaded;

@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod args;
+pub mod forward;
 pub mod host;
 pub mod metrics;
 pub mod route;

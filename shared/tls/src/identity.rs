@@ -4,7 +4,7 @@ use crate::bundle::timestamp;
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Most subject alternative names a certificate may have; comparing more is work without a use.
@@ -28,6 +28,8 @@ pub struct PeerIdentity {
     pub serial: String,
     /// SHA-256 over the certificate in lower-case hex.
     pub fingerprint_sha256: String,
+    /// The certificate itself (DER).
+    pub certificate: Arc<[u8]>,
 }
 
 /// Why a certificate gives no identity. The variants are few: their [`label`](Self::label) is a metric label.
@@ -87,6 +89,7 @@ impl PeerIdentity {
             not_after: timestamp(parsed.validity().not_after.timestamp()),
             serial: hex::encode(parsed.raw_serial()),
             fingerprint_sha256: hex::encode(Sha256::digest(leaf)),
+            certificate: Arc::from(leaf.as_ref()),
         };
         // An error here is an extension that does not parse or is there twice.
         let sans = parsed.subject_alternative_name().map_err(|_| IdentityError::Malformed)?;
