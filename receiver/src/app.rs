@@ -67,6 +67,7 @@ impl From<Args> for Config {
             deny_server,
             workers,
             workers_per_runtime,
+            agent_user,
             grace: _,
             log_format: _,
             log_level: _,
@@ -86,6 +87,7 @@ impl From<Args> for Config {
                 },
                 workers,
                 per_runtime: workers_per_runtime,
+                agent_users: agent_user,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,

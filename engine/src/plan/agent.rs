@@ -5,10 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use kube::ResourceExt;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tidewatch_api::{Watcher, names::labels, watcher::WatchedField};
+use tidewatch_api::{
+    State, Watcher, WatcherStatus,
+    names::{conditions, labels},
+    watcher::WatchedField,
+};
+
+use super::status::{self, Says, whole_seconds};
 
 /// Most watches that Watchers can make; the rest of what one agent takes (64) is for its own file.
 pub const MAX_WATCHES: usize = 48;
@@ -66,9 +74,9 @@ pub struct AgentWatch {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A rule of a ClusterRole.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// A rule of a `ClusterRole`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// One group.
     pub api_groups: Vec<String>,
@@ -136,21 +144,21 @@ pub fn plan<'a>(watchers: impl IntoIterator<Item = &'a Watcher>) -> AgentPlan {
     let mut sorted: Vec<&Watcher> =
         watchers.into_iter().filter(|w| w.metadata.deletion_timestamp.is_none()).collect();
     sorted.sort_by_key(|w| (w.namespace(), w.name_any()));
-    let (mut watches, mut verdicts) = (Vec::new(), BTreeMap::new());
+    let (mut chosen, mut verdicts) = (Vec::new(), BTreeMap::new());
     for watcher in sorted {
         let verdict = watch(watcher).and_then(|watch| {
-            if watches.len() >= MAX_WATCHES {
+            if chosen.len() >= MAX_WATCHES {
                 return Err(WatcherFault::TooMany);
             }
             let name = watch.name.clone();
-            watches.push(watch);
+            chosen.push(watch);
             Ok(name)
         });
         verdicts.insert(watcher.name_any(), verdict);
     }
-    watches.sort_by(|a: &AgentWatch, b| a.name.cmp(&b.name));
-    let kinds = watches.iter().map(|w| (w.group.clone(), w.resource.clone()));
-    AgentPlan { rules: rules(kinds), config: AgentConfig::new(watches), verdicts }
+    chosen.sort_by(|a: &AgentWatch, b| a.name.cmp(&b.name));
+    let kinds = chosen.iter().map(|w| (w.group.clone(), w.resource.clone()));
+    AgentPlan { rules: rules(kinds), config: AgentConfig::new(chosen), verdicts }
 }
 
 /// The rules for these pairs of group and resource: sorted, each once, one rule per group.
@@ -166,6 +174,80 @@ pub fn rules(kinds: impl IntoIterator<Item = (String, String)>) -> Vec<Rule> {
         verbs: VERBS.map(str::to_owned).to_vec(),
     };
     groups.into_iter().map(rule).collect()
+}
+
+/// The writes that bring a role from what it allows to what it should, around the write of the configuration: nothing
+/// is watched before it is allowed, nor allowed for longer than it is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleSteps {
+    /// Before the configuration is written: what is allowed and what will be, if that is more.
+    pub before: Option<Vec<Rule>>,
+    /// After it: exactly what should be, if that is less.
+    pub after: Option<Vec<Rule>>,
+}
+
+/// The steps from a role's present `rules` (`None`: there is no role). Present rules that this plan never makes are
+/// not kept.
+#[must_use]
+pub fn role_steps(present: Option<&Value>, wanted: &[Rule]) -> RoleSteps {
+    let pairs = |rules: &[Rule]| -> BTreeSet<(String, String)> {
+        let of = |rule: &Rule| {
+            let (groups, resources) = (rule.api_groups.clone(), rule.resources.clone());
+            groups.into_iter().flat_map(move |g| resources.clone().into_iter().map(move |r| (g.clone(), r)))
+        };
+        rules.iter().flat_map(of).collect()
+    };
+    let role = present.map(|rules| {
+        let rules = if rules.is_null() { Ok(Vec::new()) } else { serde_json::from_value(rules.clone()) };
+        let rules: Vec<Rule> = rules.unwrap_or_default();
+        let ours = |(group, resource): &(String, String)| {
+            is_name(resource, 253, "-")
+                && (group.is_empty() || is_name(group, 253, "-."))
+                && !(group.is_empty() && resource == "secrets")
+        };
+        pairs(&rules).into_iter().filter(ours).collect::<BTreeSet<_>>()
+    });
+    let exact = |kinds: &BTreeSet<_>| present.is_some_and(|p| same_rules(p, &rules(kinds.iter().cloned())));
+    let wanted_pairs = pairs(wanted);
+    let union: BTreeSet<_> = role.unwrap_or_default().union(&wanted_pairs).cloned().collect();
+    RoleSteps {
+        before: (!exact(&union)).then(|| rules(union.iter().cloned())),
+        after: (union != wanted_pairs).then(|| wanted.to_vec()),
+    }
+}
+
+/// Whether a role's `rules` as read are these; none may be absent.
+fn same_rules(present: &Value, wanted: &[Rule]) -> bool {
+    match present {
+        Value::Null => wanted.is_empty(),
+        present => serde_json::to_value(wanted).is_ok_and(|wanted| *present == wanted),
+    }
+}
+
+/// The status of a Watcher with this verdict.
+#[must_use]
+pub fn watcher_status(
+    watcher: &Watcher,
+    verdict: &Result<String, WatcherFault>,
+    now: Timestamp,
+) -> WatcherStatus {
+    let before = watcher.status.clone().unwrap_or_default();
+    let (state, message) = match verdict {
+        Ok(watch) => (State::Ready, format!("in the agents' configuration as watch {watch}")),
+        Err(fault) => (State::Error, format!("left out of the agents' configuration: {fault}")),
+    };
+    let says = Says {
+        type_: conditions::VIRTUAL_SERVICE,
+        holds: verdict.is_ok(),
+        reason: conditions::REASON_READY,
+        message,
+    };
+    let generation = watcher.metadata.generation;
+    let condition = status::condition(&before.conditions, says, generation, whole_seconds(now));
+    let mut all: Vec<_> =
+        before.conditions.into_iter().filter(|c| c.type_ != conditions::VIRTUAL_SERVICE).collect();
+    all.push(condition);
+    WatcherStatus { state, conditions: all, observed_generation: generation }
 }
 
 /// The name of a Watcher's watch: `<namespace>.<name>`, which no other Watcher has since namespaces have no dots. A

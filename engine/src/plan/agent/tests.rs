@@ -116,3 +116,60 @@ fn names_are_unique_and_fit() {
     assert_ne!(long("a"), long("b"));
     assert_eq!(watch_name("n", &"w".repeat(61)).len(), MAX_NAME, "as long as can be");
 }
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<Rule> {
+    rules(pairs.iter().map(|(g, r)| ((*g).to_owned(), (*r).to_owned())))
+}
+
+#[test]
+fn a_kind_is_allowed_before_it_is_watched_and_until_it_is_not() {
+    let present = |rules: &[Rule]| serde_json::to_value(rules).unwrap();
+    let (pods, both) = (pairs(&[("", "pods")]), pairs(&[("", "pods"), ("apps", "deployments")]));
+    let deployments = pairs(&[("apps", "deployments")]);
+    let steps = |before: Option<&[Rule]>, after: Option<&[Rule]>| RoleSteps {
+        before: before.map(<[Rule]>::to_vec),
+        after: after.map(<[Rule]>::to_vec),
+    };
+    assert_eq!(role_steps(None, &pods), steps(Some(&pods), None), "a new runtime");
+    assert_eq!(role_steps(None, &[]), steps(Some(&[]), None), "a role that allows nothing is a role");
+    assert_eq!(role_steps(Some(&present(&pods)), &pods), steps(None, None));
+    assert_eq!(role_steps(Some(&Value::Null), &[]), steps(None, None));
+    assert_eq!(role_steps(Some(&present(&pods)), &both), steps(Some(&both), None));
+    assert_eq!(role_steps(Some(&present(&both)), &pods), steps(None, Some(&pods)));
+    assert_eq!(role_steps(Some(&present(&pods)), &deployments), steps(Some(&both), Some(&deployments)));
+    assert_eq!(role_steps(Some(&present(&pods)), &[]), steps(None, Some(&[])));
+}
+
+#[test]
+fn what_somebody_else_put_into_the_role_is_not_kept() {
+    let pods = pairs(&[("", "pods")]);
+    let cases = [
+        json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
+        json!([{"apiGroups": [""], "resources": ["pods", "secrets"], "verbs": ["get", "list", "watch"]}]),
+        json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]}]),
+        json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
+        json!("rules"),
+    ];
+    for present in cases {
+        let steps = role_steps(Some(&present), &pods);
+        assert_eq!(steps, RoleSteps { before: Some(pods.clone()), after: None }, "{present}");
+    }
+}
+
+#[test]
+fn a_watcher_is_told_what_has_become_of_it() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let mut bad = watcher("bad", kind("", "v1", "secrets"));
+    bad.metadata.generation = Some(4);
+    let verdict = plan([&bad]).verdicts.remove("bad").unwrap();
+    let status = watcher_status(&bad, &verdict, at(10));
+    assert_eq!((status.state, status.observed_generation), (State::Error, Some(4)));
+    let [condition] = &status.conditions[..] else { panic!("one condition") };
+    assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("VirtualService", "False"));
+    assert!(condition.message.contains("never watched"), "{}", condition.message);
+    bad.status = Some(status.clone());
+    assert_eq!(watcher_status(&bad, &verdict, at(20)), status, "the same is not written again");
+    let good = watcher_status(&bad, &Ok("w".into()), at(20));
+    assert_eq!((good.state, good.conditions[0].status.as_str()), (State::Ready, "True"));
+    assert_eq!(good.conditions[0].last_transition_time.0, at(20));
+}
