@@ -68,6 +68,7 @@ impl From<Args> for Config {
             deny_server,
             workers,
             workers_per_runtime,
+            agent_user,
             grace: _,
             log_format: _,
             log_level: _,
@@ -87,6 +88,7 @@ impl From<Args> for Config {
                 },
                 workers,
                 per_runtime: workers_per_runtime,
+                agent_users: agent_user,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,

@@ -49,6 +49,10 @@ pub struct Args {
     /// Reconciles of one runtime at the same time.
     #[arg(long, default_value_t = 2)]
     pub workers_per_runtime: usize,
+    /// User that may watch in every runtime what the Watchers name, besides the agent's service account (repeatable);
+    /// for agents that run outside of their runtime.
+    #[arg(long, value_name = "NAME")]
+    pub agent_user: Vec<String>,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,
