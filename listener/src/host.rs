@@ -43,8 +43,12 @@ pub enum Manager {
 pub enum Fate {
     /// It waits for work to be done.
     Queued,
+    /// It waits for another manager's service.
+    Forwarded,
     /// Nothing depends on the object.
     Unowned,
+    /// It is not wanted: its sender has no business with it, or says of it what cannot be.
+    Refused,
     /// There is no room for it: it was given back, and the sender is asked to wait before it tries again.
     Overloaded,
 }
@@ -55,7 +59,9 @@ impl Fate {
     pub const fn label(self) -> &'static str {
         match self {
             Self::Queued => "queued",
+            Self::Forwarded => "forwarded",
             Self::Unowned => "unowned",
+            Self::Refused => "refused",
             Self::Overloaded => "overloaded",
         }
     }

@@ -23,6 +23,8 @@ pub enum RuntimeLookup {
     },
     /// This many Kymas, so none can be meant.
     Ambiguous(usize),
+    /// Who is registered is not known yet.
+    Starting,
 }
 
 /// A runtime that has proven who it is.
@@ -48,6 +50,9 @@ pub enum Refusal {
     /// Several Kymas claim it.
     #[error("{1} Kymas are registered for runtime id '{0}'; a runtime id must be registered once")]
     Ambiguous(String, usize),
+    /// Who is registered is not known yet.
+    #[error("this process has just started and does not know the runtimes yet; try again in a moment")]
+    Starting,
     /// There is nothing to pin the certificate to.
     #[error(
         "the Kyma of runtime id '{0}' has no skr-domain annotation to check the certificate against; set it"
@@ -64,6 +69,7 @@ impl Refusal {
         match self {
             Self::Certificate(IdentityError::NoCertificate) => StatusCode::UNAUTHORIZED,
             Self::Certificate(_) => StatusCode::BAD_REQUEST,
+            Self::Starting => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::FORBIDDEN,
         }
     }
@@ -74,6 +80,7 @@ impl Refusal {
             Self::Certificate(error) => error.label(),
             Self::Unknown(_) => "unknown_runtime",
             Self::Ambiguous(..) => "ambiguous_runtime",
+            Self::Starting => "starting",
             Self::NoDomain(_) => "no_domain",
             Self::OtherDomain(_) => "san_mismatch",
         }
@@ -86,6 +93,7 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
     match lookup {
         RuntimeLookup::Unknown => Err(Refusal::Unknown(id)),
         RuntimeLookup::Ambiguous(n) => Err(Refusal::Ambiguous(id, n)),
+        RuntimeLookup::Starting => Err(Refusal::Starting),
         RuntimeLookup::One { domain: None, .. } => Err(Refusal::NoDomain(id)),
         RuntimeLookup::One { kyma, domain: Some(domain) } => {
             if carries(peer, &domain) {
@@ -151,6 +159,8 @@ mod tests {
         let label = |lookup| identify(&peer(&["a"]), lookup).unwrap_err().label();
         assert_eq!(label(RuntimeLookup::Unknown), "unknown_runtime");
         assert_eq!(label(RuntimeLookup::Ambiguous(2)), "ambiguous_runtime");
+        assert_eq!(label(RuntimeLookup::Starting), "starting");
+        assert_eq!(Refusal::Starting.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(label(registered(None)), "no_domain");
         assert_eq!(Refusal::from(IdentityError::NoCertificate).status(), StatusCode::UNAUTHORIZED);
         assert_eq!(Refusal::from(IdentityError::EmptyCommonName).status(), StatusCode::BAD_REQUEST);

@@ -7,11 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
+use jiff::Timestamp;
 use tidewatch_drain::Watch;
-use tidewatch_tls::{IdentityError, PeerIdentity};
+use tidewatch_tls::{ForwardedError, IdentityError, PeerIdentity, Proxies, xfcc};
 use tidewatch_wire::{ErrorBody, limits, v2, v3};
 
 use crate::{
@@ -33,6 +34,15 @@ const MAX_MESSAGE: usize = 300;
 /// The answer to a request.
 pub type Answer = Response<Full<Bytes>>;
 
+/// The other end of a connection, as the handshake has verified it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its leaf certificate (DER).
+    pub leaf: Option<Arc<[u8]>>,
+    /// What that says.
+    pub identity: Result<PeerIdentity, IdentityError>,
+}
+
 /// What requests are served with.
 pub struct Intake {
     /// Knows the runtimes and handles their events.
@@ -43,6 +53,10 @@ pub struct Intake {
     pub metrics: Metrics,
     /// Ends polls at shutdown.
     pub drain: Watch,
+    /// Who is believed about the client behind it.
+    pub proxies: Arc<Proxies>,
+    /// The wall clock.
+    pub clock: fn() -> Timestamp,
 }
 
 /// Why a request is not served.
@@ -50,16 +64,20 @@ pub struct Intake {
 enum Fault {
     #[error(transparent)]
     Identity(#[from] Refusal),
+    #[error(transparent)]
+    Forwarded(ForwardedError),
     #[error("there is nothing at this path; events go to POST /v3/events or POST /v2/<manager>/event")]
     NoSuchPath,
     #[error("only POST is answered here")]
     Method,
     #[error("no Watcher names the manager '{0}'")]
     UnknownManager(String),
-    #[error("events for the manager '{0}' are not forwarded yet")]
+    #[error("the Watchers of the manager '{0}' name no usable service")]
     NotForwarded(String),
     #[error("there is no room for this event now; send it again later")]
     Overloaded,
+    #[error("no Watcher of this manager is about this kind of object")]
+    NotWatched,
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the body could not be read")]
@@ -74,24 +92,28 @@ impl Fault {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Identity(refusal) => refusal.status(),
+            Self::Forwarded(ForwardedError::NoHeader) => StatusCode::UNAUTHORIZED,
+            Self::Forwarded(ForwardedError::NotVerified) | Self::NotWatched => StatusCode::FORBIDDEN,
             Self::NoSuchPath | Self::UnknownManager(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotForwarded(_) => StatusCode::NOT_IMPLEMENTED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::Forwarded(_) | Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
     }
 
     fn label(&self) -> &'static str {
         match self {
             Self::Identity(refusal) => refusal.label(),
+            Self::Forwarded(error) => error.label(),
             Self::NoSuchPath => "no_such_path",
             Self::Method => "method",
             Self::UnknownManager(_) => "unknown_manager",
             Self::NotForwarded(_) => "not_forwarded",
             Self::Overloaded => "overloaded",
+            Self::NotWatched => "not_watched",
             Self::TooLarge(_) => "too_large",
             Self::Broken => "broken_body",
             Self::Slow => "slow_body",
@@ -102,11 +124,7 @@ impl Fault {
 
 impl Intake {
     /// Serves one request of a peer whose certificate the handshake has verified.
-    pub async fn serve<B>(
-        self: Arc<Self>,
-        peer: Arc<Result<PeerIdentity, IdentityError>>,
-        request: Request<B>,
-    ) -> Answer
+    pub async fn serve<B>(self: Arc<Self>, peer: Arc<Peer>, request: Request<B>) -> Answer
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -120,7 +138,7 @@ impl Intake {
         let answer = match self.handle(&peer, request).await {
             Ok(answer) => answer,
             Err(fault) => {
-                let who = (*peer).as_ref().map_or("?", |p| p.common_name.as_str());
+                let who = peer.identity.as_ref().map_or("?", |p| p.common_name.as_str());
                 let message = printable(&fault.to_string());
                 tracing::warn!(
                     runtime = shorten(who),
@@ -136,11 +154,7 @@ impl Intake {
         answer
     }
 
-    async fn handle<B>(
-        &self,
-        peer: &Result<PeerIdentity, IdentityError>,
-        request: Request<B>,
-    ) -> Result<Answer, Fault>
+    async fn handle<B>(&self, peer: &Peer, request: Request<B>) -> Result<Answer, Fault>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -154,7 +168,7 @@ impl Intake {
         if parts.method != Method::POST {
             return Err(Fault::Method);
         }
-        let runtime = self.identify(peer)?;
+        let runtime = self.identify(peer, &parts.headers)?;
         match manager {
             None => {
                 let bytes = read(&parts, body, limits::V3_BODY_BYTES).await?;
@@ -168,10 +182,20 @@ impl Intake {
         }
     }
 
-    fn identify(&self, peer: &Result<PeerIdentity, IdentityError>) -> Result<Runtime, Refusal> {
-        let peer = peer.as_ref().map_err(|e| Refusal::from(*e))?;
-        let lookup = self.host.lookup(&peer.common_name);
-        identify(peer, lookup)
+    /// The runtime that speaks: the peer itself, or the client that a trusted proxy names. From everyone else the
+    /// proxies' header means nothing.
+    fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Runtime, Fault> {
+        let forwarded = if peer.leaf.as_ref().is_some_and(|leaf| self.proxies.trusts(leaf)) {
+            let values = headers.get_all(xfcc::HEADER).iter().map(HeaderValue::as_bytes);
+            Some(self.proxies.client(values, (self.clock)()).map_err(Fault::Forwarded)?)
+        } else {
+            None
+        };
+        let client = match &forwarded {
+            Some(client) => client,
+            None => peer.identity.as_ref().map_err(|e| Refusal::from(*e))?,
+        };
+        Ok(identify(client, self.host.lookup(&client.common_name))?)
     }
 
     fn check_manager(&self, manager: &str) -> Result<(), Fault> {
@@ -213,8 +237,10 @@ impl Intake {
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let fate = self.host.take_v2(runtime, manager, &event);
         self.metrics.event("v2", None, fate);
-        if fate == Fate::Overloaded {
-            return Err(Fault::Overloaded);
+        match fate {
+            Fate::Overloaded => return Err(Fault::Overloaded),
+            Fate::Refused => return Err(Fault::NotWatched),
+            Fate::Queued | Fate::Forwarded | Fate::Unowned => {}
         }
         Ok(Response::new(Full::new(Bytes::new())))
     }

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::intake::Intake;
+use crate::intake::{Intake, Peer};
 
 /// Connections at the same time. An agent keeps one; the rest waits in the backlog.
 const MAX_CONNECTIONS: usize = 20_000;
@@ -29,6 +29,8 @@ const HEADERS: Duration = Duration::from_secs(30);
 const MAX_STREAMS: u32 = 16;
 /// Largest header list.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
+/// The same two for a trusted proxy: many runtimes share its connections, and it forwards their certificates.
+const PROXY: (u32, u32) = (256, 48 * 1024);
 /// HTTP/2 pings, so that a half-open connection is noticed.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 /// Between two tries to accept when the process is out of descriptors.
@@ -94,23 +96,23 @@ async fn serve_connection(
     intake: &Arc<Intake>,
     drain: Watch,
 ) {
-    let peer = Arc::new(PeerIdentity::from_chain(stream.get_ref().1.peer_certificates()));
+    let chain = stream.get_ref().1.peer_certificates();
+    let leaf = chain.and_then(<[_]>::first).map(|leaf| Arc::from(leaf.as_ref()));
+    let peer = Arc::new(Peer { identity: PeerIdentity::from_chain(chain), leaf });
+    let proxy = peer.leaf.as_ref().is_some_and(|leaf| intake.proxies.trusts(leaf));
+    let (streams, headers) = if proxy { PROXY } else { (MAX_STREAMS, MAX_HEADER_BYTES) };
     let service = service_fn(|request: Request<Incoming>| {
         let (intake, peer) = (Arc::clone(intake), Arc::clone(&peer));
         async move { Ok::<_, std::convert::Infallible>(intake.serve(peer, request).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
-        .max_buf_size(MAX_HEADER_BYTES as usize);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(headers as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
+        .max_concurrent_streams(streams)
+        .max_header_list_size(headers)
+        .max_pending_accept_reset_streams(Some(streams as usize))
         .keep_alive_interval(KEEP_ALIVE.0)
         .keep_alive_timeout(KEEP_ALIVE.1);
     let serving = builder.serve_connection(TokioIo::new(stream), service);

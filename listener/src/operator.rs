@@ -18,7 +18,7 @@ use tidewatch_telemetry::{
     BuildInfo,
     metrics::{MetricsError, Registry},
 };
-use tidewatch_tls::Store;
+use tidewatch_tls::{Proxies, Store};
 use tidewatch_wire::{
     Route, SessionId, v2,
     v3::{self, Change},
@@ -129,7 +129,14 @@ impl Listener {
         let (sender, events) = mpsc::channel(queued);
         let room = Arc::new(Semaphore::new(held));
         let host = Arc::new(Operator { lookup: Arc::clone(&lookup), route, room, sender });
-        let intake = Intake { host, deliveries: deliveries.clone(), metrics, drain: drain.watch() };
+        let intake = Intake {
+            host,
+            deliveries: deliveries.clone(),
+            metrics,
+            drain: drain.watch(),
+            proxies: Arc::new(Proxies::none()),
+            clock: Timestamp::now,
+        };
         drain.spawn_critical("listener", listener::serve(socket, tls, Arc::new(intake), drain.watch()));
         let watch = drain.watch();
         drain.spawn("listener-sweep", async move {

@@ -1,6 +1,15 @@
 //! Wires the receiver. Everything that can be wrong is found out before a port is opened.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use kube::{
@@ -16,19 +25,25 @@ use tidewatch_engine::{
     queue::Class,
     runtime::{AddressPolicy, AddressPolicyError},
 };
-use tidewatch_listener::{Deliveries, Intake, listener};
+use tidewatch_listener::{Deliveries, Guard, Intake, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
     chain,
     metrics::{MetricsError, Registry},
 };
-use tidewatch_tls::{Files, ReloadError, Reloaded, Store};
+use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
 use tidewatch_wire::SessionId;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Args, host::EngineHost, metrics::Metrics, runtimes_page};
+use crate::{
+    args::Args,
+    forward::{Forwarders, lane::Limits, target::Overrides},
+    host::{EngineHost, OWN_MANAGER, refused_metric},
+    metrics::Metrics,
+    runtimes_page,
+};
 
 /// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
@@ -44,12 +59,16 @@ pub struct Config {
     pub admin: SocketAddr,
     /// CA bundle for clients, own certificate, own key.
     pub tls: Files,
+    /// The proxies that are believed about their clients.
+    pub proxies: Option<ProxyFiles>,
     /// Kubeconfig of the control plane; in-cluster without.
     pub kubeconfig: Option<PathBuf>,
     /// The engine's settings.
     pub engine: EngineConfig,
     /// Servers that no kubeconfig may name, besides the control plane's.
     pub denied_servers: Vec<String>,
+    /// Where to find managers that are not where their Watchers say.
+    pub routes: Overrides,
 }
 
 impl From<Args> for Config {
@@ -60,12 +79,14 @@ impl From<Args> for Config {
             client_ca,
             tls_cert,
             tls_key,
+            trusted_proxy,
             kubeconfig,
             namespace,
             modules,
             insecure_registry,
             cache_dir,
             deny_server,
+            route_address,
             workers,
             workers_per_runtime,
             agent_user,
@@ -76,6 +97,7 @@ impl From<Args> for Config {
         Self {
             listen,
             admin,
+            proxies: trusted_proxy.map(|proxies| ProxyFiles { ca: client_ca.clone(), proxies }),
             tls: Files { ca: client_ca, cert: tls_cert, key: tls_key },
             kubeconfig,
             engine: EngineConfig {
@@ -92,6 +114,7 @@ impl From<Args> for Config {
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,
+            routes: route_address.into_iter().collect(),
         }
     }
 }
@@ -102,6 +125,9 @@ pub enum StartError {
     /// TLS files.
     #[error("the TLS files cannot be used; check --client-ca, --tls-cert and --tls-key")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The trusted proxies' files.
+    #[error("the trusted proxies cannot be used; check --trusted-proxy")]
+    Proxies(#[source] ProxiesError),
     /// The control plane's configuration.
     #[error("no configuration for the control plane; give --kubeconfig or run in its cluster")]
     Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -137,9 +163,15 @@ pub struct Bound {
 
 /// Checks the configuration, opens the ports and starts to work.
 pub async fn start(config: Config) -> Result<Bound, StartError> {
-    let Config { listen, admin: admin_address, tls, kubeconfig, mut engine, denied_servers } = config;
+    let Config { listen, admin: admin_address, tls, proxies, kubeconfig, mut engine, denied_servers, routes } =
+        config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
+    let trusted = match &proxies {
+        Some(files) => Proxies::load(files).await.map_err(StartError::Proxies)?,
+        None => Proxies::none(),
+    };
+    let trusted = Arc::new(trusted);
     let kube = kube_config(kubeconfig).await?;
     let own = kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)));
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own))?;
@@ -150,8 +182,12 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let metrics = Metrics::register(&registry)?;
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let observer: Arc<dyn Observer> = Arc::new(metrics);
+    let namespace = engine.namespace.clone();
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
     let deliveries = Deliveries::new(SessionId::random());
+    let forwarders = Forwarders::new(OWN_MANAGER, engine.clone(), routes, Limits::default(), &registry)?;
+    let refused = refused_metric(&registry)?;
+    let known = Arc::new(AtomicBool::new(false));
     register_sizes(&registry, &engine, &deliveries)?;
 
     let events_listener = bind(listen).await?;
@@ -170,14 +206,26 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     admin::serve(admin_listener, state, &drain);
 
     let intake = Arc::new(Intake {
-        host: Arc::new(EngineHost(engine.clone())),
+        host: Arc::new(EngineHost {
+            engine: engine.clone(),
+            forwarders: forwarders.clone(),
+            ready: Arc::clone(&known),
+            namespace,
+            refused,
+        }),
         deliveries: deliveries.clone(),
         metrics: intake_metrics,
         drain: drain.watch(),
+        proxies: Arc::clone(&trusted),
+        clock: Timestamp::now,
     });
     let store = Arc::new(store);
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
-    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, drain.watch()));
+    if let Some(files) = proxies {
+        drain.spawn("proxies-reload", reload_proxies(trusted, files, drain.watch()));
+    }
+    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, forwarders.clone(), drain.watch()));
+    drain.spawn_critical("forward", forwarders.run(drain.watch()));
 
     let ready = readiness.register("control plane");
     let watch = drain.watch();
@@ -185,7 +233,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn_critical("engine", async move {
         let stop = CancellationToken::new();
         let stopper = stop.clone();
-        let run = engine.run(stop, move || ready.ready());
+        let run = engine.run(stop, move || {
+            known.store(true, Ordering::Release);
+            ready.ready();
+        });
         tokio::pin!(run);
         tokio::select! {
             () = &mut run => return,
@@ -275,13 +326,33 @@ async fn reload(store: Arc<Store<ServerConfig>>, files: Files, drain: Watch) {
     }
 }
 
-async fn sweep(engine: Engine, deliveries: Deliveries, drain: Watch) {
+/// Takes over the trusted proxies' files when they change.
+async fn reload_proxies(proxies: Arc<Proxies>, files: ProxyFiles, drain: Watch) {
+    loop {
+        tokio::select! {
+            () = drain.signaled() => return,
+            () = tokio::time::sleep(RELOAD) => {}
+        }
+        match proxies.reload(&files).await {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("the trusted proxies were read anew"),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the trusted proxies cannot be read; the last good ones stay");
+            }
+        }
+    }
+}
+
+async fn sweep(engine: Engine, deliveries: Deliveries, forwarders: Forwarders<Guard>, drain: Watch) {
     loop {
         tokio::select! {
             () = drain.signaled() => return,
             () = tokio::time::sleep(SWEEP) => {}
         }
-        let state = engine.state().read();
-        deliveries.retain(|id| state.runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown);
+        // Read anew for each: whoever holds a lane's lock may not wait for it with this one held.
+        let registered =
+            |id: &str| engine.state().read().runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown;
+        forwarders.keep_runtimes(registered);
+        deliveries.retain(registered);
     }
 }

@@ -24,6 +24,10 @@ pub struct Args {
     /// The receiver's own private key (PEM).
     #[arg(long, env = "TIDEWATCH_TLS_KEY", value_name = "FILE")]
     pub tls_key: PathBuf,
+    /// Leaf certificates (PEM) of proxies that terminate TLS in front of this port: their word in the header
+    /// X-Forwarded-Client-Cert is believed, nobody else's.
+    #[arg(long, env = "TIDEWATCH_TRUSTED_PROXY", value_name = "FILE")]
+    pub trusted_proxy: Option<PathBuf>,
     /// Kubeconfig of the control plane; without it the in-cluster configuration is used.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -43,6 +47,9 @@ pub struct Args {
     /// plane's own address always is.
     #[arg(long, value_name = "RULE")]
     pub deny_server: Vec<String>,
+    /// Where a manager's service is, if not where its Watcher says (repeatable).
+    #[arg(long, value_name = "MANAGER=HOST:PORT", value_parser = route_address)]
+    pub route_address: Vec<(String, String)>,
     /// Reconciles at the same time.
     #[arg(long, default_value_t = 16)]
     pub workers: usize,
@@ -62,6 +69,15 @@ pub struct Args {
     /// What is logged: a level, or targets with levels.
     #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
     pub log_level: String,
+}
+
+fn route_address(text: &str) -> Result<(String, String), String> {
+    let parsed = text.split_once('=').and_then(|(manager, address)| {
+        let (host, port) = address.rsplit_once(':')?;
+        let good = !manager.is_empty() && !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+        good.then(|| (manager.to_owned(), address.to_owned()))
+    });
+    parsed.ok_or_else(|| "use MANAGER=HOST:PORT".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {

@@ -1,58 +1,100 @@
-//! The engine as the listener's host: who is registered is what KCP says, and an event becomes reconciles.
+//! Engine and forwarders as the listener's host: who is registered is what KCP says, an event becomes reconciles, and
+//! what other managers watch for goes to their services.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
+use prometheus::IntCounterVec;
+use tidewatch_api::Watcher;
 use tidewatch_engine::{
-    Acknowledge, Cause, Engine, kcp,
-    plan::object::ObjectRef,
+    Acknowledge, Cause, Engine, WorkKey, kcp,
+    plan::{agent::watch_name, object::ObjectRef},
     queue::{Class, Push},
 };
 use tidewatch_listener::{Fate, Guard, Host, Manager, Runtime, RuntimeLookup, Ticket};
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_wire::{Route, v2, v3};
 
-use crate::route;
+use crate::{
+    forward::{
+        Forwarders, Taken, Watchers,
+        lane::{Change, Key, Settle},
+        target::Target,
+    },
+    route::{self, Direction, Refused},
+};
 
 /// The manager that stands for our own engine in v2 paths.
 pub const OWN_MANAGER: &str = "lifecycle-manager";
 /// A v2 event comes from an admission webhook, before the change is committed: look again after this.
 const SECOND_LOOK: Duration = Duration::from_secs(20);
 
-/// Feeds the engine's queue.
-pub struct EngineHost(pub Engine);
-
-impl EngineHost {
-    fn targets(&self, runtime: &Runtime, object: &ObjectRef) -> Vec<tidewatch_engine::WorkKey> {
-        route::targets(&runtime.kyma, object, &self.0.state().read())
-    }
+/// Feeds the engine's queue and the other managers' lanes.
+pub struct EngineHost {
+    /// The engine.
+    pub engine: Engine,
+    /// The lanes.
+    pub forwarders: Forwarders<Guard>,
+    /// Set once KCP was read as a whole. Before, nobody is known, and nothing could be said to depend on nothing.
+    pub ready: Arc<AtomicBool>,
+    /// The namespace in KCP, which the names of Watchers' watches begin with.
+    pub namespace: String,
+    /// By reason.
+    pub refused: IntCounterVec,
 }
 
-impl Host for EngineHost {
-    fn lookup(&self, common_name: &str) -> RuntimeLookup {
-        match self.0.state().read().runtime(common_name) {
-            kcp::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
-            kcp::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
-            kcp::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
+/// Declares the metric of refused events.
+pub fn refused_metric(registry: &Registry) -> Result<IntCounterVec, MetricsError> {
+    registry.counter_vec("refused_events_total", "Events that were refused, by reason.", &["reason"])
+}
+
+impl EngineHost {
+    fn targets(&self, runtime: &Runtime, object: &ObjectRef) -> Vec<WorkKey> {
+        route::targets(&runtime.kyma, object, &self.engine.state().read())
+    }
+
+    fn refuse(&self, runtime: &Runtime, why: Refused, watch: &str) -> Fate {
+        let watch: String = watch.chars().take(64).collect();
+        tracing::warn!(runtime = runtime.id, watch, reason = why.label(), "event refused");
+        self.refused.with_label_values(&[why.label()]).inc();
+        Fate::Refused
+    }
+
+    /// Gives an event to another manager's lane.
+    fn forward(
+        &self,
+        runtime: &Runtime,
+        target: &Target,
+        object: &ObjectRef,
+        guard: Option<(String, Guard)>,
+        again_in: Option<Duration>,
+    ) -> Fate {
+        let change = Change {
+            key: Key { runtime: Arc::from(runtime.id.as_str()), object: object.clone() },
+            certificate: Arc::clone(&runtime.certificate),
+            guard,
+            again: None,
+        };
+        match self.forwarders.take(&target.manager, change, again_in) {
+            Taken::Held => Fate::Forwarded,
+            Taken::Full => Fate::Overloaded,
+            Taken::NoCertificate => self.refuse(runtime, Refused::Certificate, &target.manager),
         }
     }
 
-    fn manager(&self, name: &str) -> Manager {
-        if name == OWN_MANAGER {
-            Manager::Own
-        } else if self.0.state().read().has_manager(name) {
-            Manager::Other
-        } else {
-            Manager::Unknown
-        }
-    }
-
-    fn take_v3(
+    fn queue(
         &self,
         runtime: &Runtime,
         request: &v3::Request,
         event: &v3::Event,
-        mut ticket: Ticket,
+        ticket: &mut Ticket,
     ) -> Fate {
-        let object = route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name);
+        let object = object_of(event);
         let targets = self.targets(runtime, &object);
         let guards = ticket.hold(Route::engine(), targets.len());
         if targets.is_empty() {
@@ -67,15 +109,79 @@ impl Host for EngineHost {
             };
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
             let guards = vec![Box::new(Held(guard)) as _];
-            self.0.queue().push(key, Push { class: Class::UserEdit, cause: Some(cause), guards });
+            self.engine.queue().push(key, Push { class: Class::UserEdit, cause: Some(cause), guards });
         }
         Fate::Queued
     }
+}
 
-    fn take_v2(&self, runtime: &Runtime, _manager: &str, event: &v2::WatchEvent) -> Fate {
+impl Host for EngineHost {
+    fn lookup(&self, common_name: &str) -> RuntimeLookup {
+        if !self.ready.load(Ordering::Acquire) {
+            return RuntimeLookup::Starting;
+        }
+        match self.engine.state().read().runtime(common_name) {
+            kcp::RuntimeLookup::Unknown => RuntimeLookup::Unknown,
+            kcp::RuntimeLookup::One { kyma, domain } => RuntimeLookup::One { kyma, domain },
+            kcp::RuntimeLookup::Ambiguous(n) => RuntimeLookup::Ambiguous(n),
+        }
+    }
+
+    fn manager(&self, name: &str) -> Manager {
+        if name == OWN_MANAGER || self.forwarders.table().manager(name).is_some() {
+            Manager::Own
+        } else if self.engine.state().read().has_manager(name) {
+            Manager::Other
+        } else {
+            Manager::Unknown
+        }
+    }
+
+    fn take_v3(
+        &self,
+        runtime: &Runtime,
+        request: &v3::Request,
+        event: &v3::Event,
+        mut ticket: Ticket,
+    ) -> Fate {
+        let table = self.forwarders.table();
+        match route::direction(&table, &self.namespace, &event.watch, &event.group) {
+            Direction::Engine => self.queue(runtime, request, event, &mut ticket),
+            Direction::Manager(target) => {
+                let route = Route::manager(target.manager.as_str());
+                let guard = ticket.hold(route, 1).pop().map(|guard| (event.watch.clone(), guard));
+                let fate = self.forward(runtime, &target, &object_of(event), guard, None);
+                // An object that modules own as well is the engine's business too.
+                if fate == Fate::Forwarded {
+                    let _ = self.queue(runtime, request, event, &mut ticket);
+                }
+                fate
+            }
+            Direction::Refused(why, manager) => {
+                // Whoever the agent waits for: it is told that nobody wants the event.
+                if let Some(manager) = manager {
+                    ticket.refuse(Route::manager(manager));
+                }
+                ticket.refuse(Route::engine());
+                self.refuse(runtime, why, &event.watch)
+            }
+        }
+    }
+
+    fn take_v2(&self, runtime: &Runtime, manager: &str, event: &v2::WatchEvent) -> Fate {
         let gvk = &event.watched_gvk;
         let object =
             route::object(&gvk.group, &gvk.version, &gvk.kind, &event.watched.namespace, &event.watched.name);
+        if manager != OWN_MANAGER {
+            let table = self.forwarders.table();
+            return match table.manager(manager) {
+                Some(target) if target.groups().contains(gvk.group.as_str()) => {
+                    self.forward(runtime, target, &object, None, Some(SECOND_LOOK))
+                }
+                Some(_) => self.refuse(runtime, Refused::OtherKind, manager),
+                None => self.refuse(runtime, Refused::UnknownWatch, manager),
+            };
+        }
         let targets = self.targets(runtime, &object);
         if targets.is_empty() {
             return Fate::Unowned;
@@ -84,11 +190,15 @@ impl Host for EngineHost {
             let cause =
                 Cause::Event { epoch: "v2".into(), seq: 0, watch: "v2".into(), object: object.to_string() };
             let push = Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() };
-            self.0.queue().push(key.clone(), push);
-            self.0.queue().look_again(key, Class::UserEdit, SECOND_LOOK);
+            self.engine.queue().push(key.clone(), push);
+            self.engine.queue().look_again(key, Class::UserEdit, SECOND_LOOK);
         }
         Fate::Queued
     }
+}
+
+fn object_of(event: &v3::Event) -> ObjectRef {
+    route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 
 /// A listener's guard in the engine's queue.
@@ -97,5 +207,30 @@ struct Held(Guard);
 impl Acknowledge for Held {
     fn finished(self: Box<Self>) {
         self.0.finished();
+    }
+}
+
+impl Settle for Guard {
+    fn done(self) {
+        self.finished();
+    }
+
+    fn refused(self) {
+        Guard::refused(self);
+    }
+}
+
+impl Watchers for Engine {
+    fn version(&self) -> u64 {
+        self.state().read().watchers_version()
+    }
+
+    fn all(&self) -> (u64, Vec<Arc<Watcher>>) {
+        let state = self.state().read();
+        (state.watchers_version(), state.watchers())
+    }
+
+    fn watch_name(&self, namespace: &str, name: &str) -> String {
+        watch_name(namespace, name)
     }
 }

@@ -1,11 +1,65 @@
 //! Which reconciles could care about an event. Pure: it looks at what is known of KCP.
 
+use std::sync::Arc;
+
 use tidewatch_api::names;
 use tidewatch_engine::{
     WorkKey,
     kcp::KcpState,
     plan::object::{Gvk, ObjectRef},
 };
+
+use crate::forward::{Owner, Table, target::Target};
+
+/// Who an event is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Our engine alone.
+    Engine,
+    /// Another manager.
+    Manager(Arc<Target>),
+    /// Nobody. The manager is the one whose watch it claims to be of, if it is another's.
+    Refused(Refused, Option<String>),
+}
+
+/// Why an event is for nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No Watcher has made the watch.
+    UnknownWatch,
+    /// The watch is for objects of another API group.
+    OtherKind,
+    /// The runtime's certificate is too large to be shown to a service.
+    Certificate,
+}
+
+impl Refused {
+    /// A stable word for metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::UnknownWatch => "unknown_watch",
+            Self::OtherKind => "other_kind",
+            Self::Certificate => "certificate",
+        }
+    }
+}
+
+/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are of the
+/// agent's own file, and for the engine.
+#[must_use]
+pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Direction {
+    let Some((owner, of)) = table.watch(watch) else {
+        let by_watcher = watch.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'));
+        return if by_watcher { Direction::Refused(Refused::UnknownWatch, None) } else { Direction::Engine };
+    };
+    match owner {
+        Owner::Own if of == group => Direction::Engine,
+        Owner::Manager(target) if of == group => Direction::Manager(Arc::clone(target)),
+        Owner::Own => Direction::Refused(Refused::OtherKind, None),
+        Owner::Manager(target) => Direction::Refused(Refused::OtherKind, Some(target.manager.clone())),
+    }
+}
 
 /// The object an event names.
 pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &str) -> ObjectRef {
@@ -29,9 +83,47 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use tidewatch_api::{
+        Watcher, WatcherSpec,
+        watcher::{Service, WatchableGvr},
+    };
     use tidewatch_engine::plan::owners::Speaker;
 
     use super::*;
+
+    #[test]
+    fn the_watch_decides_who_an_event_is_for() {
+        let watcher = |name: &str, manager: &str, group: &str| {
+            let mut watcher = Watcher::new(
+                name,
+                WatcherSpec {
+                    manager: manager.into(),
+                    service_info: Service { name: "svc".into(), namespace: "ops".into(), port: 80 },
+                    resource_to_watch: WatchableGvr { group: group.into(), ..WatchableGvr::default() },
+                    ..WatcherSpec::default()
+                },
+            );
+            watcher.metadata.namespace = Some("kcp".into());
+            Arc::new(watcher)
+        };
+        let all = [watcher("a", "ours", "g"), watcher("b", "keeper", "h"), watcher("c", "other", "h")];
+        let name = |ns: &str, name: &str| format!("{ns}.{name}");
+        let table = Table::read(1, "ours", &all, &BTreeMap::new(), name).0;
+        let to = |watch: &str, group: &str| direction(&table, "kcp", watch, group);
+        assert_eq!(to("kcp.a", "g"), Direction::Engine);
+        let Direction::Manager(target) = to("kcp.b", "h") else { panic!("{:?}", to("kcp.b", "h")) };
+        assert_eq!(target.manager, "keeper");
+        let Direction::Manager(target) = to("kcp.c", "h") else { panic!("{:?}", to("kcp.c", "h")) };
+        assert_eq!(target.manager, "other");
+        assert_eq!(to("kcp.a", "h"), Direction::Refused(Refused::OtherKind, None));
+        assert_eq!(to("kcp.b", "g"), Direction::Refused(Refused::OtherKind, Some("keeper".into())));
+        assert_eq!(to("kcp.gone", "h"), Direction::Refused(Refused::UnknownWatch, None));
+        for of_the_file in ["kyma", "kcp", "kcpx.a", "b"] {
+            assert_eq!(to(of_the_file, "h"), Direction::Engine, "{of_the_file}");
+        }
+    }
 
     #[test]
     fn an_event_finds_the_reconciles_that_could_care() {

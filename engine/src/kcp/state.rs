@@ -58,6 +58,8 @@ pub struct KcpState {
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
+    /// Counts the changes of `watchers`.
+    watchers_version: u64,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
     /// Owners of installed objects, by Kyma name.
@@ -267,6 +269,7 @@ impl KcpState {
             (Some(_), false) => "watcher added",
             (Some(_), true) => "watcher changed",
         };
+        self.watchers_version += 1;
         let mark = |w: &Arc<Watcher>| (w.metadata.generation, w.metadata.deletion_timestamp.is_some());
         let old = match watcher {
             Some(watcher) => {
@@ -300,6 +303,16 @@ impl KcpState {
     /// What all agents are to watch.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
+    }
+
+    /// Another number than before when a Watcher has changed.
+    pub fn watchers_version(&self) -> u64 {
+        self.watchers_version
+    }
+
+    /// All Watchers as last seen.
+    pub fn watchers(&self) -> Vec<Arc<Watcher>> {
+        self.watchers.values().cloned().collect()
     }
 
     /// A Watcher as last seen.

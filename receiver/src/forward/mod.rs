@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use client::{Client, Sent};
 use lane::{Change, Ended, Job, Lane, Limits, Settle};
-use target::{Overrides, Target, targets};
+use target::{Overrides, Target, TargetFault, targets};
 
 /// How often the Watchers are looked at while no event does.
 const LOOK: Duration = Duration::from_secs(1);
@@ -211,11 +211,11 @@ impl<G: Settle> Forwarders<G> {
             return current;
         }
         let name = |namespace: &str, name: &str| inner.watchers.watch_name(namespace, name);
-        let (wanted, faults) = targets(watchers.iter().map(Arc::as_ref), inner.own, &inner.overrides, name);
+        let (table, faults) = Table::read(version, inner.own, &watchers, &inner.overrides, name);
         for (watcher, fault) in faults {
             tracing::warn!(watcher, %fault, "a Watcher's events cannot be forwarded; correct it");
         }
-        let table = Arc::new(Table::new(version, inner.own, &watchers, wanted, name));
+        let table = Arc::new(table);
         forwarders.retain(|manager, forwarder| {
             let stays = table.by_manager.contains_key(manager);
             if !stays {
@@ -312,13 +312,15 @@ impl<G: Settle> Forwarders<G> {
 }
 
 impl Table {
-    fn new(
+    /// Reads the Watchers; with the names of those whose events cannot be forwarded, and why.
+    pub(crate) fn read(
         version: u64,
         own: &str,
         watchers: &[Arc<Watcher>],
-        targets: BTreeMap<String, Target>,
+        overrides: &Overrides,
         watch_name: impl Fn(&str, &str) -> String,
-    ) -> Self {
+    ) -> (Self, Vec<(String, TargetFault)>) {
+        let (targets, faults) = targets(watchers.iter().map(Arc::as_ref), own, overrides, &watch_name);
         let mut table = Self { version, ..Self::default() };
         for watcher in watchers.iter().filter(|w| w.metadata.deletion_timestamp.is_none()) {
             if watcher.manager_name() == Some(own) {
@@ -336,7 +338,7 @@ impl Table {
             }
             table.by_manager.insert(manager, target);
         }
-        table
+        (table, faults)
     }
 }
 

@@ -56,7 +56,9 @@ pub enum TargetFault {
 impl fmt::Display for TargetFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Manager(name) => write!(f, "spec.manager {name:?} must be 1 to 63 of a-z, 0-9, - and ."),
+            Self::Manager(name) => {
+                write!(f, "spec.manager {name:?} must be 1 to 63 of a-z, 0-9, - and ., and not \"engine\"")
+            }
             Self::Service(name) => {
                 write!(f, "spec.serviceInfo {name:?} must be a Service and a port from 1 to 65535")
             }
@@ -78,7 +80,7 @@ pub fn targets<'a>(
     let (mut found, mut faults) = (BTreeMap::<String, Target>::new(), Vec::new());
     for watcher in sorted {
         let Some(manager) = watcher.manager_name().filter(|m| *m != own) else { continue };
-        if !is_name(manager, 63) || manager == "." || manager == ".." {
+        if !is_name(manager, 63) || matches!(manager, "." | ".." | "engine") {
             faults.push((watcher.name_any(), TargetFault::Manager(shorten(manager))));
             continue;
         }
@@ -169,6 +171,7 @@ mod tests {
         for (manager, service) in [
             ("a/b", ("svc", 80)),
             ("..", ("svc", 80)),
+            ("engine", ("svc", 80)),
             ("A", ("svc", 80)),
             ("keeper", ("", 80)),
             ("keeper", ("evil.example", 80)),

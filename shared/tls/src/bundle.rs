@@ -195,7 +195,10 @@ impl fmt::Debug for Pem {
     }
 }
 
-fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BundleError> {
+pub(crate) fn certificates(
+    what: &'static str,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, BundleError> {
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         if found.len() == MAX_CERTIFICATES {

@@ -51,7 +51,7 @@ impl Files {
     }
 }
 
-async fn read(path: &PathBuf) -> Result<Vec<u8>, FilesError> {
+pub(crate) async fn read(path: &PathBuf) -> Result<Vec<u8>, FilesError> {
     let failed = |source| FilesError::Read { path: path.clone(), source };
     let file = File::open(path).await.map_err(failed)?;
     let mut content = Vec::new();

@@ -7,6 +7,7 @@ mod bundle;
 mod files;
 mod handshake;
 mod identity;
+mod proxies;
 mod store;
 pub mod xfcc;
 
@@ -14,6 +15,7 @@ pub use bundle::{Bundle, BundleError, Pem, client_config, provider, server_confi
 pub use files::{Files, FilesError};
 pub use handshake::HandshakeFailure;
 pub use identity::{IdentityError, MAX_SANS, PeerIdentity};
+pub use proxies::{ForwardedError, Proxies, ProxiesError, ProxyFiles};
 pub use store::{ReloadError, Reloaded, Store};
 
 #[cfg(test)]

@@ -1,0 +1,239 @@
+//! Proxies that terminate TLS in front of a receiver and are believed about who their clients are.
+
+use crate::{
+    BundleError, FilesError, IdentityError, PeerIdentity,
+    bundle::{certificates, provider},
+    files,
+    xfcc::{self, XfccError},
+};
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use rustls::{
+    RootCertStore,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use sha2::{Digest, Sha256};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+/// Where the parts are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyFiles {
+    /// The CAs that may have issued the clients' certificates.
+    pub ca: PathBuf,
+    /// The proxies' own certificates.
+    pub proxies: PathBuf,
+}
+
+/// The trusted proxies and how their clients are verified, replaced while requests are served.
+pub struct Proxies {
+    current: ArcSwap<Set>,
+    /// Of the last content that was looked at, good or bad.
+    hash: Mutex<Option<[u8; 32]>>,
+}
+
+#[derive(Default)]
+struct Set {
+    leaves: Vec<CertificateDer<'static>>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// Why the files of proxies are not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxiesError {
+    /// They cannot be read.
+    #[error("the trusted proxies' files could not be read")]
+    Files(#[from] FilesError),
+    /// What is in them cannot be used.
+    #[error("the trusted proxies' files cannot be used")]
+    Bundle(#[from] BundleError),
+}
+
+/// Why a proxy's word about its client is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForwardedError {
+    /// The proxy says nothing about its client.
+    #[error("the proxy forwarded no client certificate; it must set {}", xfcc::HEADER)]
+    NoHeader,
+    /// The header is not good.
+    #[error(transparent)]
+    Header(#[from] XfccError),
+    /// The certificate in it gives no identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The certificate in it was not issued by the clients' CA, is out of its validity, or not for clients.
+    #[error("the forwarded certificate is not valid for the clients' CA, now and as a client's")]
+    NotVerified,
+}
+
+impl ForwardedError {
+    /// A stable word for metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::NoHeader => "xfcc_missing",
+            Self::Header(error) => error.label(),
+            Self::Identity(error) => error.label(),
+            Self::NotVerified => "xfcc_not_verified",
+        }
+    }
+}
+
+impl Set {
+    fn parse(ca: &[u8], proxies: &[u8]) -> Result<Self, BundleError> {
+        let mut roots = RootCertStore::empty();
+        for (index, ca) in certificates("CA bundle", ca)?.into_iter().enumerate() {
+            let malformed = |_| BundleError::Malformed { what: "CA bundle", number: index + 1 };
+            roots.add(ca).map_err(malformed)?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(BundleError::Verifier)?;
+        Ok(Self { leaves: certificates("list of trusted proxies", proxies)?, verifier: Some(verifier) })
+    }
+}
+
+impl Proxies {
+    /// No proxy is trusted.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { current: ArcSwap::default(), hash: Mutex::default() }
+    }
+
+    /// Trusts the proxies whose leaf certificates are in `proxies` (PEM), about clients of the CAs in `ca` (PEM).
+    pub fn new(ca: &[u8], proxies: &[u8]) -> Result<Self, BundleError> {
+        Ok(Self { current: ArcSwap::from_pointee(Set::parse(ca, proxies)?), hash: Mutex::default() })
+    }
+
+    /// Reads the files.
+    pub async fn load(files: &ProxyFiles) -> Result<Self, ProxiesError> {
+        let these = Self::none();
+        these.reload(files).await?;
+        Ok(these)
+    }
+
+    /// Looks at the files and puts their content to use if it is new; whether it was. After an error the last good
+    /// content stays, and the same bad content is not told of again.
+    pub async fn reload(&self, files: &ProxyFiles) -> Result<bool, ProxiesError> {
+        let (ca, proxies) = (files::read(&files.ca).await?, files::read(&files.proxies).await?);
+        let mut hash = Sha256::new();
+        for part in [&ca, &proxies] {
+            hash.update(Sha256::digest(part));
+        }
+        let hash = hash.finalize().into();
+        if self.hash.lock().replace(hash) == Some(hash) {
+            return Ok(false);
+        }
+        self.current.store(Arc::new(Set::parse(&ca, &proxies)?));
+        Ok(true)
+    }
+
+    /// Whether a peer with this leaf certificate (DER), verified by the handshake, is a trusted proxy.
+    #[must_use]
+    pub fn trusts(&self, leaf: &[u8]) -> bool {
+        self.current.load().leaves.iter().any(|proxy| proxy.as_ref() == leaf)
+    }
+
+    /// Who the client of a trusted proxy is: the values of all headers [`xfcc::HEADER`] of a request, and the time.
+    /// The certificate is verified here again, so that a proxy's configuration cannot let in what a handshake with
+    /// us would not.
+    pub fn client<'a>(
+        &self,
+        mut values: impl Iterator<Item = &'a [u8]>,
+        now: Timestamp,
+    ) -> Result<PeerIdentity, ForwardedError> {
+        let value = values.next().ok_or(ForwardedError::NoHeader)?;
+        if values.next().is_some() {
+            return Err(XfccError::SeveralElements.into());
+        }
+        let leaf = xfcc::parse(value)?;
+        let identity = PeerIdentity::from_leaf(&leaf)?;
+        let seconds = u64::try_from(now.as_second()).map_err(|_| ForwardedError::NotVerified)?;
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let current = self.current.load();
+        let verifier = current.verifier.as_ref().ok_or(ForwardedError::NotVerified)?;
+        verifier.verify_client_cert(&leaf, &[], now).map_err(|_| ForwardedError::NotVerified)?;
+        Ok(identity)
+    }
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxies").field("proxies", &self.current.load().leaves.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use rustls_pki_types::pem::PemObject;
+    use tidewatch_certs::{Ca, ClientRequest};
+
+    use super::*;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    fn client(ca: &Ca, name: &str) -> (Vec<u8>, String) {
+        let request = ClientRequest {
+            runtime_id: name.into(),
+            dns_names: vec!["a.example".into()],
+            organizations: vec![],
+            validity: HOUR,
+        };
+        let pem = ca.issue_client(&request, Timestamp::now()).unwrap().cert_pem;
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        (der.to_vec(), pem)
+    }
+
+    fn ca(name: &str) -> Ca {
+        Ca::create(name, HOUR * 100, Timestamp::now() - HOUR * 10).unwrap()
+    }
+
+    #[test]
+    fn a_proxys_word_is_verified_like_a_handshake() {
+        let (ours, other) = (ca("ours"), ca("other"));
+        let (proxy, proxy_pem) = client(&ours, "proxy");
+        let (runtime, _) = client(&ours, "runtime-1");
+        let proxies = Proxies::new(ours.cert_pem().as_bytes(), proxy_pem.as_bytes()).unwrap();
+        assert!(proxies.trusts(&proxy) && !proxies.trusts(&runtime) && !Proxies::none().trusts(&proxy));
+
+        let header = xfcc::format(&runtime).unwrap();
+        let values = || std::iter::once(header.as_bytes());
+        let now = Timestamp::now();
+        let identity = proxies.client(values(), now).unwrap();
+        assert_eq!((identity.common_name.as_str(), &*identity.certificate), ("runtime-1", &*runtime));
+        let error = |values: &[&[u8]], now| proxies.client(values.iter().copied(), now).unwrap_err().label();
+        assert_eq!(error(&[], now), "xfcc_missing");
+        assert_eq!(error(&[header.as_bytes(), header.as_bytes()], now), "xfcc_several_elements");
+        assert_eq!(error(&[b"x"], now), "xfcc_malformed");
+        for time in [now + HOUR * 2, now - HOUR * 20, Timestamp::MIN] {
+            assert_eq!(error(&[header.as_bytes()], time), "xfcc_not_verified", "{time}");
+        }
+        let forged = xfcc::format(&client(&other, "runtime-1").0).unwrap();
+        assert_eq!(error(&[forged.as_bytes()], now), "xfcc_not_verified");
+        let of_ca = CertificateDer::from_pem_slice(ours.cert_pem().as_bytes()).unwrap();
+        assert_eq!(error(&[xfcc::format(&of_ca).unwrap().as_bytes()], now), "xfcc_not_verified");
+        assert!(Proxies::none().client(values(), now).is_err());
+    }
+
+    #[tokio::test]
+    async fn files_are_followed_and_the_last_good_ones_stay() {
+        let ours = ca("ours");
+        let ((first, first_pem), (second, second_pem)) = (client(&ours, "p1"), client(&ours, "p2"));
+        let dir = tempfile::tempdir().unwrap();
+        let files = ProxyFiles { ca: dir.path().join("ca"), proxies: dir.path().join("proxies") };
+        assert!(matches!(Proxies::load(&files).await, Err(ProxiesError::Files(_))));
+        std::fs::write(&files.ca, ours.cert_pem()).unwrap();
+        std::fs::write(&files.proxies, &first_pem).unwrap();
+        let proxies = Proxies::load(&files).await.unwrap();
+        assert!(proxies.trusts(&first) && !proxies.reload(&files).await.unwrap());
+        std::fs::write(&files.proxies, "rubbish").unwrap();
+        assert!(matches!(proxies.reload(&files).await, Err(ProxiesError::Bundle(_))));
+        assert!(proxies.trusts(&first));
+        std::fs::write(&files.proxies, format!("{first_pem}{second_pem}")).unwrap();
+        assert!(proxies.reload(&files).await.unwrap() && proxies.trusts(&first) && proxies.trusts(&second));
+        std::fs::write(&files.proxies, &second_pem).unwrap();
+        assert!(proxies.reload(&files).await.unwrap() && !proxies.trusts(&first));
+    }
+}
