@@ -187,6 +187,17 @@ impl Receiver {
         namespace: &str,
         modules: &str,
     ) -> Result<Self> {
+        Self::start_with(harness, kcp, namespace, modules, |_| Ok(Vec::new())).await
+    }
+
+    /// Starts a receiver with further arguments, which may need the CA of its event path.
+    pub async fn start_with(
+        harness: &Harness,
+        kcp: &ControlPlane,
+        namespace: &str,
+        modules: &str,
+        more: impl FnOnce(&Ca) -> Result<Vec<String>>,
+    ) -> Result<Self> {
         let now = Timestamp::now();
         let ca = Ca::create("tidewatch-event-path", SignedDuration::from_hours(24 * 365), now)?;
         let issued = ca.issue_server(
@@ -204,7 +215,7 @@ impl Receiver {
         let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
         let (events, admin) = (ports::free()?, ports::free()?);
         let text = |p: &PathBuf| p.display().to_string();
-        let args = vec![
+        let mut args = vec![
             format!("--listen=127.0.0.1:{events}"),
             format!("--admin=127.0.0.1:{admin}"),
             format!("--client-ca={}", text(&ca_file)),
@@ -217,6 +228,7 @@ impl Receiver {
             "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug,tidewatch_listener=debug"
                 .to_owned(),
         ];
+        args.extend(more(&ca)?);
         let mut spec =
             harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);
         spec.grace = Duration::from_secs(10);

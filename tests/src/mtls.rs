@@ -114,18 +114,32 @@ impl Connection {
 
     /// Sends a request and reads the answer.
     pub async fn send(&mut self, method: &str, path: &str, body: Body) -> Result<Answer> {
+        self.send_with(method, path, &[], body).await
+    }
+
+    /// Sends a request with these headers and reads the answer.
+    pub async fn send_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Result<Answer> {
         let what = format!("{method} {path}");
+        let request = headers
+            .iter()
+            .fold(Request::builder().method(method), |request, (name, value)| request.header(*name, *value));
         let exchange = async {
             let answer = match &mut self.sender {
                 Sender::H1(sender) => {
                     sender.ready().await?;
-                    let request = Request::builder().method(method).uri(path).header(HOST, &self.host);
+                    let request = request.uri(path).header(HOST, &self.host);
                     sender.send_request(request.body(body)?).await?
                 }
                 Sender::H2(sender) => {
                     sender.ready().await?;
                     let uri = format!("https://{}{path}", self.host);
-                    sender.send_request(Request::builder().method(method).uri(uri).body(body)?).await?
+                    sender.send_request(request.uri(uri).body(body)?).await?
                 }
             };
             read(answer).await

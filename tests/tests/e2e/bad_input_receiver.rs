@@ -437,7 +437,8 @@ async fn watcher(namespace: &str, manager: &str) -> Result<()> {
     let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, namespace);
     let body = json!({
         "apiVersion": names::API_VERSION, "kind": "Watcher", "metadata": {"name": manager},
-        "spec": {"serviceInfo": {"name": "s", "namespace": namespace, "port": 80}, "manager": manager,
+        // No port: there is nowhere to forward to.
+        "spec": {"serviceInfo": {"name": "s", "namespace": namespace, "port": 0}, "manager": manager,
                  "resourceToWatch": {"group": "", "version": "*", "resource": "configmaps"},
                  "field": "spec", "gateway": {"selector": {"matchLabels": {"a": "b"}}}}
     });

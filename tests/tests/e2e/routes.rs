@@ -1,0 +1,361 @@
+//! Events for other managers: their services get exactly what their Watchers are about, with the certificate of the
+//! runtime; and a proxy in front of the receiver is believed by its certificate alone.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde_json::{Value, json};
+use tidewatch_api::{Watcher, names};
+use tidewatch_certs::{ClientRequest, Issued};
+use tidewatch_tests::{
+    env,
+    fleet::{self, Identity, Receiver},
+    kcp,
+    mtls::{Connection, Http, sized},
+    observed::metric,
+    ports, wait,
+};
+use tidewatch_tls::xfcc;
+use tidewatch_wire::{Epoch, Route, Seq, SeqSet, v3};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+const RUNTIME: (&str, &str, &str) = ("jetty", "runtime-jetty", "jetty.runtimes.example");
+
+/// What a scripted listener was sent: path, certificate header, body.
+#[derive(Debug, PartialEq, Eq)]
+struct Heard {
+    path: String,
+    certificate: String,
+    body: Value,
+}
+
+/// A manager's service, as one built on the Go listener: it answers 200 to what it gets.
+struct Service {
+    heard: mpsc::Receiver<Heard>,
+    _tasks: JoinSet<()>,
+}
+
+impl Service {
+    async fn start(address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let (tell, heard) = mpsc::channel(100);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let tell = tell.clone();
+                connections.spawn(async move { drop(serve(stream, tell).await) });
+            }
+        });
+        Ok(Self { heard, _tasks: tasks })
+    }
+
+    async fn next(&mut self) -> Result<Heard> {
+        tokio::time::timeout(SOON, self.heard.recv()).await?.context("the service has ended")
+    }
+}
+
+async fn serve(mut stream: TcpStream, tell: mpsc::Sender<Heard>) -> Result<()> {
+    let mut read = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&read).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let header = |name: &str| head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
+            let length: usize = header("content-length").context("no length")?.parse()?;
+            if body.len() >= length {
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                let certificate = header("x-forwarded-client-cert").unwrap_or_default().to_owned();
+                tell.send(Heard { path, certificate, body: serde_json::from_str(body)? }).await?;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
+                read.clear();
+                continue;
+            }
+        }
+        if stream.read_buf(&mut read).await? == 0 {
+            bail!("closed");
+        }
+    }
+}
+
+fn free() -> Result<SocketAddr> {
+    Ok(([127, 0, 0, 1], ports::free()?).into())
+}
+
+async fn put_watcher(namespace: &str, manager: &str, group: &str, resource: &str) -> Result<()> {
+    let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, namespace);
+    let body = json!({
+        "apiVersion": names::API_VERSION, "kind": "Watcher", "metadata": {"name": manager},
+        "spec": {"serviceInfo": {"name": "svc", "namespace": "ops", "port": 80}, "manager": manager,
+                 "resourceToWatch": {"group": group, "version": "*", "resource": resource},
+                 "field": "spec", "gateway": {"selector": {"matchLabels": {"a": "b"}}}}
+    });
+    api.patch(manager, &PatchParams::apply("tidewatch-tests"), &Patch::Apply(body)).await?;
+    Ok(())
+}
+
+/// A receiver in a namespace of its own, with a registered runtime and Watchers of two other managers.
+struct World {
+    namespace: &'static str,
+    receiver: Receiver,
+    runtime: Identity,
+    proxy: Issued,
+}
+
+impl World {
+    async fn start(namespace: &'static str, routes: &[(&str, SocketAddr)]) -> Result<Self> {
+        let env = env::shared().await?;
+        let client = env.kcp.client()?;
+        fleet::prepare_kcp(&client, namespace).await?;
+        kcp::put_kyma(&client, namespace, RUNTIME.0, RUNTIME.1, Some(RUNTIME.2)).await?;
+        put_watcher(namespace, "keeper", "apps", "deployments").await?;
+        put_watcher(namespace, "pilot", "", "configmaps").await?;
+        put_watcher(namespace, "lifecycle-manager", names::GROUP, "kymas").await?;
+        let mut proxy = None;
+        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, env.registry.host(), |ca| {
+            let request = ClientRequest {
+                runtime_id: "gateway".to_owned(),
+                dns_names: Vec::new(),
+                organizations: Vec::new(),
+                validity: SignedDuration::from_hours(1),
+            };
+            let issued = ca.issue_client(&request, Timestamp::now())?;
+            let file = env.harness.write(&format!("receiver-{namespace}/proxies.pem"), &issued.cert_pem)?;
+            proxy = Some(issued);
+            let routes = routes.iter().map(|(manager, to)| format!("--route-address={manager}={to}"));
+            Ok(routes.chain([format!("--trusted-proxy={}", file.display())]).collect())
+        })
+        .await?;
+        let runtime = receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
+        Ok(Self { namespace, receiver, runtime, proxy: proxy.context("no proxy")? })
+    }
+
+    fn event(
+        &self,
+        seq: u64,
+        watch: &str,
+        (group, kind): (&str, &str),
+        (namespace, name): (&str, &str),
+    ) -> v3::Event {
+        v3::Event {
+            seq: Seq(seq),
+            watch: format!("{}.{watch}", self.namespace),
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+            resource_version: String::new(),
+            change: v3::Change::Changed,
+            observed_at: Timestamp::now(),
+        }
+    }
+
+    async fn metric(&self, name: &str) -> Result<u64> {
+        metric(&self.receiver.admin, &format!("tidewatch_receiver_{name}")).await
+    }
+}
+
+/// An agent, by hand.
+struct Agent {
+    connection: Connection,
+    epoch: Epoch,
+    /// Every number that it has sent. It lets none go, so that each can be asked for again.
+    awaiting: SeqSet,
+}
+
+impl Agent {
+    async fn connect(world: &World) -> Result<Self> {
+        let connection = Connection::open(&world.receiver, Some(&world.runtime.issued), Http::H2).await?;
+        Ok(Self { connection, epoch: Epoch::random(), awaiting: SeqSet::new() })
+    }
+
+    async fn post(&mut self, events: Vec<v3::Event>) -> Result<v3::Response> {
+        for event in &events {
+            self.awaiting.insert(event.seq);
+        }
+        let awaiting = self.awaiting.clone();
+        let request = v3::Request { epoch: self.epoch, session: None, events, awaiting, poll: false };
+        let answer = self.connection.send("POST", v3::PATH, sized(serde_json::to_vec(&request)?)).await?;
+        ensure!(answer.status() == 200, "{:?}", answer);
+        Ok(serde_json::from_slice(answer.body())?)
+    }
+
+    /// Asks until a route has said of a number that it is done.
+    async fn done(&mut self, route: &Route, seq: u64) -> Result<()> {
+        let until = tokio::time::Instant::now() + SOON;
+        loop {
+            let answer = self.post(Vec::new()).await?;
+            if answer.acks.iter().any(|ack| ack.route == *route && ack.done.contains(Seq(seq))) {
+                return Ok(());
+            }
+            ensure!(tokio::time::Instant::now() < until, "{route:?} has not done {seq}: {answer:?}");
+            wait::pause().await;
+        }
+    }
+}
+
+fn said(answer: &v3::Response, manager: &str) -> (Vec<u64>, Vec<u64>) {
+    let route = Route::manager(manager);
+    let of = |set: &SeqSet| set.ranges().flat_map(|(from, to)| from..=to).collect();
+    answer
+        .acks
+        .iter()
+        .find(|ack| ack.route == route)
+        .map_or_else(Default::default, |ack| (of(&ack.done), of(&ack.refused)))
+}
+
+const DEPLOYMENT: (&str, &str) = ("apps", "Deployment");
+const CONFIG_MAP: (&str, &str) = ("", "ConfigMap");
+const KYMA: (&str, &str) = (names::GROUP, "Kyma");
+
+#[tokio::test]
+async fn a_manager_gets_exactly_the_events_of_its_own_watches() -> Result<()> {
+    let (at_keeper, at_pilot) = (free()?, free()?);
+    let (mut keeper, mut pilot) = (Service::start(at_keeper).await?, Service::start(at_pilot).await?);
+    let world = World::start("kcp-routes-own", &[("keeper", at_keeper), ("pilot", at_pilot)]).await?;
+    let mut agent = Agent::connect(&world).await?;
+    let events = vec![
+        world.event(1, "keeper", DEPLOYMENT, ("a", "one")),
+        world.event(2, "pilot", CONFIG_MAP, ("a", "two")),
+        // Of a watch that is not about such objects, and of one that there is not.
+        world.event(3, "keeper", CONFIG_MAP, ("a", "three")),
+        world.event(4, "nobody", DEPLOYMENT, ("a", "four")),
+        world.event(5, "lifecycle-manager", KYMA, ("kyma-system", "default")),
+    ];
+    let answer = agent.post(events).await?;
+    ensure!(said(&answer, "keeper").1 == [3], "{answer:?}");
+    ensure!(answer.acks.iter().any(|a| a.refused.contains(Seq(4))), "{answer:?}");
+    agent.done(&Route::manager("keeper"), 1).await?;
+    agent.done(&Route::manager("pilot"), 2).await?;
+    agent.done(&Route::engine(), 5).await?;
+
+    let own = CertificateDer::from_pem_slice(world.runtime.issued.cert_pem.as_bytes())?;
+    for (service, manager, (group, kind), name) in
+        [(&mut keeper, "keeper", DEPLOYMENT, "one"), (&mut pilot, "pilot", CONFIG_MAP, "two")]
+    {
+        let heard = service.next().await?;
+        ensure!(heard.path == format!("/v2/{manager}/event"), "{heard:?}");
+        ensure!(xfcc::parse(heard.certificate.as_bytes())? == own, "{heard:?}");
+        let body = json!({"watched": {"Namespace": "a", "Name": name},
+                          "watchedGvk": {"group": group, "version": "v1", "kind": kind}});
+        ensure!(heard.body == body, "{heard:?}");
+        ensure!(service.heard.try_recv().is_err(), "{manager} was told of something else");
+    }
+    ensure!(world.metric("refused_events_total{reason=\"other_kind\"}").await? == 1);
+    ensure!(world.metric("refused_events_total{reason=\"unknown_watch\"}").await? == 1);
+
+    // As the Go agent, HTTP/1.1 and HTTP/2: taken, and told.
+    for (http, name) in [(Http::H1, "five"), (Http::H2, "six")] {
+        let mut go = Connection::open(&world.receiver, Some(&world.runtime.issued), http).await?;
+        let body = |kind: (&str, &str)| {
+            let body = json!({"watched": {"Namespace": "a", "Name": name},
+                              "watchedGvk": {"group": kind.0, "version": "v1", "kind": kind.1}});
+            sized(body.to_string())
+        };
+        let json = [("content-type", "application/json")];
+        let answer = go.send_with("POST", "/v2/keeper/event", &json, body(DEPLOYMENT)).await?;
+        ensure!(answer.status() == 200 && answer.body().is_empty(), "{answer:?}");
+        ensure!(keeper.next().await?.body["watched"]["Name"] == name);
+        let answer = go.send_with("POST", "/v2/keeper/event", &json, body(CONFIG_MAP)).await?;
+        ensure!(answer.status() == 403, "{answer:?}");
+        let answer = go.send_with("POST", "/v2/lifecycle-manager/event", &json, body(KYMA)).await?;
+        ensure!(answer.status() == 200, "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_dead_service_delays_nobody_and_gets_what_was_held_when_it_lives() -> Result<()> {
+    let at_keeper = free()?;
+    let world = World::start("kcp-routes-dead", &[("keeper", at_keeper)]).await?;
+    let mut agent = Agent::connect(&world).await?;
+    let dead: Vec<_> =
+        (1..=100).map(|seq| world.event(seq, "keeper", DEPLOYMENT, ("a", &format!("d{seq}")))).collect();
+    agent.post(dead).await?;
+    wait::until("the dead service to be tried", SOON, || async {
+        let tried = world.metric("forwards_total{manager=\"keeper\",result=\"unreachable\"}").await?;
+        Ok((tried >= 8).then_some(()))
+    })
+    .await?;
+    // The engine's event is done, in time, while nothing of the dead manager's is.
+    agent.post(vec![world.event(101, "lifecycle-manager", KYMA, ("kyma-system", "default"))]).await?;
+    agent.done(&Route::engine(), 101).await?;
+    let answer = agent.post(Vec::new()).await?;
+    ensure!(said(&answer, "keeper") == (vec![], vec![]) && answer.unknown.is_empty(), "{answer:?}");
+    ensure!(world.metric("forward_pending{manager=\"keeper\"}").await? == 100);
+
+    let mut keeper = Service::start(at_keeper).await?;
+    let mut names = std::collections::BTreeSet::new();
+    while names.len() < 100 {
+        names.insert(keeper.next().await?.body["watched"]["Name"].to_string());
+    }
+    for seq in [1, 50, 100] {
+        agent.done(&Route::manager("keeper"), seq).await?;
+    }
+
+    // A Watcher that is taken away: what its service has not taken is let go.
+    drop(keeper);
+    agent.post(vec![world.event(102, "keeper", DEPLOYMENT, ("a", "last"))]).await?;
+    let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, world.namespace);
+    api.delete("keeper", &DeleteParams::default()).await?;
+    let until = tokio::time::Instant::now() + SOON;
+    loop {
+        let answer = agent.post(Vec::new()).await?;
+        if said(&answer, "keeper").1 == [102] {
+            return Ok(());
+        }
+        ensure!(tokio::time::Instant::now() < until, "nobody lets go of it: {answer:?}");
+        wait::pause().await;
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_is_believed_by_its_certificate_alone() -> Result<()> {
+    let world = World::start("kcp-routes-proxy", &[]).await?;
+    let runtime = CertificateDer::from_pem_slice(world.runtime.issued.cert_pem.as_bytes())?;
+    let header = xfcc::format(&runtime)?;
+    let heartbeat = || sized(json!({"epoch": Epoch::random()}).to_string());
+    for http in [Http::H1, Http::H2] {
+        let mut proxy = Connection::open(&world.receiver, Some(&world.proxy), http).await?;
+        let mut send = async |headers: &[(&str, &str)]| -> Result<u16> {
+            Ok(proxy.send_with("POST", v3::PATH, headers, heartbeat()).await?.status().as_u16())
+        };
+        ensure!(send(&[(xfcc::HEADER, &header)]).await? == 200, "the proxy names its client");
+        ensure!(send(&[]).await? == 401, "a proxy is no runtime itself");
+        ensure!(send(&[(xfcc::HEADER, "rubbish")]).await? == 400);
+        let several = format!("{header},{header}");
+        ensure!(send(&[(xfcc::HEADER, &several)]).await? == 400);
+        ensure!(send(&[(xfcc::HEADER, &header), (xfcc::HEADER, &header)]).await? == 400);
+        let long = format!("{header};URI={}", "x".repeat(30 * 1024 - header.len()));
+        ensure!(send(&[(xfcc::HEADER, &long)]).await? == 200, "up to 32 KiB");
+        ensure!(send(&[(xfcc::HEADER, &header)]).await? == 200);
+
+        // A runtime that is registered, but not whom the header names: it is itself, whatever it claims.
+        let stranger = ClientRequest {
+            runtime_id: "runtime-unregistered".to_owned(),
+            dns_names: vec![RUNTIME.2.to_owned()],
+            organizations: Vec::new(),
+            validity: SignedDuration::from_hours(1),
+        };
+        let stranger = world.receiver.ca.issue_client(&stranger, Timestamp::now())?;
+        let mut liar = Connection::open(&world.receiver, Some(&stranger), http).await?;
+        let answer = liar.send_with("POST", v3::PATH, &[(xfcc::HEADER, &header)], heartbeat()).await?;
+        ensure!(answer.status() == 403, "{answer:?}");
+    }
+    ensure!(world.metric("refused_requests_total{reason=\"xfcc_several_elements\"}").await? == 4);
+    ensure!(world.metric("refused_requests_total{reason=\"xfcc_malformed\"}").await? == 2);
+    Ok(())
+}
