@@ -234,3 +234,7 @@ impl Watchers for Engine {
         watch_name(namespace, name)
     }
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+use kube::Client;
+use tidewatch_api::{
+    Kyma, WatcherSpec,
+    names::{annotations, labels},
+    watcher::{Service, WatchableGvr},
+};
+use tidewatch_engine::{EngineConfig, Outcome, history::Observer, queue::Ended};
+use tidewatch_listener::Deliveries;
+use tidewatch_telemetry::BuildInfo;
+use tidewatch_wire::{Epoch, Seq, SessionId};
+
+use super::*;
+use crate::forward::{lane::Limits, target::Overrides};
+
+struct Unseen;
+
+impl Observer for Unseen {
+    fn reconciled(&self, _: &WorkKey, _: &'static str, _: Outcome, _: Duration, _: Duration) {}
+}
+
+/// A host on a KCP that is never called, with one registered runtime and the Watchers of two managers.
+fn host() -> EngineHost {
+    let kcp = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+    let engine =
+        Engine::new(kcp, EngineConfig::default(), Arc::new(Unseen), Arc::new(jiff::Timestamp::now)).unwrap();
+    let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
+    let mut kyma = Kyma::new("harbour", tidewatch_api::KymaSpec::default());
+    kyma.metadata.labels = Some([(labels::RUNTIME_ID.to_owned(), "r1".to_owned())].into());
+    kyma.metadata.annotations = Some([(annotations::SKR_DOMAIN.to_owned(), "a.example".to_owned())].into());
+    let watcher = |name: &str, group: &str| {
+        let mut watcher = Watcher::new(
+            name,
+            WatcherSpec {
+                manager: name.into(),
+                service_info: Service { name: "svc".into(), namespace: "ops".into(), port: 80 },
+                resource_to_watch: WatchableGvr { group: group.into(), ..WatchableGvr::default() },
+                ..WatcherSpec::default()
+            },
+        );
+        watcher.metadata.namespace = Some("kcp".into());
+        watcher
+    };
+    {
+        let mut state = engine.state().write();
+        state.apply_kyma(kyma);
+        state.apply_watcher("keeper", Some(watcher("keeper", "apps")));
+        state.apply_watcher(OWN_MANAGER, Some(watcher(OWN_MANAGER, tidewatch_api::names::GROUP)));
+    }
+    let forwarders =
+        Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
+    let refused = refused_metric(&registry).unwrap();
+    EngineHost { engine, forwarders, ready: Arc::new(true.into()), namespace: "kcp".into(), refused }
+}
+
+fn runtime() -> Runtime {
+    use rustls::pki_types::pem::PemObject;
+    let hour = jiff::SignedDuration::from_hours(1);
+    let ca = tidewatch_certs::Ca::create("test", hour, jiff::Timestamp::now()).unwrap();
+    let der = rustls::pki_types::CertificateDer::from_pem_slice(ca.cert_pem().as_bytes()).unwrap();
+    Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(der.as_ref()) }
+}
+
+fn kyma_event() -> v2::WatchEvent {
+    v2::WatchEvent {
+        watched: v2::ObjectKey { namespace: "kyma-system".into(), name: "default".into() },
+        watched_gvk: v2::GroupVersionKind {
+            group: tidewatch_api::names::GROUP.into(),
+            version: "v1beta2".into(),
+            kind: "Kyma".into(),
+        },
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
+    let host = host();
+    let begun = host.engine.queue().now();
+    assert_eq!(host.take_v2(&runtime(), OWN_MANAGER, &kyma_event()), Fate::Queued);
+    for after in [0, 20] {
+        let lease = host.engine.queue().next().await;
+        assert_eq!(*lease.key(), WorkKey::Kyma { kyma: "harbour".into() });
+        let waited = host.engine.queue().now() - begun;
+        // The timer's grain is a millisecond.
+        assert!(
+            waited >= Duration::from_secs(after) && waited < Duration::from_millis(after * 1000 + 10),
+            "{waited:?}"
+        );
+        lease.end(Ended::Done);
+    }
+    let third = tokio::time::timeout(Duration::from_hours(1), host.engine.queue().next()).await;
+    assert!(third.is_err(), "twice, not for ever");
+}
+
+#[tokio::test]
+async fn a_v2_event_goes_where_its_path_says_if_that_manager_watches_such_objects() {
+    let host = host();
+    let deployment = |group: &str| {
+        let mut event = kyma_event();
+        event.watched_gvk.group = group.into();
+        event
+    };
+    assert_eq!(host.manager("keeper"), Manager::Own);
+    assert_eq!(host.manager("nobody"), Manager::Unknown);
+    assert_eq!(host.take_v2(&runtime(), "keeper", &deployment("apps")), Fate::Forwarded);
+    assert_eq!(host.take_v2(&runtime(), "keeper", &deployment("batch")), Fate::Refused);
+    assert_eq!(host.take_v2(&runtime(), "nobody", &deployment("apps")), Fate::Refused);
+    assert!(host.engine.queue().inspect(|q| q.ready().all(|(_, n)| n == 0)), "nothing of it is the engine's");
+}
+
+#[tokio::test]
+async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_read() {
+    let host = host();
+    let deliveries = Deliveries::new(SessionId::from_bits(1));
+    let event = |seq, watch: &str, group: &str| v3::Event {
+        seq: Seq(seq),
+        watch: watch.into(),
+        group: group.into(),
+        version: "v1".into(),
+        kind: "Thing".into(),
+        namespace: "n".into(),
+        name: seq.to_string(),
+        uid: String::new(),
+        resource_version: String::new(),
+        change: v3::Change::Changed,
+        observed_at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let events = vec![
+        event(1, "kcp.keeper", "apps"),
+        event(2, "kcp.keeper", "batch"),
+        event(3, "kcp.gone", "apps"),
+        event(4, "of-the-file", "apps"),
+    ];
+    let awaiting = events.iter().map(|e| e.seq).collect();
+    let request = v3::Request { epoch: Epoch::from_bits(1), session: None, events, awaiting, poll: false };
+    deliveries.receive("r1", &request);
+    let fates: Vec<Fate> = request
+        .events
+        .iter()
+        .map(|event| {
+            host.take_v3(&runtime(), &request, event, deliveries.ticket("r1", request.epoch, event.seq))
+        })
+        .collect();
+    assert_eq!(fates, [Fate::Forwarded, Fate::Refused, Fate::Refused, Fate::Unowned]);
+    let answer = deliveries.answer("r1", &request, false);
+    let of = |route: &Route| {
+        let ack = answer.acks.iter().find(|ack| ack.route == *route);
+        ack.map(|ack| (ack.done.ranges().collect::<Vec<_>>(), ack.refused.ranges().collect::<Vec<_>>()))
+    };
+    assert_eq!(of(&Route::manager("keeper")), Some((vec![], vec![(2, 2)])), "1 is held");
+    assert_eq!(of(&Route::engine()), Some((vec![(1, 1), (4, 4)], vec![(2, 3)])));
+    assert!(answer.unknown.is_empty());
+
+    assert!(matches!(host.lookup("r1"), RuntimeLookup::One { .. }));
+    host.ready.store(false, Ordering::Release);
+    assert_eq!(host.lookup("r1"), RuntimeLookup::Starting);
+}
