@@ -3,13 +3,13 @@
 use crate::{
     EXIT_USAGE,
     args::Args,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, Protocol},
     metrics::{Metrics, PREFIX},
     observe::{
         condition::Conditions,
         watch::{Shared, Watcher},
     },
-    send::{Connector, Sender, Settings, Target},
+    send::{Connector, Sender, Settings, Target, v2::Translator},
     status,
 };
 use jiff::Timestamp;
@@ -137,13 +137,18 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
     let admin_addr =
         listener.local_addr().map_err(|source| StartError::Bind { addr: admin_address, source })?;
 
+    let mut connector = Connector::new(Target { host, port, tls, files }, CONNECT_TIMEOUT, clock);
+    if receiver.protocol == Protocol::V2 {
+        tracing::info!("the receiver is spoken to in v2: events count as done when it has taken them");
+        connector = connector.speaking_v2(Translator::new(BTreeMap::new()));
+    }
     let epoch = Epoch::random();
     tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
-        Connector::new(Target { host, port, tls, files }, CONNECT_TIMEOUT, clock),
+        connector,
         Settings::default(),
         metrics.clone(),
         clock,

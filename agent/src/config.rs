@@ -53,6 +53,20 @@ pub struct Receiver {
     pub cert_file: PathBuf,
     /// PEM: the agent's key.
     pub key_file: PathBuf,
+    /// What it speaks: `v3` (the default), or `v2` for a listener that knows the Go agent only.
+    #[serde(default)]
+    pub protocol: Protocol,
+}
+
+/// The contract's version that the receiver is spoken to in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Batches, and an acknowledgement when the reconcile has finished.
+    #[default]
+    V3,
+    /// One event per request, acknowledged by its HTTP 200.
+    V2,
 }
 
 /// One watch.
@@ -280,6 +294,9 @@ watches:
     fn a_good_file_is_read() {
         let config = Config::parse(GOOD).unwrap();
         assert_eq!(config.max_objects_per_watch, 100_000);
+        assert_eq!(config.receiver.protocol, Protocol::V3);
+        let v2 = Config::parse(&GOOD.replace("keyFile: tls.key", "keyFile: tls.key, protocol: v2"));
+        assert_eq!(v2.unwrap().receiver.protocol, Protocol::V2);
         assert_eq!(config.receiver.endpoint().unwrap(), ("receiver.example".into(), 8443));
         let [kyma, pods] = &config.watches[..] else { panic!("two watches") };
         assert_eq!((kyma.version.as_str(), kyma.field), ("*", Field::Spec));
@@ -305,6 +322,7 @@ watches:
             ("name: pods", "name: 'po ds'", "watches[1].name"),
             ("version: v1", "version: ../x", "watches[1].version"),
             ("field: status", "field: data", "data"),
+            ("keyFile: tls.key", "keyFile: tls.key, protocol: v1", "v1"),
             ("field: status", "feld: status", "feld"),
             ("watched-by: kyma", "watched-by: 'kyma,x=y'", "watches[0].labels"),
             ("namespace: kyma-system", "namespace: 'a/b'", "watches[1].namespace"),

@@ -1,6 +1,9 @@
 //! Making the connection, and one request on it.
 
-use super::SendError;
+use super::{
+    SendError,
+    v2::{Post, Translator},
+};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -46,6 +49,8 @@ pub struct Connector {
     target: Arc<Target>,
     timeout: Duration,
     clock: fn() -> Timestamp,
+    /// For a receiver that speaks only v2.
+    v2: Option<Arc<Translator>>,
 }
 
 /// The one connection. Dropping it closes it.
@@ -53,12 +58,20 @@ pub(super) struct Connection {
     requests: http2::SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
     uri: http::Uri,
+    v2: Option<Arc<Translator>>,
 }
 
 impl Connector {
     /// `timeout` is for TCP, TLS and HTTP/2 together.
     pub fn new(target: Target, timeout: Duration, clock: fn() -> Timestamp) -> Self {
-        Self { target: Arc::new(target), timeout, clock }
+        Self { target: Arc::new(target), timeout, clock, v2: None }
+    }
+
+    /// The same, for a receiver that speaks only v2.
+    #[must_use]
+    pub fn speaking_v2(mut self, translator: Translator) -> Self {
+        self.v2 = Some(Arc::new(translator));
+        self
     }
 
     pub(super) async fn connect(self) -> Result<Connection, SendError> {
@@ -102,7 +115,7 @@ impl Connector {
                 tracing::info!(error = %chain(&error), "the connection to the receiver ended");
             }
         });
-        Ok(Connection { requests, driver, uri })
+        Ok(Connection { requests, driver, uri, v2: self.v2.clone() })
     }
 }
 
@@ -118,9 +131,16 @@ impl Connection {
         request: &v3::Request,
         deadline: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
+        let v2 = self.v2.clone().map(|v2| (v2, request.clone()));
         let made = self.make(request);
         let mut requests = self.requests.clone();
+        let uri = self.uri.clone();
         async move {
+            if let Some((v2, batch)) = v2 {
+                return v2
+                    .deliver(batch, deadline, |post, limit| single(requests.clone(), &uri, post, limit))
+                    .await;
+            }
             let request = made?;
             let exchange = async {
                 requests.ready().await.map_err(SendError::Broken)?;
@@ -138,6 +158,31 @@ impl Connection {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.into()))
             .map_err(|e| SendError::Request(Box::new(e)))
+    }
+}
+
+/// Sends one request of the v2 contract, and returns the status of its answer.
+fn single(
+    mut requests: http2::SendRequest<Full<Bytes>>,
+    uri: &http::Uri,
+    post: Post,
+    limit: Duration,
+) -> impl Future<Output = Result<u16, SendError>> + Send + use<> {
+    let made = uri.authority().cloned().map(|authority| {
+        let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(post.path).build();
+        Request::post(uri.unwrap_or_default())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(post.body))
+            .map_err(|e| SendError::Request(Box::new(e)))
+    });
+    async move {
+        let request = made.ok_or(SendError::Closed)??;
+        let exchange = async {
+            requests.ready().await.map_err(SendError::Broken)?;
+            // The body means nothing; dropping it resets the stream if there is more of it.
+            Ok(requests.send_request(request).await.map_err(SendError::Broken)?.status().as_u16())
+        };
+        tokio::time::timeout(limit, exchange).await.unwrap_or(Err(SendError::Timeout))
     }
 }
 

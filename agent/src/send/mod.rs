@@ -8,6 +8,7 @@ pub mod connect;
 mod error;
 mod link;
 mod sender;
+pub mod v2;
 
 pub use connect::{Connector, Target};
 pub use error::SendError;

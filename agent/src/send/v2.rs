@@ -1,0 +1,259 @@
+//! Speaking to a listener that knows only one event per request: `POST /v2/<manager>/event`, as the Go agent does.
+//!
+//! The dirty set and its sender stay as they are: a batch becomes single requests, and their answers one answer of the
+//! batch. A 200 acknowledges, and nothing else does; what was not acknowledged is sent again. Such a listener cannot
+//! say that a reconcile has finished: the guarantee ends at its 200. It has no polls and no heartbeats; that the
+//! connection lives is known by HTTP/2 pings.
+
+use super::SendError;
+use crate::jitter;
+use bytes::Bytes;
+use futures::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+use tidewatch_delivery::backoff::Backoff;
+use tidewatch_wire::{
+    Route, Seq, SeqSet, SessionId, v2,
+    v3::{self, RouteAck},
+};
+use tokio::time::Instant;
+
+/// Requests at the same time.
+const CONCURRENCY: usize = 4;
+/// For one event. Go listeners hold an event until their operator takes it.
+const EVENT: Duration = Duration::from_secs(10);
+/// What is left of a batch's time when no more of its events are begun.
+const MARGIN: Duration = Duration::from_secs(12);
+/// After failures, per object. The sender has a backoff of its own, for a listener that takes nothing.
+const BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(5) };
+/// Most objects whose failures are remembered; those beyond are tried with every batch.
+const MAX_REMEMBERED: usize = 10_000;
+/// The manager that the engine is to listeners.
+const ENGINE: &str = "lifecycle-manager";
+
+type Object = (String, String, String);
+
+/// Makes single requests of batches.
+pub struct Translator {
+    /// Routes by watch; the engine's for those that are not named.
+    routes: BTreeMap<String, Vec<Route>>,
+    session: SessionId,
+    failed: Mutex<HashMap<Object, Failed>>,
+}
+
+#[derive(Clone, Copy)]
+struct Failed {
+    times: u32,
+    not_before: Instant,
+}
+
+/// One request of the v2 contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Post {
+    /// Its path.
+    pub path: String,
+    /// Its body.
+    pub body: Bytes,
+}
+
+enum Answer {
+    Taken,
+    /// It is about this event, and no later try can be answered otherwise.
+    Refused,
+    Later,
+    Failed(SendError),
+}
+
+impl Translator {
+    /// A translator for these routes by watch.
+    #[must_use]
+    pub fn new(routes: BTreeMap<String, Vec<Route>>) -> Self {
+        Self { routes, session: SessionId::random(), failed: Mutex::default() }
+    }
+
+    /// Sends the events of a request one by one by `post`, which returns the status. Returns within `deadline`.
+    pub async fn deliver<F>(
+        self: Arc<Self>,
+        request: v3::Request,
+        deadline: Duration,
+        post: impl Fn(Post, Duration) -> F,
+    ) -> Result<v3::Response, SendError>
+    where
+        F: Future<Output = Result<u16, SendError>>,
+    {
+        let until = Instant::now() + deadline.saturating_sub(MARGIN);
+        let v3::Request { epoch, events, awaiting, .. } = request;
+        let mut parts = Vec::with_capacity(events.len());
+        for event in &events {
+            match self.routes.get(&event.watch) {
+                Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
+                None => parts.push((event, Route::engine())),
+            }
+        }
+        let mut parts = parts.into_iter();
+        let (mut open, mut answers) = (FuturesUnordered::new(), Vec::new());
+        loop {
+            while open.len() < CONCURRENCY
+                && let Some((event, route)) = parts.next()
+            {
+                open.push(self.send(event, route, until, &post));
+            }
+            match open.next().await {
+                Some(answer) => answers.push(answer),
+                None => break,
+            }
+        }
+        drop(open);
+
+        let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
+        let (mut unknown, mut failure) = (awaiting, None);
+        let mut again = SeqSet::new();
+        for (seq, route, answer) in answers {
+            let refused = match answer {
+                Answer::Taken => false,
+                Answer::Refused => true,
+                Answer::Later => {
+                    again.insert(seq);
+                    continue;
+                }
+                Answer::Failed(error) => {
+                    again.insert(seq);
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            let ack = acks.entry(route.clone()).or_insert_with(|| RouteAck {
+                route,
+                done: SeqSet::new(),
+                refused: SeqSet::new(),
+            });
+            if refused { ack.refused.insert(seq) } else { ack.done.insert(seq) }
+        }
+        if let Some(failure) = failure.filter(|_| acks.is_empty()) {
+            return Err(failure);
+        }
+        // What was asked for and is not settled here has to be sent: there is nobody who could remember it.
+        let settled: SeqSet = events.iter().map(|e| e.seq).filter(|seq| !again.contains(*seq)).collect();
+        unknown = unknown
+            .ranges()
+            .flat_map(|(from, to)| from..=to)
+            .map(Seq)
+            .filter(|s| !settled.contains(*s))
+            .collect();
+        Ok(v3::Response {
+            epoch,
+            session: self.session,
+            acks: acks.into_values().collect(),
+            unknown,
+            retry_after_ms: None,
+        })
+    }
+
+    async fn send<F>(
+        &self,
+        event: &v3::Event,
+        route: Route,
+        until: Instant,
+        post: &impl Fn(Post, Duration) -> F,
+    ) -> (Seq, Route, Answer)
+    where
+        F: Future<Output = Result<u16, SendError>>,
+    {
+        let answer = self.try_one(event, &route, until, post).await;
+        (event.seq, route, answer)
+    }
+
+    async fn try_one<F>(
+        &self,
+        event: &v3::Event,
+        route: &Route,
+        until: Instant,
+        post: &impl Fn(Post, Duration) -> F,
+    ) -> Answer
+    where
+        F: Future<Output = Result<u16, SendError>>,
+    {
+        let object = (event.watch.clone(), event.namespace.clone(), event.name.clone());
+        let now = Instant::now();
+        let waits = self.failed.lock().get(&object).is_some_and(|failed| failed.not_before > now);
+        if now >= until || waits {
+            return Answer::Later;
+        }
+        let answer = match request(event, route) {
+            Ok(request) => post(request, EVENT).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(200) => {
+                self.failed.lock().remove(&object);
+                Answer::Taken
+            }
+            Ok(status @ (413 | 422)) => {
+                tracing::warn!(
+                    status,
+                    watch = event.watch,
+                    name = event.name,
+                    "the listener refuses this event for good"
+                );
+                self.failed.lock().remove(&object);
+                Answer::Refused
+            }
+            Ok(status) => {
+                self.failed(object);
+                Answer::Failed(SendError::Status { status, message: String::new(), retry_after: None })
+            }
+            Err(error) => {
+                // A connection that broke says nothing about this event.
+                if !error.ends_connection() || matches!(error, SendError::Timeout) {
+                    self.failed(object);
+                }
+                Answer::Failed(error)
+            }
+        }
+    }
+
+    fn failed(&self, object: Object) {
+        let mut failed = self.failed.lock();
+        let now = Instant::now();
+        if failed.len() >= MAX_REMEMBERED && !failed.contains_key(&object) {
+            // Objects that are gone or changed under another watch are never asked for again.
+            failed.retain(|_, f| f.not_before > now);
+            if failed.len() >= MAX_REMEMBERED {
+                return;
+            }
+        }
+        let entry = failed.entry(object).or_insert(Failed { times: 0, not_before: now });
+        entry.not_before = now + BACKOFF.delay(entry.times, jitter::random());
+        entry.times = entry.times.saturating_add(1);
+    }
+}
+
+impl fmt::Debug for Translator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Translator").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+/// The request for an event on a route.
+fn request(event: &v3::Event, route: &Route) -> Result<Post, SendError> {
+    let manager = if *route == Route::engine() { ENGINE } else { route.as_str() };
+    let body = v2::WatchEvent {
+        watched: v2::ObjectKey { namespace: event.namespace.clone(), name: event.name.clone() },
+        watched_gvk: v2::GroupVersionKind {
+            group: event.group.clone(),
+            version: event.version.clone(),
+            kind: event.kind.clone(),
+        },
+    };
+    let body = serde_json::to_vec(&body).map_err(|e| SendError::Request(Box::new(e)))?;
+    Ok(Post { path: format!("/v2/{manager}/event"), body: body.into() })
+}
+
+#[cfg(test)]
+#[path = "v2_tests.rs"]
+mod tests;
