@@ -303,13 +303,26 @@ impl Agent {
         identity: Identity,
         watches: Value,
     ) -> Result<Self> {
+        Self::start_speaking("v3", harness, receiver, member, identity, watches).await
+    }
+
+    /// As [`Agent::start_with`], in a version of the contract.
+    pub async fn start_speaking(
+        protocol: &str,
+        harness: &Harness,
+        receiver: &Receiver,
+        member: &Member<'_>,
+        identity: Identity,
+        watches: Value,
+    ) -> Result<Self> {
         let admin = ports::free()?;
         let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
         let kubeconfig =
             harness.write(&format!("{folder}/runtime.yaml"), &member.cluster.kubeconfig_yaml(AGENT_USER)?)?;
         let config = json!({
             "runtimeId": member.id,
-            "receiver": {"url": receiver.url, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key},
+            "receiver": {"url": receiver.url, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key,
+                         "protocol": protocol},
             "adminAddress": format!("127.0.0.1:{admin}"),
             "kubeconfig": kubeconfig,
             "watches": watches,

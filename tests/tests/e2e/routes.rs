@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -15,11 +16,11 @@ use tidewatch_api::{Watcher, names};
 use tidewatch_certs::{ClientRequest, Issued};
 use tidewatch_tests::{
     env,
-    fleet::{self, Identity, Receiver},
+    fleet::{self, Identity, Member, Receiver},
     kcp,
     mtls::{Connection, Http, sized},
     observed::metric,
-    ports, wait,
+    ports, spare, wait,
 };
 use tidewatch_tls::xfcc;
 use tidewatch_wire::{Epoch, Route, Seq, SeqSet, v3};
@@ -359,3 +360,50 @@ async fn a_proxy_is_believed_by_its_certificate_alone() -> Result<()> {
     ensure!(world.metric("refused_requests_total{reason=\"xfcc_malformed\"}").await? == 2);
     Ok(())
 }
+
+#[tokio::test]
+async fn our_agent_speaks_v2_to_a_listener_that_knows_nothing_else() -> Result<()> {
+    let (env, cluster) = (env::shared().await?, &spare::shared().await?.runtime4);
+    let world = World::start("kcp-routes-v2", &[]).await?;
+    let member = Member { cluster, kyma: RUNTIME.0, id: RUNTIME.1 };
+    fleet::apply_yaml(&cluster.client()?, ROLE).await?;
+    let identity = world.receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
+    let watches = json!([{"name": "configmaps", "version": "v1", "resource": "configmaps", "field": "spec",
+                          "labels": {"routes-v2": "yes"}}]);
+    let agent =
+        fleet::Agent::start_speaking("v2", &env.harness, &world.receiver, &member, identity, watches).await?;
+    agent.connected().await?;
+    let config_maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, "default");
+    for (round, content) in ["one", "two", "three"].into_iter().enumerate() {
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"content": content},
+                          "metadata": {"name": "routes-v2", "labels": {"routes-v2": "yes"}}});
+        let params = PatchParams::apply("tidewatch-tests");
+        config_maps.patch("routes-v2", &params, &Patch::Apply(body)).await?;
+        wait::until("the change to be told in v2 and let go", SOON, || async {
+            let series = "events_total{change=\"unknown\",contract=\"v2\",fate=\"unowned\"}";
+            let told = world.metric(series).await?;
+            let status = agent.status().await?;
+            Ok((told == round as u64 + 1 && status["dirtyKeys"] == 0).then_some(()))
+        })
+        .await?;
+    }
+    ensure!(world.metric("requests_total{code=\"200\",endpoint=\"v3\"}").await? == 0, "it speaks v2 only");
+    ensure!(metric(&agent.admin, "tidewatch_agent_connections_total").await? == 1, "one connection is kept");
+    config_maps.delete("routes-v2", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+const ROLE: &str = r"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: routes-v2}
+rules:
+  - {apiGroups: [''], resources: [configmaps], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: routes-v2}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: routes-v2}
+subjects:
+  - {apiGroup: rbac.authorization.k8s.io, kind: User, name: tidewatch-agent}
+";
