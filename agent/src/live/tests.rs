@@ -26,6 +26,14 @@ struct Bench {
     folder: TempDir,
 }
 
+/// Of an API server that never answers: which watches there are is all that counts here.
+fn client() -> Client {
+    let service = tower::service_fn(|_: http::Request<Body>| {
+        std::future::pending::<Result<http::Response<Body>, Infallible>>()
+    });
+    Client::new(service, "default")
+}
+
 async fn bench() -> Bench {
     let (changes, _) = mpsc::channel(1);
     let (control, mut controlled) = mpsc::channel::<Control>(1);
@@ -41,11 +49,7 @@ async fn bench() -> Bench {
     Metrics::register_configuration(&registry, &status).unwrap();
     let clock = || Timestamp::UNIX_EPOCH;
     let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock };
-    // An API server that never answers: which watches there are is all that counts here.
-    let service = tower::service_fn(|_: http::Request<Body>| {
-        std::future::pending::<Result<http::Response<Body>, Infallible>>()
-    });
-    let supervisor = Supervisor::new(Client::new(service, "default"), shared, control);
+    let supervisor = Supervisor::new(client(), shared, control);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.yaml");
     std::fs::write(&path, FILE).unwrap();
@@ -189,4 +193,43 @@ async fn the_file_is_followed_too() {
         let series = format!("t_configuration_changes_total{{result=\"{result}\",source=\"file\"}} {times}");
         assert!(page.contains(&series), "{series}: {page}");
     }
+}
+
+/// Writes other files while `live` runs, and returns when the second one is at work. The first may be the one that is
+/// found by the look at the start.
+async fn rewritten_twice(bench: Bench, hang_up: bool, limit: Duration) {
+    let Bench { live, conditions, registry: _, folder } = bench;
+    // From now on the signal ends no process, whoever listens.
+    let _ours = signal(SignalKind::hangup()).unwrap();
+    let drain = tidewatch_drain::Drain::new();
+    drain.spawn("live", live.run(client(), drain.watch()));
+    let followed = async {
+        for name in ["first", "second"] {
+            let text = FILE.replace("{name: pods,", &format!("{{name: {name},"));
+            std::fs::write(folder.path().join("agent.yaml"), text).unwrap();
+            while conditions.get(name).is_none() {
+                if hang_up {
+                    let pid = std::process::id().to_string();
+                    let told = std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+                    assert!(told.success());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    tokio::time::timeout(limit, followed).await.expect("the file is read again in time");
+    assert!(conditions.get("pods").is_none() && conditions.get("first").is_none());
+    assert_eq!(drain.shutdown(Duration::from_secs(5)).await, tidewatch_drain::Outcome::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_looks_at_the_file_by_itself() {
+    let bench = bench().await;
+    rewritten_twice(bench, false, LOOK * 2).await;
+}
+
+#[tokio::test]
+async fn sighup_makes_it_look_at_once() {
+    let bench = bench().await;
+    rewritten_twice(bench, true, LOOK / 2).await;
 }

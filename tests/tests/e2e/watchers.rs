@@ -56,13 +56,13 @@ async fn watcher_says(kcp: &Client, name: &str, state: State, word: &str) -> Res
 
 /// Waits until the agent's role allows exactly these resources of the core group.
 async fn allowed(cluster: &ControlPlane, resources: &[&str]) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(cluster.client()?);
+    let api: Api<ClusterRole> = Api::all(cluster.client()?);
     let wanted = match resources {
         [] => json!([]),
         resources => json!([{"apiGroups": [""], "resources": resources, "verbs": ["get", "list", "watch"]}]),
     };
     wait::until(&format!("the agent's role to be for exactly {resources:?}"), SOON, || async {
-        let role = roles.get(AGENT_WATCHES_ROLE).await?;
+        let role = api.get(AGENT_WATCHES_ROLE).await?;
         let rules = json!(role.rules.unwrap_or_default());
         ensure!(rules == wanted, "{rules}");
         Ok(Some(()))
