@@ -413,7 +413,7 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
 async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
-    let agent = agent(peer.addr, &ca, &ca, 100).await;
+    let agent = agent(peer.addr, &ca, &ca, 1).await;
     agent.see("sent").await;
     let asked = peer.next().await;
     assert_eq!(asked.seqs(), [1]);
@@ -421,7 +421,7 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     let mut other = observation("kept");
     other.key.watch = "other".into();
     agent.changes.send(other).await.unwrap();
-    // Still in the channel when the watch is removed, or not.
+    // The set is full, so both stay in the channel.
     agent.see("late").await;
     let (done, told) = oneshot::channel();
     let watch = observation("").key.watch;

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -123,6 +123,19 @@ async fn put_config_map(cluster: &ControlPlane, name: &str, label: &str) -> Resu
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {LABEL: label}}});
     api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
     Ok(())
+}
+
+/// resourceVersions of the agent's configuration and role; all of them exist.
+async fn versions(cluster: &ControlPlane) -> Result<[Option<String>; 3]> {
+    let client = cluster.client()?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), RUNTIME_NAMESPACE);
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let bindings: Api<ClusterRoleBinding> = Api::all(client);
+    Ok([
+        maps.get(AGENT_CONFIG_MAP).await?.resource_version(),
+        roles.get(AGENT_WATCHES_ROLE).await?.resource_version(),
+        bindings.get(AGENT_WATCHES_ROLE).await?.resource_version(),
+    ])
 }
 
 /// Neither its configuration nor its role is left.
@@ -239,6 +252,19 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
         fleet::alive(process)?;
         observed::no_panic(process)?;
     }
+
+    // A receiver that has just started reads what there is, and writes nothing that is there.
+    let (configured, also) = (versions(with_agent).await?, versions(without).await?);
+    drop((agent, receiver));
+    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, env.registry.host()).await?;
+    let done = "tidewatch_receiver_reconciles_total{class=\"rollout\",kind=\"Agent\",outcome=\"done\"}";
+    wait::until("both runtimes to have been looked at", SOON, || async {
+        Ok((metric(&receiver.admin, done).await? >= 2).then_some(()))
+    })
+    .await?;
+    fleet::settled(&receiver).await?;
+    ensure!(versions(with_agent).await? == configured, "{:?}, {configured:?}", versions(with_agent).await?);
+    ensure!(versions(without).await? == also, "{:?}, {also:?}", versions(without).await?);
 
     // With the Kyma goes all of it.
     let kymas: Api<Kyma> = Api::namespaced(kcp, NAMESPACE);
