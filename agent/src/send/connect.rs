@@ -11,10 +11,10 @@ use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
 use rustls::{ClientConfig, pki_types::ServerName};
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, io, sync::Arc, time::Duration};
 use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, HandshakeFailure, Reloaded, Store};
-use tidewatch_wire::{ErrorBody, limits, v3};
+use tidewatch_wire::{ErrorBody, Route, limits, v3};
 use tokio::{net::TcpStream, task::JoinHandle};
 use tokio_rustls::TlsConnector;
 
@@ -72,6 +72,13 @@ impl Connector {
     pub fn speaking_v2(mut self, translator: Translator) -> Self {
         self.v2 = Some(Arc::new(translator));
         self
+    }
+
+    /// Tells whoever sends on its connections of other routes by watch.
+    pub(super) fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>) {
+        if let Some(v2) = &self.v2 {
+            v2.set_routes(routes.clone());
+        }
     }
 
     pub(super) async fn connect(self) -> Result<Connection, SendError> {

@@ -5,12 +5,14 @@
 //! ask for them again) and is opened anew after each batch, since it names the numbers it waits for.
 
 pub mod connect;
+mod control;
 mod error;
 mod link;
 mod sender;
 pub mod v2;
 
 pub use connect::{Connector, Target};
+pub use control::Control;
 pub use error::SendError;
 pub use sender::{Progress, Sender, Settings};
 

@@ -41,7 +41,7 @@ type Object = (String, String, String);
 /// Makes single requests of batches.
 pub struct Translator {
     /// Routes by watch; the engine's for those that are not named.
-    routes: BTreeMap<String, Vec<Route>>,
+    routes: Mutex<BTreeMap<String, Vec<Route>>>,
     session: SessionId,
     failed: Mutex<HashMap<Object, Failed>>,
 }
@@ -70,10 +70,9 @@ enum Answer {
 }
 
 impl Translator {
-    /// A translator for these routes by watch.
-    #[must_use]
-    pub fn new(routes: BTreeMap<String, Vec<Route>>) -> Self {
-        Self { routes, session: SessionId::random(), failed: Mutex::default() }
+    /// Sets the routes of watches that are not for the engine alone, as those of the dirty set.
+    pub fn set_routes(&self, routes: BTreeMap<String, Vec<Route>>) {
+        *self.routes.lock() = routes;
     }
 
     /// Sends the events of a request one by one by `post`, which returns the status. Returns within `deadline`.
@@ -89,10 +88,13 @@ impl Translator {
         let until = Instant::now() + deadline.saturating_sub(MARGIN);
         let v3::Request { epoch, events, awaiting, .. } = request;
         let mut parts = Vec::with_capacity(events.len());
-        for event in &events {
-            match self.routes.get(&event.watch) {
-                Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
-                None => parts.push((event, Route::engine())),
+        {
+            let routes = self.routes.lock();
+            for event in &events {
+                match routes.get(&event.watch) {
+                    Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
+                    None => parts.push((event, Route::engine())),
+                }
             }
         }
         let mut parts = parts.into_iter();
@@ -233,9 +235,15 @@ impl Translator {
     }
 }
 
+impl Default for Translator {
+    fn default() -> Self {
+        Self { routes: Mutex::default(), session: SessionId::random(), failed: Mutex::default() }
+    }
+}
+
 impl fmt::Debug for Translator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Translator").field("routes", &self.routes).finish_non_exhaustive()
+        f.debug_struct("Translator").field("routes", &*self.routes.lock()).finish_non_exhaustive()
     }
 }
 

@@ -30,11 +30,9 @@ struct World {
 impl World {
     fn new() -> Self {
         let routes = BTreeMap::from([("deployments".to_owned(), vec![Route::manager("keeper")])]);
-        Self {
-            outbox: Outbox::new(Epoch::from_bits(1), routes.clone()),
-            translator: Arc::new(Translator::new(routes)),
-            sent: Mutex::default(),
-        }
+        let translator = Arc::new(Translator::default());
+        translator.set_routes(routes.clone());
+        Self { outbox: Outbox::new(Epoch::from_bits(1), routes), translator, sent: Mutex::default() }
     }
 
     fn see(&mut self, watch: &str, name: &str) {
@@ -148,7 +146,7 @@ async fn four_at_a_time_and_never_longer_than_the_deadline() {
         Ok(200)
     };
     let begun = Instant::now();
-    let response = Arc::new(Translator::new(BTreeMap::new())).deliver(request, DEADLINE, post).await.unwrap();
+    let response = Arc::new(Translator::default()).deliver(request, DEADLINE, post).await.unwrap();
     assert_eq!(most.load(Ordering::SeqCst), CONCURRENCY);
     assert!(begun.elapsed() < DEADLINE);
     let released = outbox.answered(&response, Duration::ZERO).released.len();
@@ -158,7 +156,7 @@ async fn four_at_a_time_and_never_longer_than_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn heartbeats_and_polls_are_answered_here() {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
-    let translator = Arc::new(Translator::new(BTreeMap::new()));
+    let translator = Arc::new(Translator::default());
     let post = |_, _| async { panic!("nothing to send") };
     let heartbeat = outbox.heartbeat();
     let response = Arc::clone(&translator).deliver(heartbeat, DEADLINE, post).await.unwrap();

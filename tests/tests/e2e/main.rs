@@ -8,3 +8,4 @@ mod crds;
 mod routes;
 mod shutdown;
 mod skeleton;
+mod watchers;

@@ -190,7 +190,7 @@ impl Agent {
         let awaiting = self.awaiting.clone();
         let request = v3::Request { epoch: self.epoch, session: None, events, awaiting, poll: false };
         let answer = self.connection.send("POST", v3::PATH, sized(serde_json::to_vec(&request)?)).await?;
-        ensure!(answer.status() == 200, "{:?}", answer);
+        ensure!(answer.status() == 200, "{answer:?}");
         Ok(serde_json::from_slice(answer.body())?)
     }
 
