@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -186,6 +187,18 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// The same guard for `parts` pieces of work, each of which has to finish. For none, it is finished.
+    #[must_use = "an event whose guard is dropped is sent again"]
+    pub fn split(mut self, parts: usize) -> Vec<Self> {
+        if parts == 0 {
+            self.finished();
+            return Vec::new();
+        }
+        self.held.open.fetch_add(parts - 1, Ordering::AcqRel);
+        self.finished = true;
+        (0..parts).map(|_| Self { held: Arc::clone(&self.held), finished: false }).collect()
+    }
+
     /// The work has finished, or what it found is persisted. The event is acknowledged on its route when all its
     /// guards have.
     pub fn finished(mut self) {
@@ -193,6 +206,15 @@ impl Guard {
         if self.held.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.held.settle(Outcome::Done);
         }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("seq", &self.held.seq)
+            .field("route", &self.held.route)
+            .finish_non_exhaustive()
     }
 }
 
@@ -283,6 +305,17 @@ mod tests {
         assert_eq!(done(), [Route::manager("other")]);
         engine.into_iter().for_each(Guard::finished);
         assert_eq!(done(), [Route::engine(), Route::manager("other")]);
+    }
+
+    #[test]
+    fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
+        let (deliveries, mut guards) = held(2);
+        assert!(guards.remove(0).split(0).is_empty());
+        let mut parts = guards.remove(0).split(2);
+        parts.remove(0).finished();
+        assert!(!is_done(&deliveries));
+        parts.remove(0).finished();
+        assert!(is_done(&deliveries));
     }
 
     #[test]

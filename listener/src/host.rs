@@ -45,6 +45,8 @@ pub enum Fate {
     Queued,
     /// Nothing depends on the object.
     Unowned,
+    /// There is no room for it: it was given back, and the sender is asked to wait before it tries again.
+    Overloaded,
 }
 
 impl Fate {
@@ -54,6 +56,7 @@ impl Fate {
         match self {
             Self::Queued => "queued",
             Self::Unowned => "unowned",
+            Self::Overloaded => "overloaded",
         }
     }
 }

@@ -16,7 +16,7 @@ use tidewatch_wire::{ErrorBody, limits, v2, v3};
 
 use crate::{
     deliveries::Deliveries,
-    host::{Host, Manager},
+    host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
     metrics::Metrics,
 };
@@ -58,6 +58,8 @@ enum Fault {
     UnknownManager(String),
     #[error("events for the manager '{0}' are not forwarded yet")]
     NotForwarded(String),
+    #[error("there is no room for this event now; send it again later")]
+    Overloaded,
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the body could not be read")]
@@ -76,6 +78,7 @@ impl Fault {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotForwarded(_) => StatusCode::NOT_IMPLEMENTED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
@@ -88,6 +91,7 @@ impl Fault {
             Self::Method => "method",
             Self::UnknownManager(_) => "unknown_manager",
             Self::NotForwarded(_) => "not_forwarded",
+            Self::Overloaded => "overloaded",
             Self::TooLarge(_) => "too_large",
             Self::Broken => "broken_body",
             Self::Slow => "slow_body",
@@ -184,12 +188,14 @@ impl Intake {
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
         self.host.heard(runtime, &request);
         let received = self.deliveries.receive(&runtime.id, &request);
+        let mut overloaded = received.overloaded;
         for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
             let ticket = self.deliveries.ticket(&runtime.id, request.epoch, event.seq);
             let fate = self.host.take_v3(runtime, &request, event, ticket);
+            overloaded |= fate == Fate::Overloaded;
             self.metrics.event("v3", Some(event.change), fate);
         }
-        if received.overloaded {
+        if overloaded {
             self.metrics.overloads.inc();
         } else if request.poll {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
@@ -199,7 +205,7 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, received.overloaded)))
+        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, overloaded)))
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
@@ -207,6 +213,9 @@ impl Intake {
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         let fate = self.host.take_v2(runtime, manager, &event);
         self.metrics.event("v2", None, fate);
+        if fate == Fate::Overloaded {
+            return Err(Fault::Overloaded);
+        }
         Ok(Response::new(Full::new(Bytes::new())))
     }
 }
