@@ -8,6 +8,7 @@ mod kyma;
 mod kyma_deletion;
 mod manifest;
 mod manifest_deletion;
+mod path;
 mod prepare;
 mod sources;
 
@@ -129,6 +130,13 @@ fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Dura
     full.mul_f64(1.0 - f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 5000.0)
 }
 
+/// Polls take at most a fifth of the workers, whatever happens.
+fn queue_of(config: &EngineConfig) -> WorkQueue<WorkKey, Cause, Guard> {
+    let queue = WorkQueue::new(config.per_runtime);
+    queue.cap(Class::Poll, config.workers / 5);
+    queue
+}
+
 impl Engine {
     /// An engine on a KCP. Nothing runs before [`Engine::run`].
     pub fn new(
@@ -141,7 +149,7 @@ impl Engine {
         Ok(Self(Arc::new(Shared {
             kcp,
             state: Arc::default(),
-            queue: WorkQueue::new(config.per_runtime),
+            queue: queue_of(&config),
             runtimes: ClientCache::default(),
             connector: Connector::new(Arc::new(config.addresses.clone())),
             registry,
@@ -271,6 +279,7 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, causes: &[Cause]) -> Result<Finish, Lost> {
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
+            WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => self.reconcile_manifest(kyma, name).await,
         }
     }

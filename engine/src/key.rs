@@ -15,6 +15,11 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
+    /// What the way of a runtime's events is worth: its condition on the Kyma.
+    Path {
+        /// Name of the Kyma.
+        kyma: String,
+    },
     /// A Manifest: the objects of one module in one runtime.
     Manifest {
         /// Name of the Kyma it belongs to.
@@ -29,15 +34,16 @@ impl WorkKey {
     #[must_use]
     pub fn kyma(&self) -> &str {
         match self {
-            Self::Kyma { kyma } | Self::Manifest { kyma, .. } => kyma,
+            Self::Kyma { kyma } | Self::Path { kyma } | Self::Manifest { kyma, .. } => kyma,
         }
     }
 
-    /// `Kyma` or `Manifest`, for metrics.
+    /// `Kyma`, `Path` or `Manifest`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kyma { .. } => "Kyma",
+            Self::Path { .. } => "Path",
             Self::Manifest { .. } => "Manifest",
         }
     }
@@ -55,6 +61,7 @@ impl fmt::Display for WorkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
+            Self::Path { kyma } => write!(f, "Path/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
         }
     }
@@ -86,6 +93,10 @@ pub enum Cause {
     },
     /// The engine has just started.
     Start,
+    /// The runtime's events are not proven to arrive, so it is looked at.
+    FallbackPoll,
+    /// It was not looked at as a whole for a long time.
+    SafetyResync,
 }
 
 /// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.

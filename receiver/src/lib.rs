@@ -11,6 +11,8 @@ pub mod identity;
 pub mod intake;
 pub mod listener;
 pub mod metrics;
+pub mod path_watch;
+pub mod paths;
 pub mod route;
 pub mod runtimes_page;
 

@@ -92,6 +92,7 @@ impl Shared {
         let name = kyma.name_any();
         self.prepare(&name, runtime).await?;
         let remote = self.runtime_kyma_of(kyma, runtime).await?;
+        self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
 
         let (manifests, catalog) = {
@@ -172,6 +173,9 @@ impl Shared {
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
+        }
+        if error.is_unreachable() {
+            self.observer.reachable(&kyma.name_any(), false);
         }
         let message = format!("{}; {NEXT_TRY}", error.message());
         let status = failed_status(kyma, State::Error, message.clone(), self.now());

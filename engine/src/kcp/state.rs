@@ -57,10 +57,23 @@ pub struct KcpState {
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
+    /// What was last told about the way of each Kyma's events.
+    paths: HashMap<String, PathReport>,
     /// Owners of installed objects, by Kyma name.
     pub owners: Owners,
     /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.
     own_writes: HashMap<String, String>,
+}
+
+/// What is known of the way of a runtime's events, for its Kyma's condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathReport {
+    /// Whether events are proven to arrive.
+    pub proven: bool,
+    /// One word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
 }
 
 /// A reconcile that a change asks for, and a word for the change.
@@ -135,6 +148,7 @@ impl KcpState {
             unindex(&mut self.by_runtime, id, name);
         }
         self.own_writes.remove(&format!("Kyma/{name}"));
+        self.paths.remove(name);
         vec![(kyma_key(name), "deleted")]
     }
 
@@ -262,6 +276,18 @@ impl KcpState {
             Some(watcher) => drop(self.watchers.insert(name.to_owned(), Arc::new(watcher))),
             None => drop(self.watchers.remove(name)),
         }
+    }
+
+    /// Remembers what is known of the way of a Kyma's events.
+    pub fn tell_path(&mut self, kyma: &str, report: PathReport) {
+        if self.kymas.contains_key(kyma) {
+            self.paths.insert(kyma.to_owned(), report);
+        }
+    }
+
+    /// What was last told about the way of a Kyma's events.
+    pub fn path(&self, kyma: &str) -> Option<PathReport> {
+        self.paths.get(kyma).cloned()
     }
 
     /// A Kyma as last seen.
