@@ -35,18 +35,18 @@ pub enum Outcome {
     Dropped,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verdict {
     Held,
     Done,
     Refused,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Told(BTreeMap<Seq, BTreeMap<Route, Verdict>>);
 
 /// The ledger of one runtime.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     session: SessionId,
     capacity: usize,
