@@ -27,6 +27,7 @@ const CALM: Bounds = Bounds {
     network: 2,
     faults: 0,
     troubles: u8::MAX,
+    capacity: usize::MAX,
     routes: [1, 1],
     parked: None,
     dead_route: false,
@@ -93,6 +94,20 @@ pub(crate) const TWO_ROUTES: Scenario = Scenario {
     name: "two routes",
     bounds: Bounds { routes: [2, 1], ..CALM },
     full: Bounds { routes: [2, 2], ..CALM },
+};
+
+/// The same, and a fault.
+pub(crate) const TWO_ROUTES_AND_A_FAULT: Scenario = Scenario {
+    name: "two routes and a fault",
+    bounds: Bounds { changes: [2, 0], routes: [2, 1], faults: 1, ..CALM },
+    full: Bounds { routes: [2, 1], faults: 1, ..CALM },
+};
+
+/// A ledger that has room for one number: what does not fit is asked for again.
+pub(crate) const FULL_LEDGER: Scenario = Scenario {
+    name: "full ledger",
+    bounds: Bounds { changes: [2, 2], capacity: 1, ..CALM },
+    full: Bounds { changes: [2, 2], capacity: 1, faults: 1, ..CALM },
 };
 
 /// The central component never answers, and a receiver crashes.
@@ -163,6 +178,8 @@ hold! {
     receivers_may_change: TWO_RECEIVERS,
     a_parked_object_holds_up_nothing: PARKED,
     two_routes: TWO_ROUTES,
+    two_routes_and_a_fault: TWO_ROUTES_AND_A_FAULT,
+    a_full_ledger_asks_again: FULL_LEDGER,
     a_dead_route_holds_up_nothing: DEAD_ROUTE,
     all_troubles_around_one_object: ALL_TROUBLES,
     everything_at_once: EVERYTHING,

@@ -25,8 +25,6 @@ pub(crate) const KEYS: usize = 2;
 pub(crate) const RECEIVERS: usize = 2;
 /// The engine and one central component.
 pub(crate) const ROUTES: usize = 2;
-/// More than the model can fill.
-const CAPACITY: usize = 100;
 
 /// What the world is like, and how far it goes.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +43,8 @@ pub(crate) struct Bounds {
     pub(crate) faults: u8,
     /// Faults, crashes and switches together: with fewer than all of them, any choice is explored.
     pub(crate) troubles: u8,
+    /// Numbers that a receiver's ledger has room for, by epoch.
+    pub(crate) capacity: usize,
     /// Routes of each object: 1 is the engine alone.
     pub(crate) routes: [usize; KEYS],
     /// The object whose reconciles begin and never finish.
@@ -164,7 +164,7 @@ fn key_of(name: &str) -> usize {
 
 impl State {
     pub(crate) fn new(bounds: &Bounds) -> Self {
-        let receiver = |n: usize| Frozen::new(Receiver::new(session(n)));
+        let receiver = |n: usize| Frozen::new(Receiver::new(session(n), bounds));
         Self {
             version: [0; KEYS],
             reconciled: [[0; ROUTES]; KEYS],
@@ -297,7 +297,7 @@ impl State {
             Action::CrashReceiver { receiver } => {
                 self.crashes += 1;
                 let fresh = session(RECEIVERS + usize::from(self.crashes) - 1);
-                self.receivers[receiver].change(|receiver| receiver.crash(fresh, rules));
+                self.receivers[receiver].change(|receiver| receiver.crash(fresh, rules, bounds));
             }
         }
     }
@@ -423,9 +423,9 @@ impl Agent {
 }
 
 impl Receiver {
-    fn new(session: SessionId) -> Self {
+    fn new(session: SessionId, bounds: &Bounds) -> Self {
         let work = array::from_fn(|_| array::from_fn(|_| Slot::default()));
-        Self { session, ledger: Ledger::new(session, CAPACITY), work }
+        Self { session, ledger: Ledger::new(session, bounds.capacity), work }
     }
 
     /// Takes a request in, queues what is new, and answers: the receiver's intake.
@@ -457,9 +457,9 @@ impl Receiver {
         }
     }
 
-    fn crash(&mut self, fresh: SessionId, rules: Rules) {
+    fn crash(&mut self, fresh: SessionId, rules: Rules, bounds: &Bounds) {
         let session = if rules.is(Mutation::CrashKeepsTheSession) { self.session } else { fresh };
-        let before = std::mem::replace(self, Self::new(session));
+        let before = std::mem::replace(self, Self::new(session, bounds));
         if rules.is(Mutation::LedgerSurvivesItsQueue) || rules.is(Mutation::LedgerSurvivesInANewSession) {
             self.ledger = before.ledger;
         }
