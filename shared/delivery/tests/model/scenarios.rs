@@ -110,6 +110,14 @@ pub(crate) const FULL_LEDGER: Scenario = Scenario {
     full: Bounds { changes: [2, 2], capacity: 1, faults: 1, ..CALM },
 };
 
+/// A ledger with room for what can be dirty at once. Numbers of the parked object that later changes
+/// have overtaken must not fill it.
+pub(crate) const PARKED_IN_A_FULL_LEDGER: Scenario = Scenario {
+    name: "parked in a full ledger",
+    bounds: Bounds { changes: [2, 2], capacity: 2, parked: Some(0), ..CALM },
+    full: Bounds { changes: [3, 2], capacity: 2, parked: Some(0), faults: 1, ..CALM },
+};
+
 /// The central component never answers, and a receiver crashes.
 pub(crate) const DEAD_ROUTE: Scenario = Scenario {
     name: "dead route",
@@ -180,6 +188,7 @@ hold! {
     two_routes: TWO_ROUTES,
     two_routes_and_a_fault: TWO_ROUTES_AND_A_FAULT,
     a_full_ledger_asks_again: FULL_LEDGER,
+    a_parked_object_does_not_fill_the_ledger: PARKED_IN_A_FULL_LEDGER,
     a_dead_route_holds_up_nothing: DEAD_ROUTE,
     all_troubles_around_one_object: ALL_TROUBLES,
     everything_at_once: EVERYTHING,
