@@ -260,7 +260,7 @@ impl Shared {
             }
             Vec::new()
         } else {
-            guards
+            guards.into_iter().filter(|guard| guard.is_wanted()).collect()
         };
         lease.end(match next {
             None => Ended::Done,

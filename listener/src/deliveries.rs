@@ -199,6 +199,13 @@ impl Guard {
         (0..parts).map(|_| Self { held: Arc::clone(&self.held), finished: false }).collect()
     }
 
+    /// Whether the event's number is still remembered. Finishing one that was forgotten (its key has changed again, or
+    /// its agent runs anew) tells nobody anything, so work that is tried for ever need not keep it.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.held.entry.ledger.lock().knows(self.held.epoch, self.held.seq)
+    }
+
     /// The work has finished, or what it found is persisted. The event is acknowledged on its route when all its
     /// guards have.
     pub fn finished(mut self) {
@@ -288,6 +295,17 @@ mod tests {
         assert!(!is_done(&deliveries));
         let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
+    }
+
+    #[test]
+    fn a_guard_of_a_forgotten_number_is_not_wanted() {
+        let (deliveries, guards) = held(1);
+        assert!(guards[0].is_wanted());
+        for epoch in 2..=3 {
+            let next = Request { epoch: Epoch::from_bits(epoch), ..request(&[1]) };
+            deliveries.receive(RUNTIME, &next);
+        }
+        assert!(!guards[0].is_wanted(), "its agent has been started anew, twice");
     }
 
     #[test]

@@ -98,4 +98,8 @@ impl Acknowledge for Held {
     fn finished(self: Box<Self>) {
         self.0.finished();
     }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
 }

@@ -138,6 +138,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a number is remembered. Work for one that is not can be acknowledged to nobody.
+    pub fn knows(&self, epoch: Epoch, seq: Seq) -> bool {
+        self.epochs.iter().any(|(e, told)| *e == epoch && told.0.contains_key(&seq))
+    }
+
     /// Whether [`Ledger::answer`] has a verdict on, or a question about, an awaited number.
     pub fn has_news(&mut self, epoch: Epoch, awaiting: &SeqSet) -> bool {
         let answer = self.answer(epoch, awaiting);
