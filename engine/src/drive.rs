@@ -26,7 +26,7 @@ use crate::{
     key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
     queue::{
-        Ended,
+        Class, Ended,
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector},
@@ -268,7 +268,7 @@ impl Shared {
             }
             Vec::new()
         } else {
-            guards
+            guards.into_iter().filter(|guard| guard.is_wanted()).collect()
         };
         lease.end(match next {
             None => Ended::Done,

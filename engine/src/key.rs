@@ -103,6 +103,12 @@ pub enum Cause {
 pub trait Acknowledge: Send + 'static {
     /// A reconcile that started after this was handed over has finished, or what it found is persisted.
     fn finished(self: Box<Self>);
+
+    /// Whether anybody still waits. Work that is tried again for ever drops those for whom nobody does, so that
+    /// they do not add up.
+    fn is_wanted(&self) -> bool {
+        true
+    }
 }
 
 /// What waits for work to finish.

@@ -4,8 +4,8 @@
 //!
 //! Whatever is pushed for a key that is already queued is merged into it, so the queue holds at most
 //! one entry per key and its size is bounded by the number of Kymas and Manifests. The only thing that
-//! adds up in an entry are its guards (what waits for the work to finish), and there the agents' own
-//! coalescing is the bound: one per watched object that changed.
+//! adds up in an entry are its guards (what waits for the work to finish). Those of numbers that the receiver's
+//! ledger has forgotten are dropped at each retry, so the ledger's capacity is their bound.
 
 mod fair;
 pub mod worker;

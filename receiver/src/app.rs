@@ -10,12 +10,12 @@ use kube::{
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
-    Engine, EngineConfig,
+    Engine, EngineConfig, Outcome as Finished, WorkKey,
     history::Observer,
     oci::{OciError, RegistryConfig},
-    queue::Class,
     runtime::{AddressPolicy, AddressPolicyError},
 };
+use tidewatch_listener::{Deliveries, Intake, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
@@ -27,7 +27,9 @@ use tidewatch_wire::SessionId;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Args, deliveries::Deliveries, intake::Intake, listener, metrics::Metrics, runtimes_page};
+use crate::{
+    args::Args, host::EngineHost, metrics::Metrics, path_watch::PathWatch, paths::Look, runtimes_page, sizes,
+};
 
 /// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
@@ -49,6 +51,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Servers that no kubeconfig may name, besides the control plane's.
     pub denied_servers: Vec<String>,
+    /// When a runtime's events count as proven to arrive.
+    pub paths: crate::paths::Settings,
 }
 
 impl From<Args> for Config {
@@ -65,6 +69,7 @@ impl From<Args> for Config {
             insecure_registry,
             cache_dir,
             deny_server,
+            paths,
             workers,
             workers_per_runtime,
             grace: _,
@@ -89,6 +94,7 @@ impl From<Args> for Config {
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,
+            paths: paths.into(),
         }
     }
 }
@@ -134,7 +140,7 @@ pub struct Bound {
 
 /// Checks the configuration, opens the ports and starts to work.
 pub async fn start(config: Config) -> Result<Bound, StartError> {
-    let Config { listen, admin: admin_address, tls, kubeconfig, mut engine, denied_servers } = config;
+    let Config { listen, admin: admin_address, tls, kubeconfig, mut engine, denied_servers, paths } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
     let kube = kube_config(kubeconfig).await?;
@@ -144,11 +150,13 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
 
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
+    let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
-    let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
+    let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
+    let observer: Arc<dyn Observer> = Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone() });
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
     let deliveries = Deliveries::new(SessionId::random());
-    register_sizes(&registry, &engine, &deliveries)?;
+    sizes::register(&registry, &engine, &deliveries, &paths)?;
 
     let events_listener = bind(listen).await?;
     let admin_listener = bind(admin_address).await?;
@@ -160,19 +168,22 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let readiness = Readiness::new();
     let state =
         AdminState::new(registry, readiness.clone(), build).route(format!("{}*", runtimes_page::PREFIX), {
-            let (engine, deliveries) = (engine.clone(), deliveries.clone());
-            move |path, _| runtimes_page::page(&engine, &deliveries, path)
+            let (engine, deliveries, paths) = (engine.clone(), deliveries.clone(), paths.clone());
+            move |path, _| runtimes_page::page(&engine, &deliveries, &paths, path)
         });
     admin::serve(admin_listener, state, &drain);
 
     let intake = Arc::new(Intake {
-        engine: engine.clone(),
+        host: Arc::new(EngineHost { engine: engine.clone(), paths: paths.clone() }),
         deliveries: deliveries.clone(),
-        metrics,
+        metrics: intake_metrics,
         drain: drain.watch(),
     });
     let store = Arc::new(store);
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
+    let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
+    // Agents report the configuration they have applied; which one is expected comes with the Watchers.
+    drain.spawn("event-paths", paths.run(engine.clone(), String::new, looked, drain.watch()));
     drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, drain.watch()));
 
     let ready = readiness.register("control plane");
@@ -221,35 +232,34 @@ async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
     Ok(config)
 }
 
-/// Sizes, computed when they are asked for.
-fn register_sizes(registry: &Registry, engine: &Engine, deliveries: &Deliveries) -> Result<(), MetricsError> {
-    let ledger = deliveries.clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
-    registry
-        .gauge_fn("events_held", "Events whose reconcile has not finished.", move || ledger.held() as f64)?;
-    let queue = engine.queue().clone();
-    registry.gauge_vec_fn(
-        "queue_ready",
-        "Keys that wait for a worker, by class.",
-        &["class"],
-        move |set| {
-            let sizes: Vec<(Class, usize)> = queue.inspect(|q| q.ready().collect());
-            for (class, size) in sizes {
-                #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-                set(&[class.label()], size as f64);
-            }
-        },
-    )?;
-    let queue = engine.queue().clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-    registry.gauge_fn("queue_retrying", "Keys that wait for their next try.", move || {
-        queue.inspect(|q| q.delayed() as f64)
-    })?;
-    let queue = engine.queue().clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-    registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
-        queue.inspect(|q| q.working() as f64)
-    })
+const fn look_label(look: Look) -> &'static str {
+    match look {
+        Look::Poll => "poll",
+        Look::Resync => "resync",
+    }
+}
+
+/// What the engine tells, for those who want to know it.
+struct Observed {
+    metrics: Metrics,
+    paths: PathWatch,
+}
+
+impl Observer for Observed {
+    fn reconciled(
+        &self,
+        key: &WorkKey,
+        class: &'static str,
+        outcome: Finished,
+        queued: Duration,
+        work: Duration,
+    ) {
+        self.metrics.reconciled(key, class, outcome, queued, work);
+    }
+
+    fn reachable(&self, kyma: &str, reachable: bool) {
+        self.paths.reachable(kyma, reachable);
+    }
 }
 
 /// Takes over new certificates; connections that exist keep theirs.

@@ -25,11 +25,11 @@ pub struct Settings {
     /// How long a runtime may be *unknown* (new, or not heard of since the receiver has started) before it counts as
     /// not proven, and how long an agent may take to apply a new configuration.
     pub grace: Duration,
-    /// Between two polls of a runtime that is not proven.
+    /// Between two polls of a runtime that is not proven; zero: it is never polled.
     pub poll: Duration,
     /// Between two polls of a runtime that neither speaks nor answers.
     pub poll_unreachable: Duration,
-    /// Between two safety resyncs of a proven runtime.
+    /// Between two safety resyncs of a proven runtime; zero: there is none.
     pub resync: Duration,
     /// The path is ill when more than this share of the fleet is unproven ...
     pub ill_share: f64,
@@ -142,7 +142,7 @@ struct Path {
 #[derive(Debug)]
 pub struct Paths {
     settings: Settings,
-    paths: HashMap<String, Path>,
+    runtimes: HashMap<String, Path>,
     ill: bool,
 }
 
@@ -150,13 +150,13 @@ impl Paths {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, paths: HashMap::new(), ill: false }
+        Self { settings, runtimes: HashMap::new(), ill: false }
     }
 
     /// The registered Kymas, at a start and whenever they change: new ones begin as unknown, others are forgotten.
     pub fn registered<'a>(&mut self, kymas: impl Iterator<Item = &'a str>, now: Tick) {
-        let mut before = std::mem::take(&mut self.paths);
-        self.paths = kymas
+        let mut before = std::mem::take(&mut self.runtimes);
+        self.runtimes = kymas
             .map(|kyma| {
                 let path = before.remove(kyma).unwrap_or_else(|| Path {
                     state: State::Unknown,
@@ -177,7 +177,7 @@ impl Paths {
 
     /// An agent has sent a request of the v3 contract.
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
-        let Some(path) = self.paths.get_mut(kyma) else { return };
+        let Some(path) = self.runtimes.get_mut(kyma) else { return };
         path.heard = Some(now);
         if let Some(health) = health {
             path.health = health;
@@ -191,14 +191,14 @@ impl Paths {
 
     /// A canary has come all the way back.
     pub fn canary(&mut self, kyma: &str, now: Tick) {
-        if let Some(path) = self.paths.get_mut(kyma) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
             path.canary = Some(now);
         }
     }
 
     /// A reconcile could, or could not, talk to the runtime's API server.
     pub fn reachable(&mut self, kyma: &str, reachable: bool) {
-        if let Some(path) = self.paths.get_mut(kyma) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
             path.reachable = reachable;
         }
     }
@@ -206,10 +206,10 @@ impl Paths {
     /// What is due. `expected` is the configuration that agents should have applied; empty: any. Called every second
     /// or so; linear in the number of runtimes.
     pub fn tick(&mut self, expected: &str, now: Tick) -> Vec<Step> {
-        let Self { settings, paths, ill } = self;
+        let Self { settings, runtimes, ill } = self;
         let mut steps = Vec::new();
         let mut fell: Vec<String> = Vec::new();
-        for (kyma, path) in paths.iter_mut() {
+        for (kyma, path) in runtimes.iter_mut() {
             let fault = path.fault(expected, settings, now);
             let next = path.next_state(fault.is_none(), settings, now);
             if next != path.state {
@@ -230,15 +230,15 @@ impl Paths {
                 }
             }
         }
-        let unproven = paths.values().filter(|p| p.state == State::Unproven).count();
-        *ill = unproven >= settings.ill_at_least && ratio(unproven, paths.len()) > settings.ill_share;
+        let unproven = runtimes.values().filter(|p| p.state == State::Unproven).count();
+        *ill = unproven >= settings.ill_at_least && ratio(unproven, runtimes.len()) > settings.ill_share;
         for kyma in fell {
-            if let Some(path) = paths.get_mut(&kyma) {
+            if let Some(path) = runtimes.get_mut(&kyma) {
                 let wait = if *ill { settings.poll * settings.ill_stretch } else { Duration::ZERO };
                 path.next_look = now + wait.mul_f64(fraction(&kyma));
             }
         }
-        for (kyma, path) in paths.iter_mut().filter(|(_, p)| p.next_look <= now) {
+        for (kyma, path) in runtimes.iter_mut().filter(|(_, p)| p.next_look <= now) {
             let spread = 0.9 + 0.2 * fraction(kyma);
             let (look, pause) = match path.state {
                 // It is being found out; there is a grace for that.
@@ -248,7 +248,14 @@ impl Paths {
                 State::Unproven => (Look::Poll, settings.poll),
                 State::Unreachable => (Look::Poll, settings.poll_unreachable),
             };
-            path.next_look = now + pause.mul_f64(spread);
+            path.next_look = now + pause.max(Duration::from_secs(1)).mul_f64(spread);
+            let off = match look {
+                Look::Poll => settings.poll.is_zero(),
+                Look::Resync => settings.resync.is_zero(),
+            };
+            if off {
+                continue;
+            }
             steps.push(Step::Look { kyma: kyma.clone(), look });
         }
         steps
@@ -263,26 +270,26 @@ impl Paths {
     /// The state of one runtime.
     #[must_use]
     pub fn state(&self, kyma: &str) -> Option<State> {
-        self.paths.get(kyma).map(|p| p.state)
+        self.runtimes.get(kyma).map(|p| p.state)
     }
 
     /// Runtimes by state.
     #[must_use]
     pub fn counts(&self) -> [(State, usize); 4] {
-        State::ALL.map(|state| (state, self.paths.values().filter(|p| p.state == state).count()))
+        State::ALL.map(|state| (state, self.runtimes.values().filter(|p| p.state == state).count()))
     }
 
     /// Ages of the last canaries, unsorted: the staleness of every runtime that has ever proven itself.
     #[must_use]
     pub fn staleness(&self, now: Tick) -> Vec<Duration> {
-        self.paths.values().filter_map(|p| p.canary).map(|at| now.saturating_sub(at)).collect()
+        self.runtimes.values().filter_map(|p| p.canary).map(|at| now.saturating_sub(at)).collect()
     }
 
     /// The runtimes that are worst off: unproven ones first, then the stalest; at most `most`.
     #[must_use]
     pub fn worst(&self, most: usize, now: Tick) -> Vec<(String, State, Option<Duration>)> {
         let mut all: Vec<_> = self
-            .paths
+            .runtimes
             .iter()
             .map(|(kyma, p)| (kyma.clone(), p.state, p.canary.map(|at| now.saturating_sub(at))))
             .collect();

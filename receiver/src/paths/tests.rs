@@ -6,8 +6,8 @@ fn at(seconds: u64) -> Tick {
     Tick::from_secs(seconds)
 }
 
-fn healthy() -> Option<Health> {
-    Some(Health { configuration: "c1".into(), blind: Vec::new() })
+fn healthy() -> Health {
+    Health { configuration: "c1".into(), blind: Vec::new() }
 }
 
 fn fleet(size: usize) -> (Paths, Vec<String>) {
@@ -20,7 +20,7 @@ fn fleet(size: usize) -> (Paths, Vec<String>) {
 /// A heartbeat with its canary for everybody, once a minute.
 fn beat(paths: &mut Paths, kymas: &[String], now: Tick) {
     for kyma in kymas {
-        paths.heard(kyma, healthy(), now);
+        paths.heard(kyma, Some(healthy()), now);
         paths.canary(kyma, now);
     }
 }
@@ -57,7 +57,7 @@ fn a_lost_canary_is_noticed_and_the_runtime_polled_within_90_seconds() {
     beat(&mut paths, &kymas, at(10));
     paths.tick("c1", at(10));
     // The canary of second 70 is swallowed, though its agent is heard.
-    paths.heard("k0", healthy(), at(70));
+    paths.heard("k0", Some(healthy()), at(70));
     let noticed = (71..200).find(|&second| {
         let steps = paths.tick("c1", at(second));
         looks(&steps) == [Look::Poll] && told(&steps) == ["NoCanary"]
@@ -117,7 +117,7 @@ fn a_runtime_that_sleeps_is_asked_rarely_and_looked_at_when_it_wakes() {
     }
     assert_eq!(paths.state("k0"), Some(State::Unreachable));
     assert!((22..=29).contains(&polls), "{polls} polls a day");
-    paths.heard("k0", healthy(), at(90_000));
+    paths.heard("k0", Some(healthy()), at(90_000));
     assert_eq!(looks(&paths.tick("c1", at(90_000))), [Look::Poll], "it is back: look at once");
     paths.canary("k0", at(90_001));
     assert_eq!(told(&paths.tick("c1", at(90_001))), ["Proven"]);
@@ -175,6 +175,6 @@ fn a_runtime_that_is_gone_is_forgotten() {
     paths.registered(["k1", "k2"].into_iter(), at(2));
     assert_eq!((paths.state("k0"), paths.state("k1")), (None, Some(State::Proven)));
     assert_eq!(paths.state("k2"), Some(State::Unknown));
-    paths.heard("k0", healthy(), at(3));
+    paths.heard("k0", Some(healthy()), at(3));
     assert_eq!(paths.worst(10, at(3) + SECOND).len(), 2);
 }
