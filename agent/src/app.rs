@@ -4,11 +4,9 @@ use crate::{
     EXIT_USAGE,
     args::Args,
     config::{Config, ConfigError},
+    live::{Configuration, Live},
     metrics::{Metrics, PREFIX},
-    observe::{
-        condition::Conditions,
-        watch::{Shared, Watcher},
-    },
+    observe::{condition::Conditions, supervisor::Supervisor, watch::Shared},
     send::{Connector, Sender, Settings, Target},
     status,
 };
@@ -17,7 +15,7 @@ use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::{collections::BTreeMap, io, net::SocketAddr, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use tidewatch_delivery::outbox::Outbox;
 use tidewatch_drain::{Cause, Drain, signal};
 use tidewatch_telemetry::{
@@ -103,7 +101,8 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     let Args { config, log_format, log_level, check } = args;
-    let config = Config::load(config)?;
+    let path = config.clone();
+    let config = Config::load(&path)?;
     if *check {
         return Ok(ExitCode::SUCCESS);
     }
@@ -112,16 +111,17 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(StartError::Runtime)?.block_on(async {
         let drain = Drain::new();
-        start(config, &drain).await?;
+        start(config, Some(path), &drain).await?;
         let _ = signal::run(&drain, GRACE).await.map_err(StartError::Runtime)?;
         let clean = drain.cause() == Some(Cause::Requested);
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })
 }
 
-/// Starts all tasks on `drain` and returns the real addresses.
-pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
-    let Config { runtime_id, receiver, admin_address, kubeconfig, max_objects_per_watch, watches } = config;
+/// Starts all tasks on `drain` and returns the real addresses. `file` is where the configuration was read from, to be
+/// read again when it changes.
+pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Result<Bound, StartError> {
+    let Config { runtime_id, receiver, admin_address, kubeconfig, .. } = config.clone();
     let clock: fn() -> Timestamp = Timestamp::now;
     let (host, port) = receiver.endpoint()?;
     let files = receiver.files();
@@ -132,14 +132,17 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
     let (readiness, conditions) = (Readiness::new(), Conditions::new());
     let registry = Registry::new(PREFIX, BUILD)?;
     let metrics = Metrics::register(&registry, &conditions)?;
+    let configuration = Configuration::default();
+    Metrics::register_configuration(&registry, &configuration)?;
     let listener = TcpListener::bind(admin_address).await;
     let listener = listener.map_err(|source| StartError::Bind { addr: admin_address, source })?;
     let admin_addr =
         listener.local_addr().map_err(|source| StartError::Bind { addr: admin_address, source })?;
 
     let epoch = Epoch::random();
-    tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = watches.len(), "starting");
+    tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = config.watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
+    let (control, controlled) = mpsc::channel(1);
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
@@ -148,25 +151,17 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
         metrics.clone(),
         clock,
         readiness.register("receiver"),
-    );
+    )
+    .controlled_by(controlled);
     let progress = sender.progress();
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock };
-    for watch in watches {
-        let guard = readiness.register(format!("watch {}", watch.name));
-        let name = format!("watch {}", watch.name);
-        let watcher = Watcher::new(watch, max_objects_per_watch, shared.clone(), guard);
-        let (client, shutdown) = (client.clone(), drain.watch());
-        drain.spawn_critical(name, async move {
-            tokio::select! {
-                () = shutdown.signaled() => {}
-                () = watcher.run(client) => {}
-            }
-        });
-    }
     drain.spawn_critical("sender", sender.run(drain.watch()));
+    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock };
+    let supervisor = Supervisor::new(client.clone(), shared, control);
+    let live = Live::start(config, file, supervisor, &readiness, configuration.clone(), metrics, clock).await;
+    drain.spawn_critical("configuration", live.run(client, drain.watch()));
     let state = AdminState::new(registry, readiness, BUILD).route("/status", move |_, _| {
         let progress = progress.lock().clone();
-        Some(Reply::json(&status::page(&runtime_id, epoch, &conditions, &progress)))
+        Some(Reply::json(&status::page(&runtime_id, epoch, &configuration, &conditions, &progress)))
     });
     admin::serve(listener, state, drain);
     Ok(Bound { admin_addr, epoch })

@@ -1,4 +1,5 @@
-//! The configuration file: YAML, checked as a whole before anything is bound or dialled.
+//! The configuration file: YAML, checked as a whole before anything is bound or dialled. And what the agent is told to
+//! watch besides, in a ConfigMap.
 
 use serde::Deserialize;
 use std::{
@@ -12,10 +13,12 @@ use tidewatch_tls::Files;
 
 /// Largest accepted file.
 const MAX_FILE: u64 = 1024 * 1024;
-/// Most watches of one agent; each is a connection to the API server.
+/// Most watches of one agent, those of the file and of the ConfigMap together; each is a stream of the API server's.
 const MAX_WATCHES: usize = 64;
 /// Longest name of a watch, which becomes a metric label and part of every event.
 const MAX_WATCH_NAME: usize = 63;
+/// Longest generation of the ConfigMap's text: it goes into requests.
+const MAX_GENERATION: usize = 64;
 /// Longest runtime id: it is a certificate's common name.
 const MAX_RUNTIME_ID: usize = 64;
 
@@ -37,7 +40,34 @@ pub struct Config {
     /// reported, and the watch's condition says so.
     #[serde(default = "default_max_objects")]
     pub max_objects_per_watch: usize,
-    /// What to watch; at least one.
+    /// What to watch, whatever the ConfigMap says; at least one if there is no ConfigMap.
+    #[serde(default)]
+    pub watches: Vec<Watch>,
+    /// The ConfigMap in the runtime that says what to watch besides. None: nothing.
+    #[serde(default)]
+    pub config_map: Option<ConfigMapRef>,
+}
+
+/// A ConfigMap that is watched.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConfigMapRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// The key of the text in the ConfigMap.
+pub const CONFIG_MAP_KEY: &str = "watches.yaml";
+
+/// What the ConfigMap says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WatchSet {
+    /// Names this state of the configuration: 1 to 64 letters and digits.
+    pub generation: String,
+    /// What to watch; may be empty.
     pub watches: Vec<Watch>,
 }
 
@@ -61,6 +91,9 @@ pub struct Receiver {
 pub struct Watch {
     /// Unique; the receiver knows the watch by it.
     pub name: String,
+    /// Who must have handled a change before it is let go: `engine` (the default), or the name of a manager.
+    #[serde(default = "engine")]
+    pub route: String,
     /// The API group; empty is the core group.
     #[serde(default)]
     pub group: String,
@@ -107,6 +140,9 @@ pub enum ConfigError {
     /// It is not YAML of the expected shape.
     #[error("configuration does not parse: {0}")]
     Parse(String),
+    /// The ConfigMap has no text.
+    #[error("the ConfigMap has no key {CONFIG_MAP_KEY}")]
+    NoKey,
     /// A value is not allowed.
     #[error("configuration: {field} {problem}")]
     Value {
@@ -115,6 +151,10 @@ pub enum ConfigError {
         /// What is wrong and what to do.
         problem: String,
     },
+}
+
+fn engine() -> String {
+    "engine".to_owned()
 }
 
 fn default_max_objects() -> usize {
@@ -135,14 +175,7 @@ fn any_version() -> String {
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-        let mut text = String::new();
-        let file = File::open(path).map_err(failed)?;
-        let read = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed)?;
-        if read as u64 > MAX_FILE {
-            return Err(ConfigError::TooLarge(path.to_owned()));
-        }
-        Self::parse(&text)
+        Self::parse(&read(path)?)
     }
 
     /// Parses and checks a text.
@@ -153,9 +186,29 @@ impl Config {
         Ok(config)
     }
 
+    /// The fields in which `other` differs and that are only read at a start.
+    pub(crate) fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self { runtime_id, receiver, admin_address, kubeconfig, config_map, .. } = self;
+        let same = [
+            ("runtimeId", *runtime_id == other.runtime_id),
+            ("receiver", *receiver == other.receiver),
+            ("adminAddress", *admin_address == other.admin_address),
+            ("kubeconfig", *kubeconfig == other.kubeconfig),
+            ("configMap", *config_map == other.config_map),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
-        let Self { runtime_id, receiver, admin_address: _, kubeconfig: _, max_objects_per_watch, watches } =
-            self;
+        let Self {
+            runtime_id,
+            receiver,
+            admin_address: _,
+            kubeconfig: _,
+            max_objects_per_watch,
+            watches,
+            config_map,
+        } = self;
         if runtime_id.is_empty() || runtime_id.len() > MAX_RUNTIME_ID {
             return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
         }
@@ -163,19 +216,69 @@ impl Config {
         if *max_objects_per_watch == 0 {
             return Err(wrong("maxObjectsPerWatch", "must be at least 1"));
         }
-        if watches.is_empty() || watches.len() > MAX_WATCHES {
-            return Err(wrong("watches", format!("must list 1 to {MAX_WATCHES} watches")));
-        }
-        let mut names = BTreeSet::new();
-        for (index, watch) in watches.iter().enumerate() {
-            watch.check(&format!("watches[{index}]"))?;
-            if !names.insert(&watch.name) {
-                let problem = format!("{:?} is used by another watch; names must be unique", watch.name);
-                return Err(wrong(format!("watches[{index}].name"), problem));
+        if let Some(ConfigMapRef { namespace, name }) = config_map {
+            if !is_name(namespace, 63, "-") {
+                return Err(wrong("configMap.namespace", "is not a namespace's name"));
             }
+            if !is_name(name, 253, "-.") {
+                return Err(wrong("configMap.name", "is not an object's name"));
+            }
+        } else if watches.is_empty() {
+            return Err(wrong("watches", "must list at least one watch, or configMap must name a ConfigMap"));
         }
-        Ok(())
+        check_watches(watches)
     }
+}
+
+impl WatchSet {
+    /// Parses and checks a text.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        if text.len() as u64 > MAX_FILE {
+            return Err(wrong(CONFIG_MAP_KEY, format!("is larger than {MAX_FILE} bytes")));
+        }
+        let set: Self =
+            serde_saphyr::from_str(text).map_err(|e| ConfigError::Parse(one_line(&e.to_string())))?;
+        let plain = set.generation.chars().all(|c| c.is_ascii_alphanumeric());
+        if set.generation.is_empty() || set.generation.len() > MAX_GENERATION || !plain {
+            return Err(wrong("generation", format!("must be 1 to {MAX_GENERATION} letters and digits")));
+        }
+        check_watches(&set.watches)?;
+        Ok(set)
+    }
+}
+
+/// The text of a configuration file.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    let read = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(failed)?;
+    if read as u64 > MAX_FILE {
+        return Err(ConfigError::TooLarge(path.to_owned()));
+    }
+    Ok(text)
+}
+
+/// The watches of file and ConfigMap together; they may not share a name, nor be too many.
+pub(crate) fn all_watches(file: &[Watch], set: &[Watch]) -> Result<Vec<Watch>, ConfigError> {
+    let all: Vec<Watch> = file.iter().chain(set).cloned().collect();
+    check_watches(&all)?;
+    Ok(all)
+}
+
+fn check_watches(watches: &[Watch]) -> Result<(), ConfigError> {
+    if watches.len() > MAX_WATCHES {
+        return Err(wrong("watches", format!("must list at most {MAX_WATCHES} watches, all together")));
+    }
+    let mut names = BTreeSet::new();
+    for (index, watch) in watches.iter().enumerate() {
+        watch.check(&format!("watches[{index}]"))?;
+        if !names.insert(&watch.name) {
+            let problem = format!("{:?} is used by another watch; names must be unique", watch.name);
+            return Err(wrong(format!("watches[{index}].name"), problem));
+        }
+    }
+    Ok(())
 }
 
 impl Receiver {
@@ -207,10 +310,13 @@ impl Watch {
     }
 
     fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let Self { name, group, version, resource, field: _, labels, namespace } = self;
+        let Self { name, route, group, version, resource, field: _, labels, namespace } = self;
         if !is_name(name, MAX_WATCH_NAME, "-.") {
             let problem = format!("{name:?} must be 1 to {MAX_WATCH_NAME} of a-z, 0-9, - and .");
             return Err(wrong(format!("{at}.name"), problem));
+        }
+        if !is_name(route, 63, "-.") {
+            return Err(wrong(format!("{at}.route"), "must be \"engine\" or a manager's name"));
         }
         if resource.eq_ignore_ascii_case("secrets") && group.is_empty() {
             return Err(wrong(format!("{at}.resource"), "secrets are never watched; remove this watch"));
@@ -308,6 +414,9 @@ watches:
             ("field: status", "feld: status", "feld"),
             ("watched-by: kyma", "watched-by: 'kyma,x=y'", "watches[0].labels"),
             ("namespace: kyma-system", "namespace: 'a/b'", "watches[1].namespace"),
+            ("namespace: kyma-system", "route: 'a/b'", "watches[1].route"),
+            ("watches:", "configMap: {namespace: a/b, name: c}\nwatches:", "configMap.namespace"),
+            ("watches:", "configMap: {namespace: a, name: C}\nwatches:", "configMap.name"),
             ("adminAddress", "maxObjectsPerWatch: 0\nadminAddress", "maxObjectsPerWatch"),
             ("watches:", "runtimeId: twice\nwatches:", "runtimeId"),
         ];
@@ -318,6 +427,40 @@ watches:
         }
         assert!(Config::parse("").is_err());
         assert!(Config::load(Path::new("/nonexistent")).unwrap_err().to_string().contains("/nonexistent"));
+    }
+
+    #[test]
+    fn with_a_config_map_the_file_needs_no_watches() {
+        let (head, watches) = GOOD.split_once("watches:").unwrap();
+        assert!(Config::parse(head).unwrap_err().to_string().contains("watches must list at least one"));
+        let config = Config::parse(&format!("{head}configMap: {{namespace: kyma-system, name: c}}")).unwrap();
+        assert_eq!(config.config_map.unwrap().namespace, "kyma-system");
+
+        let set = WatchSet::parse(&format!("generation: abc1\nwatches:{watches}")).unwrap();
+        assert_eq!((set.watches.len(), set.watches[0].route.as_str()), (2, "engine"));
+        assert!(WatchSet::parse("{generation: a, watches: []}").unwrap().watches.is_empty());
+        for bad in
+            ["", "{}", "{watches: []}", "{generation: '', watches: []}", "{generation: a/b, watches: []}"]
+        {
+            assert!(WatchSet::parse(bad).is_err(), "{bad}");
+        }
+        let secrets = "{generation: a, watches: [{name: a, resource: secrets, field: spec}]}";
+        assert!(WatchSet::parse(secrets).unwrap_err().to_string().contains("secrets are never watched"));
+        let problem = all_watches(&set.watches, &set.watches[1..]).unwrap_err().to_string();
+        assert!(problem.contains("\"pods\" is used by another watch"), "{problem}");
+        let many: Vec<Watch> =
+            (0..=MAX_WATCHES).map(|n| Watch { name: format!("w{n}"), ..set.watches[0].clone() }).collect();
+        assert!(all_watches(&many[..40], &many[40..]).is_err());
+        assert!(all_watches(&many[..40], &many[41..]).is_ok());
+    }
+
+    #[test]
+    fn what_is_only_read_at_a_start_is_named() {
+        let now = Config::parse(GOOD).unwrap();
+        let live = Config::parse(&GOOD.replace("resource: pods", "resource: services")).unwrap();
+        assert!(now.fixed_differences(&live).is_empty());
+        let text = GOOD.replace("127.0.0.1:0", "127.0.0.1:1").replace("runtime-1", "runtime-2");
+        assert_eq!(now.fixed_differences(&Config::parse(&text).unwrap()), ["runtimeId", "adminAddress"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod app;
 pub mod args;
 pub mod config;
 mod jitter;
+pub mod live;
 pub mod metrics;
 pub mod observe;
 pub mod send;

@@ -1,6 +1,6 @@
 //! The agent's metrics: every name, unit and label in one place.
 
-use crate::observe::condition::Conditions;
+use crate::{live::Configuration, observe::condition::Conditions};
 use tidewatch_telemetry::{
     metrics::{LAG_SECONDS, MetricsError, Registry},
     prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge},
@@ -14,6 +14,9 @@ pub const PREFIX: &str = "tidewatch_agent";
 pub struct Metrics {
     changes: IntCounterVec,
     overflows: IntCounterVec,
+    configuration_changes: IntCounterVec,
+    /// Dirty keys let go because their watch was removed.
+    pub forgotten: IntCounter,
     /// Keys that are not acknowledged.
     pub dirty: IntGauge,
     /// Keys that are not sent.
@@ -41,7 +44,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Declares all metrics. The figures of `conditions` are read at each scrape.
+    /// Declares the metrics of the configuration at work, which are read at each scrape.
+    pub fn register_configuration(
+        registry: &Registry,
+        configuration: &Configuration,
+    ) -> Result<(), MetricsError> {
+        let configuration = configuration.clone();
+        let help = "1 for the state each source of the configuration is in.";
+        registry.gauge_vec_fn("configuration_state", help, &["source", "state"], move |set| {
+            configuration.for_each(|source, state| set(&[source, state.as_str()], 1.0));
+        })
+    }
+
+    /// Declares all other metrics. The figures of `conditions` are read at each scrape.
     pub fn register(registry: &Registry, conditions: &Conditions) -> Result<Self, MetricsError> {
         let table = conditions.clone();
         registry.gauge_vec_fn("watch_objects", "Objects remembered, by watch.", &["watch"], move |set| {
@@ -60,6 +75,15 @@ impl Metrics {
                 "objects_not_tracked_total",
                 "Events about objects beyond maxObjectsPerWatch, which are not reported, by watch.",
                 &["watch"],
+            )?,
+            configuration_changes: registry.counter_vec(
+                "configuration_changes_total",
+                "Changed configurations that were read, by where from and what became of them.",
+                &["source", "result"],
+            )?,
+            forgotten: registry.counter(
+                "keys_forgotten_total",
+                "Dirty keys let go because their watch was removed from the configuration.",
             )?,
             dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
@@ -89,6 +113,20 @@ impl Metrics {
                 "From a change's sending to its acknowledgement.",
             )?,
         })
+    }
+
+    /// A watch is no more, and its series go with it.
+    pub fn forget(&self, watch: &str) {
+        for counters in [&self.changes, &self.overflows] {
+            // There is none if it never counted anything.
+            let _ = counters.remove_label_values(&[watch]);
+        }
+    }
+
+    /// A changed configuration was read.
+    pub fn configuration(&self, source: &str, applied: bool) {
+        let result = if applied { "applied" } else { "refused" };
+        self.configuration_changes.with_label_values(&[source, result]).inc();
     }
 
     /// A change was seen.

@@ -1,11 +1,17 @@
 //! The status page.
 
-use crate::{observe::condition::Conditions, send::Progress};
+use crate::{live::Configuration, observe::condition::Conditions, send::Progress};
 use serde_json::{Value, json};
 use tidewatch_wire::Epoch;
 
 /// The body of `/status`.
-pub(crate) fn page(runtime_id: &str, epoch: Epoch, conditions: &Conditions, progress: &Progress) -> Value {
+pub(crate) fn page(
+    runtime_id: &str,
+    epoch: Epoch,
+    configuration: &Configuration,
+    conditions: &Conditions,
+    progress: &Progress,
+) -> Value {
     let Progress { connected, session, dirty, last_observed, last_acknowledged, last_error } = progress;
     json!({
         "runtimeId": runtime_id,
@@ -14,6 +20,7 @@ pub(crate) fn page(runtime_id: &str, epoch: Epoch, conditions: &Conditions, prog
         "dirtyKeys": dirty,
         "lastObservedSeq": last_observed,
         "lastAcknowledgedSeq": last_acknowledged,
+        "configuration": configuration.to_json(),
         "watches": conditions.to_json(),
     })
 }

@@ -112,7 +112,7 @@ async fn until(addr: SocketAddr, path: &str, expected: &[&str]) {
 async fn it_lives_and_tells_when_nobody_can_be_reached() {
     let dir = files();
     let drain = Drain::new();
-    let bound = app::start(Config::parse(&config(dir.path())).unwrap(), &drain).await.unwrap();
+    let bound = app::start(Config::parse(&config(dir.path())).unwrap(), None, &drain).await.unwrap();
     let addr = bound.admin_addr;
     until(addr, "/status", &["\"reason\": \"Unreachable\"", "the receiver cannot be reached", "runtime-1"])
         .await;

@@ -2,6 +2,7 @@
 //! its own beyond the order of calls.
 
 mod access;
+mod agent;
 mod apply;
 mod kcp_writes;
 mod kyma;
@@ -26,7 +27,7 @@ use crate::{
     key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
     queue::{
-        Class, Ended,
+        Class, Ended, Push,
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector},
@@ -51,6 +52,9 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Deadline of one call to a runtime.
     pub call_deadline: Duration,
+    /// Users (not service accounts) that may watch in every runtime what the Watchers name, besides the agent's own
+    /// service account. For agents that run outside of their runtime.
+    pub agent_users: Vec<String>,
 }
 
 impl Default for EngineConfig {
@@ -64,6 +68,7 @@ impl Default for EngineConfig {
             per_runtime: 2,
             deadline: Duration::from_mins(2),
             call_deadline: Duration::from_secs(20),
+            agent_users: Vec::new(),
         }
     }
 }
@@ -82,6 +87,7 @@ pub(crate) struct Shared {
     registry: Registry,
     sources: sources::Sources,
     prepared: prepare::Prepared,
+    agents: agent::Agents,
     history: History,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -155,6 +161,7 @@ impl Engine {
             registry,
             sources: sources::Sources::default(),
             prepared: prepare::Prepared::default(),
+            agents: agent::Agents::default(),
             history: History::default(),
             observer,
             clock,
@@ -170,6 +177,14 @@ impl Engine {
     /// What is known of KCP.
     pub fn state(&self) -> &RwLock<KcpState> {
         &self.0.state
+    }
+
+    /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
+    /// that the agent works by another generation than `state().read().agent_plan().config.generation`.
+    pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
+        self.0.agents.forget(kyma);
+        let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
+        self.0.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
     }
 
     /// The last reconciles.
@@ -281,6 +296,8 @@ impl Shared {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => self.reconcile_manifest(kyma, name).await,
+            WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
+            WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
 }

@@ -27,24 +27,40 @@ pub enum WorkKey {
         /// Its own name.
         name: String,
     },
+    /// What a runtime's agent watches, and its role.
+    Agent {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
+    /// The status of a Watcher.
+    Watcher {
+        /// Its name.
+        name: String,
+    },
 }
 
 impl WorkKey {
-    /// The Kyma this is about, which stands for the runtime.
+    /// The Kyma this is about, which stands for the runtime. Empty for a Watcher, which is about all of them.
     #[must_use]
     pub fn kyma(&self) -> &str {
         match self {
-            Self::Kyma { kyma } | Self::Path { kyma } | Self::Manifest { kyma, .. } => kyma,
+            Self::Kyma { kyma }
+            | Self::Path { kyma }
+            | Self::Manifest { kyma, .. }
+            | Self::Agent { kyma } => kyma,
+            Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Path` or `Manifest`, for metrics.
+    /// `Kyma`, `Path`, `Manifest`, `Agent` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kyma { .. } => "Kyma",
             Self::Path { .. } => "Path",
             Self::Manifest { .. } => "Manifest",
+            Self::Agent { .. } => "Agent",
+            Self::Watcher { .. } => "Watcher",
         }
     }
 }
@@ -63,6 +79,8 @@ impl fmt::Display for WorkKey {
             Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
             Self::Path { kyma } => write!(f, "Path/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
+            Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
+            Self::Watcher { name } => write!(f, "Watcher/{name}"),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! [`crate::drive`] before, what has to be written is written after, and every decision in between is
 //! made here, where a test can see it.
 
+pub mod agent;
 pub mod deletion;
 pub mod kyma;
 pub mod manifest;

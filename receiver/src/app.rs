@@ -72,6 +72,7 @@ impl From<Args> for Config {
             paths,
             workers,
             workers_per_runtime,
+            agent_user,
             grace: _,
             log_format: _,
             log_level: _,
@@ -91,6 +92,7 @@ impl From<Args> for Config {
                 },
                 workers,
                 per_runtime: workers_per_runtime,
+                agent_users: agent_user,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,

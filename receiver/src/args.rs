@@ -54,6 +54,10 @@ pub struct Args {
     /// About the way of events.
     #[command(flatten)]
     pub paths: PathArgs,
+    /// User that may watch in every runtime what the Watchers name, besides the agent's service account (repeatable);
+    /// for agents that run outside of their runtime.
+    #[arg(long, value_name = "NAME")]
+    pub agent_user: Vec<String>,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,

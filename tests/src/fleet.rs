@@ -18,15 +18,16 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, ModuleReleaseMeta, ModuleTemplate, State, crds,
-    names::{annotations, labels},
+    names::{AGENT_CONFIG_MAP, RUNTIME_NAMESPACE, annotations, labels},
 };
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, wait};
 
-/// The user that an agent is in its runtime.
-pub const AGENT_USER: &str = "tidewatch-agent";
+/// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
+/// and no more.
+pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
 /// The field manager of what demo and tests apply.
 const MANAGER: &str = "tidewatch-tests";
 /// For anything that should take a second or two.
@@ -303,6 +304,7 @@ impl Agent {
             "receiver": {"url": receiver.url, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key},
             "adminAddress": format!("127.0.0.1:{admin}"),
             "kubeconfig": kubeconfig,
+            "configMap": {"namespace": RUNTIME_NAMESPACE, "name": AGENT_CONFIG_MAP},
             "watches": watches,
         });
         let config = harness.write(&format!("{folder}/agent.yaml"), &config.to_string())?;
@@ -328,16 +330,24 @@ impl Agent {
         http::json(&format!("{}/status", self.admin)).await
     }
 
-    /// Waits until everything it has seen was acknowledged and all watches watch.
+    /// Waits until everything it has seen was acknowledged and all watches watch, those of KCP's Watchers included.
     pub async fn connected(&self) -> Result<()> {
         self.process
-            .ready("to be connected, with all watches watching and nothing unacknowledged", SOON, || async {
-                let status = self.status().await?;
-                let watches = status["watches"].as_array().cloned().unwrap_or_default();
-                let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
-                Ok((watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0)
-                    .then_some(()))
-            })
+            .ready(
+                "to be connected and configured, with all watches watching and nothing unacknowledged",
+                SOON,
+                || async {
+                    let status = self.status().await?;
+                    let watches = status["watches"].as_array().cloned().unwrap_or_default();
+                    let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
+                    let configured = status["configuration"]["configMap"]["state"] == "Applied";
+                    Ok((watching
+                        && configured
+                        && status["receiver"]["connected"] == true
+                        && status["dirtyKeys"] == 0)
+                        .then_some(()))
+                },
+            )
             .await
     }
 }

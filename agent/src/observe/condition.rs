@@ -100,6 +100,13 @@ impl Conditions {
         entry.message = message;
     }
 
+    /// A watch is no more.
+    pub fn remove(&self, watch: &str) {
+        if self.watches.lock().remove(watch).is_some() {
+            tracing::info!(watch, "watch removed");
+        }
+    }
+
     /// Sets how many objects a watch remembers.
     pub fn set_objects(&self, watch: &str, objects: usize) {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
@@ -141,7 +148,7 @@ impl Conditions {
     }
 }
 
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect()
 }
 

@@ -54,6 +54,11 @@ impl Index {
         self.objects.is_empty()
     }
 
+    /// Sets how many objects are remembered; what is remembered already stays.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// An object was seen, in a list or by the watch.
     pub fn apply(&mut self, key: ObjectKey, fingerprint: u64) -> Verdict {
         let round = self.round;

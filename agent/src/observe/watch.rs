@@ -51,12 +51,23 @@ pub struct Shared {
     pub clock: fn() -> Timestamp,
 }
 
+/// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What to watch.
+    pub spec: config::Watch,
+    /// Most objects remembered.
+    pub max_objects: usize,
+}
+
 /// One configured watch at work.
 #[derive(Debug)]
 pub struct Watcher {
     spec: config::Watch,
     shared: Shared,
     index: Index,
+    /// Where it hears that something else is wanted.
+    wanted: Option<tokio::sync::watch::Receiver<Wanted>>,
     /// Dropped when it is known how the watch stands, well or not.
     unready: Option<readiness::Guard>,
     /// New objects that found the index full, since the last list.
@@ -90,6 +101,8 @@ enum Left {
     KindGone,
     /// The stream ended, or a list stalled: begin again.
     Broken,
+    /// Something else is wanted: begin again with that.
+    Renewed,
     /// Nobody takes changes any more.
     Closed,
 }
@@ -98,7 +111,24 @@ impl Watcher {
     /// A watch that remembers at most `max_objects` objects.
     pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
         shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
-        Self { spec, shared, index: Index::new(max_objects), unready: Some(unready), overflow: 0 }
+        let index = Index::new(max_objects);
+        Self { spec, shared, index, wanted: None, unready: Some(unready), overflow: 0 }
+    }
+
+    /// The same, that does something else when something else is wanted. It keeps what it knows of the objects, so
+    /// that those which are gone meanwhile, or no longer selected, are reported as gone.
+    #[must_use]
+    pub fn following(mut self, wanted: tokio::sync::watch::Receiver<Wanted>) -> Self {
+        self.wanted = Some(wanted);
+        self
+    }
+
+    /// Takes over what is wanted; whether that is something else.
+    fn renew(&mut self) -> bool {
+        let Some(wanted) = &mut self.wanted else { return false };
+        let Wanted { spec, max_objects } = wanted.borrow_and_update().clone();
+        self.index.set_limit(max_objects);
+        std::mem::replace(&mut self.spec, spec) != self.spec
     }
 
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
@@ -106,7 +136,15 @@ impl Watcher {
         let mut whole = self.spec.field == Field::Status;
         let mut attempt = 0;
         loop {
-            match resolve::resolve(&client, &self.spec).await {
+            if self.renew() {
+                whole = self.spec.field == Field::Status;
+                attempt = 0;
+            }
+            let resolved = tokio::select! {
+                resolved = resolve::resolve(&client, &self.spec) => resolved,
+                () = changed(&mut self.wanted) => continue,
+            };
+            match resolved {
                 Ok(resolved) => {
                     let gvk = &resolved.resource;
                     self.shared
@@ -123,12 +161,16 @@ impl Watcher {
                             Reason::WaitingForKind,
                             "the API server does not serve the kind any more; waiting for it",
                         ),
+                        Left::Renewed => continue,
                         Left::Broken => {}
                     }
                 }
                 Err(error) => self.unresolved(&error),
             }
-            tokio::time::sleep(RESOLVE_BACKOFF.delay(attempt, jitter::random())).await;
+            tokio::select! {
+                () = tokio::time::sleep(RESOLVE_BACKOFF.delay(attempt, jitter::random())) => {}
+                () = changed(&mut self.wanted) => {}
+            }
             attempt = attempt.saturating_add(1);
         }
     }
@@ -141,11 +183,19 @@ impl Watcher {
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
         loop {
-            let next = if listing || failing {
-                let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
-                tokio::time::timeout(wait, events.next()).await
-            } else {
-                Ok(events.next().await)
+            let next = async {
+                if listing || failing {
+                    let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
+                    tokio::time::timeout(wait, events.next()).await
+                } else {
+                    Ok(events.next().await)
+                }
+            };
+            // Between two events only: one that is in hand is reported first.
+            let next = tokio::select! {
+                biased;
+                () = changed(&mut self.wanted) => return Left::Renewed,
+                next = next => next,
             };
             match next {
                 Err(_) if listing => {
@@ -292,6 +342,17 @@ impl Watcher {
 
     fn set(&self, reason: Reason, message: &str) {
         self.shared.conditions.set(&self.spec.name, reason, message, (self.shared.clock)());
+    }
+}
+
+/// Something else is wanted. Never, if nobody can want anything else.
+async fn changed(wanted: &mut Option<tokio::sync::watch::Receiver<Wanted>>) {
+    let heard = match wanted {
+        Some(wanted) => wanted.changed().await.is_ok(),
+        None => false,
+    };
+    if !heard {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -5,11 +5,13 @@
 //! ask for them again) and is opened anew after each batch, since it names the numbers it waits for.
 
 pub mod connect;
+mod control;
 mod error;
 mod link;
 mod sender;
 
 pub use connect::{Connector, Target};
+pub use control::Control;
 pub use error::SendError;
 pub use sender::{Progress, Sender, Settings};
 

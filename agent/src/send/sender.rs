@@ -1,8 +1,9 @@
 //! The task that owns the dirty set.
 
 use super::{
-    Connector, SendError,
+    Connector, Control, SendError,
     connect::MAX_RETRY_AFTER,
+    control,
     link::{Batch, Event, Link, Poll, Sent, Up},
 };
 use crate::{jitter, metrics::Metrics};
@@ -78,6 +79,7 @@ pub struct Progress {
 pub struct Sender {
     outbox: Outbox,
     changes: mpsc::Receiver<Observation>,
+    control: Option<mpsc::Receiver<Control>>,
     connector: Connector,
     settings: Settings,
     metrics: Metrics,
@@ -111,6 +113,7 @@ impl Sender {
         Self {
             outbox,
             changes,
+            control: None,
             connector,
             settings,
             metrics,
@@ -125,6 +128,13 @@ impl Sender {
             poll_after: now,
             heartbeat_at: now,
         }
+    }
+
+    /// The same, told of changes of the configuration.
+    #[must_use]
+    pub fn controlled_by(mut self, control: mpsc::Receiver<Control>) -> Self {
+        self.control = Some(control);
+        self
     }
 
     /// Where to read how it goes.
@@ -148,10 +158,24 @@ impl Sender {
                     }
                     taken.drain(..).for_each(|observation| self.observe(observation));
                 }
+                Some(control) = control::next(&mut self.control) => self.reconfigure(control),
                 event = self.link.next() => self.happened(event),
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
+    }
+
+    /// What a watch has reported before it ended is in the channel by now, and is let go with the rest.
+    fn reconfigure(&mut self, control: Control) {
+        for _ in 0..self.changes.len() {
+            let Ok(observation) = self.changes.try_recv() else { break };
+            self.observe(observation);
+        }
+        let Control { routes, forget, done } = control;
+        self.outbox.set_routes(routes);
+        let forgotten = forget.iter().map(|watch| self.outbox.forget_watch(watch)).sum();
+        // Nobody waits for it at shutdown.
+        let _ = done.send(forgotten);
     }
 
     fn observe(&mut self, observation: Observation) {

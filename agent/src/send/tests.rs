@@ -173,6 +173,7 @@ fn acks(seqs: &[u64]) -> Vec<RouteAck> {
 /// A sender at work.
 struct Agent {
     changes: mpsc::Sender<Observation>,
+    control: mpsc::Sender<Control>,
     progress: Arc<Mutex<Progress>>,
     registry: Registry,
     readiness: Readiness,
@@ -206,12 +207,14 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
     let settings = Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty, ..Settings::default() };
     let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
     let (changes, taken) = mpsc::channel(8);
+    let (control, controlled) = mpsc::channel(1);
     let (drain, readiness) = (Drain::new(), Readiness::new());
     let guard = readiness.register("receiver");
-    let sender = Sender::new(outbox, taken, connector, settings, metrics, Timestamp::now, guard);
+    let sender = Sender::new(outbox, taken, connector, settings, metrics, Timestamp::now, guard)
+        .controlled_by(controlled);
     let progress = sender.progress();
     drain.spawn("sender", sender.run(drain.watch()));
-    Agent { changes, progress, registry, readiness, files, _dir: dir, _drain: drain }
+    Agent { changes, control, progress, registry, readiness, files, _dir: dir, _drain: drain }
 }
 
 impl Agent {
@@ -404,4 +407,26 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
     assert!(agent.changes.try_send(observation("one too many")).is_err(), "the watches wait");
     batch.done(&[1]);
     agent.until("the rest to be taken", |p| p.last_observed == 9).await;
+}
+
+#[tokio::test]
+async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let agent = agent(peer.addr, &ca, &ca, 1).await;
+    agent.see("sent").await;
+    let asked = peer.next().await;
+    assert_eq!(asked.seqs(), [1]);
+    asked.held();
+    let mut other = observation("kept");
+    other.key.watch = "other".into();
+    agent.changes.send(other).await.unwrap();
+    // The set is full, so both stay in the channel.
+    agent.see("late").await;
+    let (done, told) = oneshot::channel();
+    let watch = observation("").key.watch;
+    let control = Control { routes: BTreeMap::new(), forget: vec![watch], done };
+    agent.control.send(control).await.unwrap();
+    assert_eq!(told.await.unwrap(), 2);
+    agent.until("only the other watch's key is left", |progress| progress.dirty == 1).await;
 }

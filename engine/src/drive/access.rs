@@ -95,6 +95,7 @@ impl Shared {
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
         // A new client may be of a new cluster: what was prepared there before does not count.
         self.prepared.forget(kyma);
+        self.agents.forget(kyma);
         let built = self.runtimes.get_or_build(kyma, &version, || self.connector.client(&access, limits));
         Ok(built.map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
     }

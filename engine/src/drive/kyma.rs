@@ -39,6 +39,7 @@ impl Shared {
         let Some(kyma) = kyma else {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
+            self.agents.forget(name);
             self.history.forget(name);
             return Ok(Finish::Done);
         };
@@ -91,6 +92,7 @@ impl Shared {
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
         self.prepare(&name, runtime).await?;
+        self.want_agent(&name, causes);
         let remote = self.runtime_kyma_of(kyma, runtime).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;

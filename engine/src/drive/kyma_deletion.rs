@@ -8,7 +8,7 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared,
+    Finish, Lost, Shared, agent,
     apply::{self, Deleted, ObjectError},
     kyma::runtime_kyma,
     prepare::RUNTIME_CRDS,
@@ -41,7 +41,11 @@ async fn left_in(runtime: &RuntimeClient) -> Result<Runtime, ObjectError> {
     for name in RUNTIME_CRDS {
         crds += usize::from(apply::get(runtime, &crd(name)).await?.is_some());
     }
-    Ok(Runtime::There { kyma, crds })
+    let mut agent = 0;
+    for object in agent::objects() {
+        agent += usize::from(apply::get(runtime, &object).await?.is_some());
+    }
+    Ok(Runtime::There { kyma, crds, agent })
 }
 
 impl Shared {
@@ -95,6 +99,10 @@ impl Shared {
             (Step::DeleteRuntimeCrds, Some(client)) => {
                 let crds: Vec<ObjectRef> = RUNTIME_CRDS.iter().map(|name| crd(name)).collect();
                 self.deleted(kyma, client, &crds).await
+            }
+            (Step::DeleteAgentConfiguration, Some(client)) => {
+                self.agents.forget(&name);
+                self.deleted(kyma, client, &agent::objects()).await
             }
             _ => {
                 self.drop_finalizers(&self.kymas(), kyma, &[finalizers::KYMA, finalizers::LEGACY_PURGE])

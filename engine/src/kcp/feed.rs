@@ -65,17 +65,7 @@ impl Feeds {
         feed!(Manifest, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(ModuleReleaseMeta, |s, n, o| s.apply_release(n, Some(o)), |s, n| s.apply_release(n, None));
-        feed!(
-            Watcher,
-            |s, n, o| {
-                s.apply_watcher(n, Some(o));
-                Vec::new()
-            },
-            |s, n| {
-                s.apply_watcher(n, None);
-                Vec::new()
-            }
-        );
+        feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
         tasks.spawn(run(
@@ -227,10 +217,14 @@ impl Context {
     fn push(&self, kind: &str, wanted: &mut Vec<Wanted>, start: bool) {
         let class = match kind {
             _ if start => Class::Resync,
-            "ModuleTemplate" | "ModuleReleaseMeta" => Class::Rollout,
+            "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" => Class::Rollout,
             _ => Class::UserEdit,
         };
         for (key, change) in wanted.drain(..) {
+            // At a start each Kyma is reconciled, and asks for its agent when the runtime is prepared for it.
+            if start && matches!(key, WorkKey::Agent { .. }) {
+                continue;
+            }
             let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };
             self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
         }

@@ -11,6 +11,7 @@ use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State, Wa
 use crate::{
     key::WorkKey,
     plan::{
+        agent::{self, AgentPlan},
         manifest::inventory,
         object::ObjectRef,
         owners::{Owners, Speaker},
@@ -59,6 +60,8 @@ pub struct KcpState {
     watchers: HashMap<String, Arc<Watcher>>,
     /// What was last told about the way of each Kyma's events.
     paths: HashMap<String, PathReport>,
+    /// Made of `watchers`.
+    agent_plan: Arc<AgentPlan>,
     /// Owners of installed objects, by Kyma name.
     pub owners: Owners,
     /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.
@@ -270,12 +273,52 @@ impl KcpState {
             .collect()
     }
 
-    /// A Watcher appeared, changed or is gone.
-    pub fn apply_watcher(&mut self, name: &str, watcher: Option<Watcher>) {
-        match watcher {
-            Some(watcher) => drop(self.watchers.insert(name.to_owned(), Arc::new(watcher))),
-            None => drop(self.watchers.remove(name)),
+    /// A Watcher appeared, changed or is gone: asks for every runtime's agent if the agents' configuration is another
+    /// one now, and for the status of each Watcher about which there is something else to say.
+    pub fn apply_watcher(&mut self, name: &str, watcher: Option<Watcher>) -> Vec<Wanted> {
+        let change = match (&watcher, self.watchers.contains_key(name)) {
+            (None, _) => "watcher deleted",
+            (Some(_), false) => "watcher added",
+            (Some(_), true) => "watcher changed",
+        };
+        let mark = |w: &Arc<Watcher>| (w.metadata.generation, w.metadata.deletion_timestamp.is_some());
+        let old = match watcher {
+            Some(watcher) => {
+                self.is_echo("Watcher", &watcher);
+                self.watchers.insert(name.to_owned(), Arc::new(watcher))
+            }
+            None => {
+                self.own_writes.remove(&format!("Watcher/{name}"));
+                self.watchers.remove(name)
+            }
+        };
+        let plan = Arc::new(agent::plan(self.watchers.values().map(Arc::as_ref)));
+        let before = std::mem::replace(&mut self.agent_plan, plan);
+        let plan = &self.agent_plan;
+
+        let mut wanted = Vec::new();
+        if before.config.generation != plan.config.generation {
+            let kymas: BTreeSet<&String> = self.kymas.keys().collect();
+            wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::Agent { kyma: kyma.clone() }, change)));
         }
+        let mut told: BTreeSet<&str> = plan.verdicts.keys().map(String::as_str).collect();
+        told.retain(|name| before.verdicts.get(*name) != plan.verdicts.get(*name));
+        if self.watchers.get(name).map(mark) != old.as_ref().map(mark) {
+            told.insert(name);
+        }
+        let told = told.into_iter().filter(|name| self.watchers.contains_key(*name));
+        wanted.extend(told.map(|name| (WorkKey::Watcher { name: name.to_owned() }, change)));
+        wanted
+    }
+
+    /// What all agents are to watch.
+    pub fn agent_plan(&self) -> Arc<AgentPlan> {
+        Arc::clone(&self.agent_plan)
+    }
+
+    /// A Watcher as last seen.
+    pub fn watcher(&self, name: &str) -> Option<Arc<Watcher>> {
+        self.watchers.get(name).cloned()
     }
 
     /// Remembers what is known of the way of a Kyma's events.

@@ -22,6 +22,8 @@ pub enum Runtime {
         kyma: bool,
         /// How many of our CRDs exist.
         crds: usize,
+        /// How many objects of the agent's configuration exist.
+        agent: usize,
     },
 }
 
@@ -36,6 +38,8 @@ pub enum Step {
     DeleteRuntimeKyma,
     /// Delete our CRDs from the runtime.
     DeleteRuntimeCrds,
+    /// Delete the agent's configuration and role. Last, since all before may wait for events.
+    DeleteAgentConfiguration,
     /// Let the Kyma go.
     DropFinalizer,
 }
@@ -52,6 +56,7 @@ pub const fn next(left: Left) -> Step {
     match left.runtime {
         Runtime::There { kyma: true, .. } => Step::DeleteRuntimeKyma,
         Runtime::There { crds: 1.., .. } => Step::DeleteRuntimeCrds,
+        Runtime::There { agent: 1.., .. } => Step::DeleteAgentConfiguration,
         _ => Step::DropFinalizer,
     }
 }
@@ -62,8 +67,8 @@ mod tests {
 
     #[test]
     fn goes_from_the_modules_to_the_finalizer() {
-        let mut left =
-            Left { manifests: 2, manifests_deleting: 0, runtime: Runtime::There { kyma: true, crds: 3 } };
+        let there = |kyma, crds, agent| Runtime::There { kyma, crds, agent };
+        let mut left = Left { manifests: 2, manifests_deleting: 0, runtime: there(true, 3, 2) };
         let mut steps = Vec::new();
         loop {
             let step = next(left);
@@ -71,8 +76,9 @@ mod tests {
             match step {
                 Step::DeleteManifests => (left.manifests, left.manifests_deleting) = (0, left.manifests),
                 Step::AwaitManifests => left.manifests_deleting = 0,
-                Step::DeleteRuntimeKyma => left.runtime = Runtime::There { kyma: false, crds: 3 },
-                Step::DeleteRuntimeCrds => left.runtime = Runtime::There { kyma: false, crds: 0 },
+                Step::DeleteRuntimeKyma => left.runtime = there(false, 3, 2),
+                Step::DeleteRuntimeCrds => left.runtime = there(false, 0, 2),
+                Step::DeleteAgentConfiguration => left.runtime = there(false, 0, 0),
                 Step::DropFinalizer => break,
             }
         }
@@ -83,6 +89,7 @@ mod tests {
                 Step::AwaitManifests,
                 Step::DeleteRuntimeKyma,
                 Step::DeleteRuntimeCrds,
+                Step::DeleteAgentConfiguration,
                 Step::DropFinalizer
             ]
         );

@@ -19,6 +19,15 @@ pub const DEFAULT_CHANNEL: &str = "regular";
 /// Channel name that is never valid: it once meant "no channel".
 pub const CHANNEL_NONE: &str = "none";
 
+/// The agent's service account in a runtime, in [`RUNTIME_NAMESPACE`].
+pub const AGENT_SERVICE_ACCOUNT: &str = "tidewatch-agent";
+/// The `ConfigMap` in [`RUNTIME_NAMESPACE`] that tells the agent what to watch.
+pub const AGENT_CONFIG_MAP: &str = "tidewatch-agent-config";
+/// The key in it.
+pub const AGENT_CONFIG_KEY: &str = "watches.yaml";
+/// The `ClusterRole` in a runtime, and its binding, that let the agent see what it is told to watch.
+pub const AGENT_WATCHES_ROLE: &str = "tidewatch-agent-watches";
+
 /// Label keys, and the few fixed label values.
 pub mod labels {
     /// Controller of a module's Manifest; kept, but empty in practice.
@@ -150,6 +159,8 @@ pub mod field_managers {
     pub const EVENT_PATH: &str = "tidewatch-event-path";
     /// The Kyma and the namespace in a runtime.
     pub const KYMA_SYNC: &str = "kyma-sync-context";
+    /// The configuration and the role of the agent in a runtime.
+    pub const AGENT: &str = "tidewatch-agent-configuration";
 }
 
 /// Condition types, and the reasons that go with them.

@@ -140,6 +140,24 @@ impl Outbox {
         }
     }
 
+    /// Sets the routes of watches that are not for the engine alone. What is dirty already keeps its own.
+    pub fn set_routes(&mut self, routes: BTreeMap<String, Vec<Route>>) {
+        self.routes = routes;
+    }
+
+    /// Lets go of all that is dirty under a watch that is no more, and returns how many keys that were. A late
+    /// acknowledgement of one is ignored, and so is the failure of a request that carried it.
+    pub fn forget_watch(&mut self, watch: &str) -> usize {
+        let forgotten: Vec<Key> = self.by_key.keys().filter(|key| key.watch == watch).cloned().collect();
+        for key in &forgotten {
+            if let Some(seq) = self.by_key.remove(key) {
+                self.entries.remove(&seq);
+                self.unsent.remove(&seq);
+            }
+        }
+        forgotten.len()
+    }
+
     /// This process's epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch

@@ -7,3 +7,4 @@ mod control_plane;
 mod crds;
 mod shutdown;
 mod skeleton;
+mod watchers;

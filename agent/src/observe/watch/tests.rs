@@ -20,6 +20,7 @@ pub(super) fn bench(limit: usize) -> Bench {
     let shared = Shared { changes, conditions: conditions.clone(), metrics, clock: || Timestamp::UNIX_EPOCH };
     let spec = config::Watch {
         name: "w".into(),
+        route: "engine".into(),
         group: "g.example".into(),
         version: "*".into(),
         resource: "things".into(),

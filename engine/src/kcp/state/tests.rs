@@ -126,3 +126,29 @@ fn a_kubeconfig_asks_for_what_waited_for_it() {
     state.apply_secret("a", "k", None);
     assert!(state.secrets_of("a").is_empty());
 }
+
+fn watcher(name: &str, resource: &str, generation: i64) -> Watcher {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "kcp-system", "generation": generation},
+        "spec": {"manager": "lifecycle-manager", "field": "spec",
+                 "resourceToWatch": {"group": "", "version": "v1", "resource": resource}}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_watcher_reaches_every_runtime_if_it_changes_what_is_watched() {
+    let mut state = KcpState::default();
+    state.apply_kyma(kyma("a", "r1", 1, 1));
+    state.apply_kyma(kyma("b", "r2", 1, 1));
+    let everywhere = ["Agent/a", "Agent/b", "Watcher/w"];
+    assert_eq!(keys(state.apply_watcher("w", Some(watcher("w", "pods", 1)))), everywhere);
+    assert!(state.apply_watcher("w", Some(watcher("w", "pods", 1))).is_empty(), "a status, or an echo");
+    assert_eq!(keys(state.apply_watcher("w", Some(watcher("w", "pods", 2)))), ["Watcher/w"], "of no account");
+    assert_eq!(keys(state.apply_watcher("w", Some(watcher("w", "services", 3)))), everywhere);
+    let refused = state.apply_watcher("bad", Some(watcher("bad", "secrets", 1)));
+    assert_eq!(keys(refused), ["Watcher/bad"], "no runtime hears of one that is refused");
+    assert!(state.apply_watcher("bad", None).is_empty());
+    assert_eq!(keys(state.apply_watcher("w", None)), ["Agent/a", "Agent/b"]);
+    assert!(state.agent_plan().config.watches.is_empty());
+}

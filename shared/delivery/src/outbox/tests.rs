@@ -140,3 +140,38 @@ fn a_batch_is_limited_and_oldest_first() {
     let (rest, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(rest.events.len(), 1);
 }
+
+#[test]
+fn a_watch_that_is_no_more_is_forgotten_and_the_others_are_not() {
+    let mut outbox = outbox();
+    let other = |name: &str| {
+        let mut other = saw(name);
+        other.key.watch = "other".into();
+        other
+    };
+    outbox.observe(saw("a"), T0);
+    outbox.observe(other("a"), T0);
+    let (_, in_flight) = outbox.next_batch(T0).unwrap();
+    outbox.observe(saw("b"), T0);
+    assert_eq!(outbox.forget_watch("kyma"), 2, "one in flight, one not sent");
+    assert_eq!((outbox.len(), outbox.unsent()), (1, 0));
+    outbox.failed(&in_flight);
+    assert_eq!((outbox.len(), outbox.unsent()), (1, 1), "what is forgotten is not sent again");
+    assert!(outbox.answered(&answer(9, &[1, 3]), T0).released.is_empty(), "a late acknowledgement");
+    assert_eq!(outbox.forget_watch("kyma"), 0);
+    assert_eq!(outbox.observe(saw("a"), T0), Observed::New(Seq(4)), "numbers go on");
+}
+
+#[test]
+fn routes_hold_for_what_is_observed_after_they_were_set() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    outbox.set_routes(BTreeMap::from([("kyma".to_owned(), vec![Route::manager("m")])]));
+    outbox.observe(saw("b"), T0);
+    outbox.next_batch(T0);
+    let applied = outbox.answered(&answer(9, &[1, 2]), T0);
+    assert_eq!(applied.released.iter().map(|r| r.seq).collect::<Vec<_>>(), [Seq(1)]);
+    let mut from_manager = answer(9, &[2]);
+    from_manager.acks[0].route = Route::manager("m");
+    assert_eq!(outbox.answered(&from_manager, T0).released.len(), 1);
+}

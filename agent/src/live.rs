@@ -1,0 +1,256 @@
+//! The configuration at work: the file's and the ConfigMap's, read again when they change, without a restart.
+//!
+//! What cannot be read or is wrong changes nothing: the last good one stays, and the status page, a metric and the log
+//! say so. A ConfigMap that is gone is not an empty one either.
+
+mod status;
+
+pub use status::{Configuration, SourceState};
+
+use crate::{
+    config::{self, Config, ConfigError, ConfigMapRef, WatchSet},
+    metrics::Metrics,
+    observe::supervisor::Supervisor,
+};
+use futures::{StreamExt, stream, stream::BoxStream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher},
+};
+use std::{path::PathBuf, time::Duration};
+use tidewatch_drain::Watch as Shutdown;
+use tidewatch_telemetry::{Readiness, chain};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::MissedTickBehavior,
+};
+
+/// Between two looks at the file. Its content counts: the links of a mounted ConfigMap keep their times.
+const LOOK: Duration = Duration::from_secs(10);
+/// Seconds that one request for the ConfigMap lasts; shorter than what load balancers cut silently.
+const WATCH_SECONDS: u32 = 200;
+
+/// The task that keeps the watches as they are configured.
+pub(crate) struct Live {
+    /// What is at work of the file. Of fields that are only read at a start: what was read then.
+    file: Config,
+    /// Where it is, and the text that was read last, good or not.
+    source: Option<(PathBuf, String)>,
+    /// What is at work of the ConfigMap.
+    set: Option<WatchSet>,
+    supervisor: Supervisor,
+    status: Configuration,
+    metrics: Metrics,
+    clock: fn() -> Timestamp,
+}
+
+impl Live {
+    /// Starts the file's watches. `path` is where `file` was read from; without, it is not looked at again.
+    pub(crate) async fn start(
+        file: Config,
+        path: Option<PathBuf>,
+        mut supervisor: Supervisor,
+        readiness: &Readiness,
+        status: Configuration,
+        metrics: Metrics,
+        clock: fn() -> Timestamp,
+    ) -> Self {
+        let now = clock();
+        status.file(SourceState::Applied, "", now);
+        if let Some(map) = &file.config_map {
+            status.map(map, SourceState::Waiting, "", now);
+        }
+        supervisor.apply(file.watches.clone(), file.max_objects_per_watch, Some(readiness)).await;
+        // What it was at the start is read again at the first look, and is the same or it is not.
+        let source = path.map(|path| (path, String::new()));
+        Self { file, source, set: None, supervisor, status, metrics, clock }
+    }
+
+    /// Works until shutdown begins, or a watch ends by itself.
+    pub(crate) async fn run(mut self, client: Client, shutdown: Shutdown) {
+        let mut maps = match &self.file.config_map {
+            Some(map) => maps(client, map),
+            None => stream::pending().boxed(),
+        };
+        let mut hangups = signal(SignalKind::hangup()).ok();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.signaled() => return,
+                () = self.supervisor.failed() => {
+                    tracing::error!("a watch has ended by itself");
+                    return;
+                }
+                Some(seen) = maps.next() => self.map_seen(seen).await,
+                _ = look.tick() => self.look_at_file().await,
+                () = hangup(&mut hangups) => {
+                    tracing::info!("SIGHUP: reading the configuration file again");
+                    self.look_at_file().await;
+                }
+            }
+        }
+    }
+
+    async fn map_seen(&mut self, seen: Result<Option<ConfigMap>, watcher::Error>) {
+        let Some(at) = self.file.config_map.clone() else { return };
+        let now = (self.clock)();
+        let map = match seen {
+            Err(error) => {
+                let (state, words) = fault(&error);
+                return self.status.map(&at, state, &words, now);
+            }
+            Ok(None) if self.set.is_some() => {
+                let words =
+                    "the ConfigMap is gone; its last watches stay until it comes back or the agent restarts";
+                return self.status.map(&at, SourceState::Gone, words, now);
+            }
+            Ok(None) => {
+                let words = "there is no such ConfigMap (yet); the file's watches are at work";
+                return self.status.map(&at, SourceState::Absent, words, now);
+            }
+            Ok(Some(map)) => map,
+        };
+        let set = map
+            .data
+            .as_ref()
+            .and_then(|data| data.get(config::CONFIG_MAP_KEY))
+            .ok_or(ConfigError::NoKey)
+            .and_then(|text| WatchSet::parse(text))
+            .and_then(|set| Ok((config::all_watches(&self.file.watches, &set.watches)?, set)));
+        match set {
+            Err(error) => {
+                let words = format!("{}; nothing was changed", chain(&error));
+                tracing::warn!(error = words, "the ConfigMap's configuration is refused");
+                self.metrics.configuration("configMap", false);
+                self.status.map(&at, SourceState::Refused, &words, now);
+            }
+            Ok((watches, set)) => {
+                if self.set.as_ref() != Some(&set) {
+                    tracing::info!(
+                        generation = set.generation,
+                        watches = set.watches.len(),
+                        "new configuration"
+                    );
+                    self.supervisor.apply(watches, self.file.max_objects_per_watch, None).await;
+                    self.metrics.configuration("configMap", true);
+                }
+                self.status.applied(&at, &set.generation, now);
+                self.set = Some(set);
+            }
+        }
+    }
+
+    async fn look_at_file(&mut self) {
+        let Some((path, before)) = &mut self.source else { return };
+        let at = path.clone();
+        // The file may be on a slow disk.
+        let read = tokio::task::spawn_blocking(move || config::read(&at)).await;
+        let Ok(read) = read else { return };
+        let text = match read {
+            Ok(text) if text == *before => return,
+            Ok(text) => {
+                before.clone_from(&text);
+                text
+            }
+            Err(error) => {
+                let words = chain(&error).to_string();
+                before.clear();
+                if self.status.file(SourceState::Refused, &words, (self.clock)()) {
+                    tracing::warn!(
+                        error = words,
+                        "the configuration file cannot be read; nothing was changed"
+                    );
+                    self.metrics.configuration("file", false);
+                }
+                return;
+            }
+        };
+        let set = self.set.as_ref().map_or(&[][..], |set| &set.watches);
+        let parsed =
+            Config::parse(&text).and_then(|config| Ok((config::all_watches(&config.watches, set)?, config)));
+        match parsed {
+            Err(error) => {
+                let words = format!("{}; nothing was changed", chain(&error));
+                tracing::warn!(error = words, "the configuration file is refused");
+                self.metrics.configuration("file", false);
+                self.status.file(SourceState::Refused, &words, (self.clock)());
+            }
+            Ok((watches, new)) => {
+                let fixed = self.file.fixed_differences(&new);
+                let words = if fixed.is_empty() {
+                    String::new()
+                } else {
+                    tracing::warn!(
+                        fields = fixed.join(", "),
+                        "these fields are only read at a start: restart the agent"
+                    );
+                    format!("restart the agent for: {}", fixed.join(", "))
+                };
+                let Config { watches: of_file, max_objects_per_watch, .. } = new;
+                if (&of_file, max_objects_per_watch) != (&self.file.watches, self.file.max_objects_per_watch)
+                {
+                    tracing::info!(watches = of_file.len(), "the configuration file has changed");
+                    self.supervisor.apply(watches, max_objects_per_watch, None).await;
+                    self.metrics.configuration("file", true);
+                    (self.file.watches, self.file.max_objects_per_watch) = (of_file, max_objects_per_watch);
+                }
+                self.status.file(SourceState::Applied, &words, (self.clock)());
+            }
+        }
+    }
+}
+
+/// The next SIGHUP; never, if the process may not listen for it.
+async fn hangup(signals: &mut Option<Signal>) {
+    let heard = match signals {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What becomes of one ConfigMap: its content, or `None` while it is not there. The agent may see no other.
+fn maps(client: Client, map: &ConfigMapRef) -> BoxStream<'static, Result<Option<ConfigMap>, watcher::Error>> {
+    let api: Api<ConfigMap> = Api::namespaced(client, &map.namespace);
+    let config =
+        watcher::Config::default().timeout(WATCH_SECONDS).fields(&format!("metadata.name={}", map.name));
+    let mut found = false;
+    let mut seen = move |event| match event {
+        Ok(watcher::Event::Init) => {
+            found = false;
+            None
+        }
+        Ok(watcher::Event::InitApply(map) | watcher::Event::Apply(map)) => {
+            found = true;
+            Some(Ok(Some(map)))
+        }
+        Ok(watcher::Event::InitDone) => (!found).then_some(Ok(None)),
+        Ok(watcher::Event::Delete(_)) => Some(Ok(None)),
+        Err(error) => Some(Err(error)),
+    };
+    watcher(api, config).default_backoff().filter_map(move |event| std::future::ready(seen(event))).boxed()
+}
+
+fn fault(error: &watcher::Error) -> (SourceState, String) {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    let status = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => Some(status),
+        InitialListFailed(_) | WatchStartFailed(_) | WatchFailed(_) | NoResourceVersion => None,
+    };
+    match status {
+        Some(status) if status.code == 403 => (SourceState::Forbidden, status.message.clone()),
+        Some(status) => (SourceState::Unreachable, status.message.clone()),
+        None => (SourceState::Unreachable, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

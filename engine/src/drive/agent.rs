@@ -1,0 +1,205 @@
+//! What a runtime's agent watches and what it may see for it: one `ConfigMap`, one `ClusterRole`, one binding.
+
+use std::collections::HashMap;
+
+use kube::{Api, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Watcher,
+    names::{self, field_managers, finalizers},
+};
+
+use super::{
+    Finish, Lost, NEXT_TRY, Shared,
+    apply::{self, ObjectError},
+    error_report,
+    kcp_writes::differs,
+};
+use crate::{
+    key::{Cause, WorkKey},
+    plan::{
+        agent::{AgentPlan, Rule, role_steps, watcher_status},
+        object::{Gvk, ObjectRef},
+    },
+    queue::{Class, Push},
+    runtime::{ErrorClass, RuntimeClient},
+};
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// The generation that this process has written to, or found in, each runtime. The same one is not looked at again.
+#[derive(Debug, Default)]
+pub(super) struct Agents(Mutex<HashMap<String, String>>);
+
+impl Agents {
+    pub(super) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    fn has(&self, kyma: &str, generation: &str) -> bool {
+        self.0.lock().get(kyma).is_some_and(|applied| applied == generation)
+    }
+}
+
+fn config_map() -> ObjectRef {
+    ObjectRef {
+        gvk: Gvk::of("v1", "ConfigMap"),
+        namespace: names::RUNTIME_NAMESPACE.into(),
+        name: names::AGENT_CONFIG_MAP.into(),
+    }
+}
+
+fn rbac(kind: &str) -> ObjectRef {
+    ObjectRef { gvk: Gvk::of(RBAC, kind), namespace: String::new(), name: names::AGENT_WATCHES_ROLE.into() }
+}
+
+/// All that a runtime has of it, in the order in which it goes.
+pub(super) fn objects() -> [ObjectRef; 3] {
+    [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
+}
+
+fn body(id: &ObjectRef, rest: &Value) -> Value {
+    let mut body = json!({
+        "apiVersion": id.gvk.api_version(), "kind": id.gvk.kind,
+        "metadata": {"name": id.name, "labels": {"app.kubernetes.io/managed-by": "tidewatch"}}
+    });
+    if !id.namespace.is_empty() {
+        body["metadata"]["namespace"] = id.namespace.as_str().into();
+    }
+    for (key, value) in rest.as_object().into_iter().flatten() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// As the API server gives it back, so that it can be compared.
+fn binding(users: &[String]) -> Value {
+    let account = json!({"kind": "ServiceAccount", "name": names::AGENT_SERVICE_ACCOUNT,
+                         "namespace": names::RUNTIME_NAMESPACE});
+    let user = |name: &String| json!({"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"});
+    let subjects: Vec<Value> = std::iter::once(account).chain(users.iter().map(user)).collect();
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                      "name": names::AGENT_WATCHES_ROLE});
+    body(&rbac("ClusterRoleBinding"), &json!({"roleRef": role, "subjects": subjects}))
+}
+
+impl Shared {
+    /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
+    pub(super) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
+        let generation = &self.state.read().agent_plan().config.generation;
+        if !self.agents.has(kyma, generation) {
+            let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
+            self.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
+        }
+    }
+
+    pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
+        let (kyma, plan) = {
+            let state = self.state.read();
+            (state.kyma(name), state.agent_plan())
+        };
+        let Some(kyma) = kyma else {
+            self.agents.forget(name);
+            return Ok(Finish::Done);
+        };
+        let leave = kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped();
+        if leave || self.agents.has(name, &plan.config.generation) {
+            return Ok(Finish::Done);
+        }
+        let runtime = match self.access(name).await? {
+            Ok(runtime) => runtime,
+            // The Kyma's status says so, and its reconcile asks for this again.
+            Err(why) => return Ok(Finish::Waiting(why.message())),
+        };
+        match self.configure(&runtime, &plan).await {
+            Ok(()) => {
+                self.agents.0.lock().insert(name.to_owned(), plan.config.generation.clone());
+                Ok(Finish::Done)
+            }
+            // An apply creates what is not there, so it is the namespace that is not.
+            Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound => {
+                self.prepared.forget(name);
+                let key = WorkKey::Kyma { kyma: name.to_owned() };
+                let cause =
+                    Cause::Kcp { object: key.to_string(), change: "namespace missing in the runtime" };
+                self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+                Ok(Finish::Recheck(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
+            }
+            Err(error) => {
+                if error.discredits_client() {
+                    self.runtimes.invalidate(name);
+                }
+                Ok(Finish::Failed(error_report(format!("{}; {NEXT_TRY}", error.message()))))
+            }
+        }
+    }
+
+    /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
+    /// not allowed any more.
+    async fn configure(&self, runtime: &RuntimeClient, plan: &AgentPlan) -> Result<(), ObjectError> {
+        let role = rbac("ClusterRole");
+        let present = apply::get(runtime, &role).await?;
+        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &plan.rules);
+        if let Some(rules) = &steps.before {
+            write_role(runtime, &role, rules).await?;
+        }
+        let binding = binding(&self.config.agent_users);
+        write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
+        let map = config_map();
+        let data = json!({"data": {names::AGENT_CONFIG_KEY: plan.config.text()}});
+        write_if_different(runtime, &map, &body(&map, &data)).await?;
+        if let Some(rules) = &steps.after {
+            write_role(runtime, &role, rules).await?;
+        }
+        Ok(())
+    }
+
+    /// Says in a Watcher's status what has become of it; lets a deleted one go.
+    pub(super) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
+        let (watcher, plan) = {
+            let state = self.state.read();
+            (state.watcher(name), state.agent_plan())
+        };
+        let Some(watcher) = watcher else { return Ok(Finish::Done) };
+        let api: Api<Watcher> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        if watcher.metadata.deletion_timestamp.is_some() {
+            // Ours never get one; those of the Go manager have it.
+            self.drop_finalizers(&api, watcher.as_ref(), &[finalizers::WATCHER]).await?;
+            return Ok(Finish::Done);
+        }
+        let Some(verdict) = plan.verdicts.get(name) else { return Ok(Finish::Done) };
+        let status = watcher_status(&watcher, verdict, self.now());
+        if watcher.status.as_ref() != Some(&status) {
+            let body = json!({"apiVersion": names::API_VERSION, "kind": "Watcher",
+                              "metadata": {"name": watcher.name_any()}, "status": status});
+            self.apply_kcp(&api, name, field_managers::KCP, true, &body).await?;
+        }
+        Ok(match verdict {
+            Ok(_) => Finish::Done,
+            Err(fault) => Finish::Settled(error_report(fault.to_string())),
+        })
+    }
+}
+
+async fn write_role(runtime: &RuntimeClient, role: &ObjectRef, rules: &[Rule]) -> Result<(), ObjectError> {
+    let body = body(role, &json!({"rules": rules}));
+    apply::apply(runtime, &body, field_managers::AGENT).await.map(drop)
+}
+
+async fn write_if_different(
+    runtime: &RuntimeClient,
+    id: &ObjectRef,
+    wanted: &Value,
+) -> Result<(), ObjectError> {
+    if let Some(present) = apply::get(runtime, id).await? {
+        if !differs(&present, wanted) {
+            return Ok(());
+        }
+        // What a binding binds to cannot be changed.
+        if differs(&present["roleRef"], &wanted["roleRef"]) {
+            apply::delete(runtime, id).await?;
+        }
+    }
+    apply::apply(runtime, wanted, field_managers::AGENT).await.map(drop)
+}
