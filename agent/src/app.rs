@@ -124,6 +124,7 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
     let Config { runtime_id, receiver, admin_address, kubeconfig, max_objects_per_watch, watches } = config;
     let clock: fn() -> Timestamp = Timestamp::now;
     let (host, port) = receiver.endpoint()?;
+    let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
     let files = receiver.files();
     let (pem, _) = files.read().await?;
     let tls = Store::client(&pem, clock())?;
@@ -138,12 +139,15 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
         listener.local_addr().map_err(|source| StartError::Bind { addr: admin_address, source })?;
 
     let epoch = Epoch::random();
+    if let Some(proxy) = &proxy {
+        tracing::info!(%proxy, "the receiver is reached through a proxy");
+    }
     tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
-        Connector::new(Target { host, port, tls, files }, CONNECT_TIMEOUT, clock),
+        Connector::new(Target { host, port, proxy, tls, files }, CONNECT_TIMEOUT, clock),
         Settings::default(),
         metrics.clone(),
         clock,
@@ -173,14 +177,21 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
 }
 
 async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartError> {
+    // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
+    let mut direct = true;
     let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(e.into()))?;
+            let own = |cluster: &kube::config::NamedCluster| cluster.cluster.as_ref()?.proxy_url.clone();
+            direct = file.clusters.iter().all(|cluster| own(cluster).is_none());
             let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
             config.map_err(|e| StartError::Kube(e.into()))?
         }
         None => kube::Config::infer().await.map_err(|e| StartError::Kube(e.into()))?,
     };
+    if direct {
+        config.proxy_url = None;
+    }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Each watch retries by itself, with a backoff of its own.

@@ -1,6 +1,9 @@
 //! Making the connection, and one request on it.
 
-use super::SendError;
+use super::{
+    SendError,
+    proxy::{self, Proxy},
+};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -34,6 +37,8 @@ pub struct Target {
     pub host: String,
     /// Port.
     pub port: u16,
+    /// The proxy on the way there, if there is one.
+    pub proxy: Option<Proxy>,
     /// The TLS configuration in use.
     pub tls: Store<ClientConfig>,
     /// Where it comes from; looked at before each connection.
@@ -66,7 +71,7 @@ impl Connector {
     }
 
     async fn connect_now(&self) -> Result<Connection, SendError> {
-        let Target { host, port, tls, files } = &*self.target;
+        let Target { host, port, proxy: _, tls, files } = &*self.target;
         match tls.reload(files, (self.clock)()).await {
             Ok(Reloaded::Published) => tracing::debug!(not_after = %tls.not_after(), "TLS files read"),
             Ok(Reloaded::Unchanged) => {}
@@ -81,9 +86,7 @@ impl Connector {
         };
         let uri = uri.parse().map_err(|e| SendError::Request(Box::new(e)))?;
 
-        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(SendError::Connect)?;
-        // Batches are small and somebody waits for them.
-        stream.set_nodelay(true).map_err(SendError::Connect)?;
+        let stream = self.stream().await?;
         let stream = TlsConnector::from(tls.current())
             .connect(name, stream)
             .await
@@ -103,6 +106,23 @@ impl Connector {
             }
         });
         Ok(Connection { requests, driver, uri })
+    }
+
+    /// A stream to the receiver, directly or through the proxy.
+    async fn stream(&self) -> Result<TcpStream, SendError> {
+        let Target { host, port, proxy, .. } = &*self.target;
+        let stream = match proxy {
+            None => TcpStream::connect((host.as_str(), *port)).await.map_err(SendError::Connect)?,
+            Some(proxy) => {
+                let mut stream = TcpStream::connect(proxy.address()).await.map_err(SendError::Proxy)?;
+                // Half of the time, so that it is said who did not answer.
+                proxy::open(&mut stream, proxy, host, *port, self.timeout / 2).await?;
+                stream
+            }
+        };
+        // Batches are small and somebody waits for them.
+        stream.set_nodelay(true).map_err(SendError::Connect)?;
+        Ok(stream)
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod connect;
 mod error;
 mod link;
+pub mod proxy;
 mod sender;
 
 pub use connect::{Connector, Target};

@@ -1,4 +1,4 @@
-use super::*;
+use super::{proxy::Proxy, *};
 use crate::{metrics::Metrics, observe::condition::Conditions};
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -23,7 +23,8 @@ use tidewatch_wire::{
     v3::{self, Change, RouteAck},
 };
 use tokio::{
-    net::TcpListener,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
     sync::{mpsc, oneshot},
     time::Instant,
 };
@@ -183,6 +184,15 @@ struct Agent {
 
 /// `trust` is what the agent believes; `ca` issued its certificate.
 async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent {
+    agent_with(addr, trust, ca, |_, settings| settings.max_dirty = max_dirty).await
+}
+
+async fn agent_with(
+    addr: SocketAddr,
+    trust: &Ca,
+    ca: &Ca,
+    change: impl FnOnce(&mut Target, &mut Settings),
+) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
@@ -197,13 +207,14 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
     std::fs::write(&files.cert, &own.cert_pem).unwrap();
     std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
     let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
-    let target = Target { host: addr.ip().to_string(), port: addr.port(), tls, files: files.clone() };
+    let mut target =
+        Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files: files.clone() };
+    let mut settings = settings();
+    change(&mut target, &mut settings);
     let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now);
 
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
-    let backoff = Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) };
-    let settings = Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty, ..Settings::default() };
     let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
     let (changes, taken) = mpsc::channel(8);
     let (drain, readiness) = (Drain::new(), Readiness::new());
@@ -212,6 +223,11 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
     let progress = sender.progress();
     drain.spawn("sender", sender.run(drain.watch()));
     Agent { changes, progress, registry, readiness, files, _dir: dir, _drain: drain }
+}
+
+fn settings() -> Settings {
+    let backoff = Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) };
+    Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty: 100, ..Settings::default() }
 }
 
 impl Agent {
@@ -287,6 +303,54 @@ async fn sent_again_until_acknowledged_on_one_connection() {
     agent.metric("t_send_failures_total{reason=\"status_4xx\",what=\"batch\"} 1");
     agent.metric("t_observed_to_acknowledged_seconds_count 30");
     agent.metric("t_dirty_keys 0");
+}
+
+/// Refuses the first tunnel and opens each later one to `to`.
+async fn egress_proxy(to: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("[::1]:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (ask, asked) = mpsc::channel(10);
+    tokio::spawn(async move {
+        let mut first = true;
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+            }
+            let answer = if first { "HTTP/1.1 403 Forbidden\r\n\r\n" } else { "HTTP/1.1 200 OK\r\n\r\n" };
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            ask.send(String::from_utf8(request).unwrap()).await.unwrap();
+            if !std::mem::take(&mut first) {
+                let mut peer = TcpStream::connect(to).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut peer).await });
+            }
+        }
+    });
+    (addr, asked)
+}
+
+#[tokio::test]
+async fn an_egress_proxy_is_gone_through() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
+    let url = format!("http://agent:hunter2@{proxy}");
+    let agent =
+        agent_with(peer.addr, &ca, &ca, |target, _| target.proxy = Some(Proxy::parse(&url).unwrap())).await;
+    let hello = peer.next().await;
+    agent.until("the proxy's refusal", |p| p.last_error.contains("403")).await;
+    assert!(!agent.progress.lock().last_error.contains("hunter2"));
+    hello.held();
+    agent.see("a").await;
+    peer.next().await.done(&[1]);
+    agent.until("the acknowledgement", |p| p.dirty == 0).await;
+    agent.metric("t_send_failures_total{reason=\"proxy_status\",what=\"connect\"} 1");
+    for _ in 0..2 {
+        let tunnel = tunnels.recv().await.unwrap();
+        assert!(tunnel.starts_with(&format!("CONNECT {} HTTP/1.1\r\n", peer.addr)), "{tunnel}");
+    }
+    assert!(tunnels.try_recv().is_err(), "one tunnel for all");
 }
 
 #[tokio::test]
