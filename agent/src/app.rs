@@ -9,7 +9,8 @@ use crate::{
         condition::Conditions,
         watch::{Shared, Watcher},
     },
-    send::{Connector, Sender, Settings, Target},
+    pause,
+    send::{Connector, SendError, Sender, Settings, Target},
     status,
 };
 use jiff::Timestamp;
@@ -29,7 +30,10 @@ use tidewatch_telemetry::{
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
 use tidewatch_wire::Epoch;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
 
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
 /// that finds it full waits while the rest stays in the API server.
@@ -83,6 +87,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The receiver's host is neither a name nor an address.
+    #[error("the receiver's host cannot be used; check receiver.url")]
+    Receiver(#[from] SendError),
     /// The process may not run threads or handle signals.
     #[error("the runtime could not be started")]
     Runtime(#[source] io::Error),
@@ -144,17 +151,21 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
     }
     tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
+    let target = Target { host, port, proxy, tls, files };
+    let connector = Connector::new(target, CONNECT_TIMEOUT, clock, metrics.clone())?;
+    let (resume, resumed) = watch::channel(0);
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
-        Connector::new(Target { host, port, proxy, tls, files }, CONNECT_TIMEOUT, clock),
+        connector.clone(),
         Settings::default(),
         metrics.clone(),
         clock,
         readiness.register("receiver"),
+        resumed.clone(),
     );
     let progress = sender.progress();
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock };
+    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock, resumed };
     for watch in watches {
         let guard = readiness.register(format!("watch {}", watch.name));
         let name = format!("watch {}", watch.name);
@@ -167,6 +178,14 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
             }
         });
     }
+    drain.spawn("tls files", connector.watch_files(drain.watch()));
+    let shutdown = drain.watch();
+    drain.spawn("pauses", async move {
+        tokio::select! {
+            () = shutdown.signaled() => {}
+            () = pause::watch(clock, resume) => {}
+        }
+    });
     drain.spawn_critical("sender", sender.run(drain.watch()));
     let state = AdminState::new(registry, readiness, BUILD).route("/status", move |_, _| {
         let progress = progress.lock().clone();

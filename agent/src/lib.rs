@@ -11,6 +11,7 @@ pub mod config;
 mod jitter;
 pub mod metrics;
 pub mod observe;
+mod pause;
 pub mod send;
 mod status;
 

@@ -7,12 +7,15 @@
 pub mod connect;
 mod error;
 mod link;
+mod material;
 pub mod proxy;
 mod sender;
+mod spread;
 
 pub use connect::{Connector, Target};
 pub use error::SendError;
 pub use sender::{Progress, Sender, Settings};
+pub use spread::{Spread, Window};
 
 #[cfg(test)]
 mod tests;

@@ -25,10 +25,12 @@ use tidewatch_wire::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
+
+mod upkeep;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 
@@ -178,6 +180,8 @@ struct Agent {
     registry: Registry,
     readiness: Readiness,
     files: Files,
+    connector: Connector,
+    resume: watch::Sender<u64>,
     _dir: TempDir,
     _drain: Drain,
 }
@@ -196,38 +200,51 @@ async fn agent_with(
     let dir = tempfile::tempdir().unwrap();
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
+    write(&files, trust.cert_pem(), ca, Timestamp::now());
+    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
+    let mut target =
+        Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files: files.clone() };
+    let mut settings = settings();
+    change(&mut target, &mut settings);
+    let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
+    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+    let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now, metrics.clone()).unwrap();
+    let (resume, resumed) = watch::channel(0);
+    let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
+    let (changes, taken) = mpsc::channel(8);
+    let (drain, readiness) = (Drain::new(), Readiness::new());
+    let guard = readiness.register("receiver");
+    let sender =
+        Sender::new(outbox, taken, connector.clone(), settings, metrics, Timestamp::now, guard, resumed);
+    let progress = sender.progress();
+    drain.spawn("sender", sender.run(drain.watch()));
+    Agent { changes, progress, registry, readiness, files, connector, resume, _dir: dir, _drain: drain }
+}
+
+/// A certificate issued at `issued`, and what the agent is to trust.
+fn write(files: &Files, trust: &str, ca: &Ca, issued: Timestamp) {
     let request = ClientRequest {
         runtime_id: "runtime-1".into(),
         dns_names: vec![],
         organizations: vec![],
         validity: VALIDITY,
     };
-    let own = ca.issue_client(&request, Timestamp::now()).unwrap();
-    std::fs::write(&files.ca, trust.cert_pem()).unwrap();
+    let own = ca.issue_client(&request, issued).unwrap();
+    std::fs::write(&files.ca, trust).unwrap();
     std::fs::write(&files.cert, &own.cert_pem).unwrap();
     std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
-    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
-    let mut target =
-        Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files: files.clone() };
-    let mut settings = settings();
-    change(&mut target, &mut settings);
-    let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now);
-
-    let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
-    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
-    let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
-    let (changes, taken) = mpsc::channel(8);
-    let (drain, readiness) = (Drain::new(), Readiness::new());
-    let guard = readiness.register("receiver");
-    let sender = Sender::new(outbox, taken, connector, settings, metrics, Timestamp::now, guard);
-    let progress = sender.progress();
-    drain.spawn("sender", sender.run(drain.watch()));
-    Agent { changes, progress, registry, readiness, files, _dir: dir, _drain: drain }
 }
 
 fn settings() -> Settings {
     let backoff = Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) };
-    Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty: 100, ..Settings::default() }
+    let window = Window { first: backoff.base, max: backoff.max };
+    Settings {
+        backoff,
+        spread: Spread { calm: window, urgent: window },
+        heartbeat: Duration::from_mins(10),
+        max_dirty: 100,
+        ..Settings::default()
+    }
 }
 
 impl Agent {
@@ -242,6 +259,20 @@ impl Agent {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
+    }
+
+    /// Looks at the files, as the agent does each 30 s.
+    async fn look(&self) {
+        self.connector.to.material.look().await;
+    }
+
+    async fn until_metric(&self, line: &str) {
+        let wait = async {
+            while !self.registry.encode().unwrap().lines().any(|l| l == line) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect(line);
     }
 
     fn metric(&self, line: &str) {
@@ -303,54 +334,6 @@ async fn sent_again_until_acknowledged_on_one_connection() {
     agent.metric("t_send_failures_total{reason=\"status_4xx\",what=\"batch\"} 1");
     agent.metric("t_observed_to_acknowledged_seconds_count 30");
     agent.metric("t_dirty_keys 0");
-}
-
-/// Refuses the first tunnel and opens each later one to `to`.
-async fn egress_proxy(to: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("[::1]:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    let (ask, asked) = mpsc::channel(10);
-    tokio::spawn(async move {
-        let mut first = true;
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
-            }
-            let answer = if first { "HTTP/1.1 403 Forbidden\r\n\r\n" } else { "HTTP/1.1 200 OK\r\n\r\n" };
-            stream.write_all(answer.as_bytes()).await.unwrap();
-            ask.send(String::from_utf8(request).unwrap()).await.unwrap();
-            if !std::mem::take(&mut first) {
-                let mut peer = TcpStream::connect(to).await.unwrap();
-                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut peer).await });
-            }
-        }
-    });
-    (addr, asked)
-}
-
-#[tokio::test]
-async fn an_egress_proxy_is_gone_through() {
-    let ca = new_ca();
-    let mut peer = peer(&ca).await;
-    let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
-    let url = format!("http://agent:hunter2@{proxy}");
-    let agent =
-        agent_with(peer.addr, &ca, &ca, |target, _| target.proxy = Some(Proxy::parse(&url).unwrap())).await;
-    let hello = peer.next().await;
-    agent.until("the proxy's refusal", |p| p.last_error.contains("403")).await;
-    assert!(!agent.progress.lock().last_error.contains("hunter2"));
-    hello.held();
-    agent.see("a").await;
-    peer.next().await.done(&[1]);
-    agent.until("the acknowledgement", |p| p.dirty == 0).await;
-    agent.metric("t_send_failures_total{reason=\"proxy_status\",what=\"connect\"} 1");
-    for _ in 0..2 {
-        let tunnel = tunnels.recv().await.unwrap();
-        assert!(tunnel.starts_with(&format!("CONNECT {} HTTP/1.1\r\n", peer.addr)), "{tunnel}");
-    }
-    assert!(tunnels.try_recv().is_err(), "one tunnel for all");
 }
 
 #[tokio::test]
