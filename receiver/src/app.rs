@@ -16,6 +16,7 @@ use tidewatch_engine::{
     queue::Class,
     runtime::{AddressPolicy, AddressPolicyError},
 };
+use tidewatch_listener::{Deliveries, Intake, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
@@ -27,7 +28,7 @@ use tidewatch_wire::SessionId;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Args, deliveries::Deliveries, intake::Intake, listener, metrics::Metrics, runtimes_page};
+use crate::{args::Args, host::EngineHost, metrics::Metrics, runtimes_page};
 
 /// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
@@ -145,7 +146,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
     let metrics = Metrics::register(&registry)?;
-    let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
+    let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
+    let observer: Arc<dyn Observer> = Arc::new(metrics);
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
     let deliveries = Deliveries::new(SessionId::random());
     register_sizes(&registry, &engine, &deliveries)?;
@@ -166,9 +168,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     admin::serve(admin_listener, state, &drain);
 
     let intake = Arc::new(Intake {
-        engine: engine.clone(),
+        host: Arc::new(EngineHost(engine.clone())),
         deliveries: deliveries.clone(),
-        metrics,
+        metrics: intake_metrics,
         drain: drain.watch(),
     });
     let store = Arc::new(store);

@@ -2,9 +2,8 @@
 
 use serde_json::json;
 use tidewatch_engine::{Engine, kcp::RuntimeLookup};
+use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::Reply;
-
-use crate::deliveries::Deliveries;
 
 /// The prefix of the page's path.
 pub const PREFIX: &str = "/runtimes/";

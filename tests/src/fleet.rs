@@ -214,7 +214,8 @@ impl Receiver {
             format!("--namespace={namespace}"),
             format!("--modules={modules}"),
             "--log-format=text".to_owned(),
-            "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug".to_owned(),
+            "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug,tidewatch_listener=debug"
+                .to_owned(),
         ];
         let mut spec =
             harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);

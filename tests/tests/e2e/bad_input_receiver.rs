@@ -116,7 +116,7 @@ impl Door {
 
 /// Since the mark, the receiver has logged one line, with this reason.
 fn one_line(log: &LogMark<'_>, reason: &str) -> Result<()> {
-    let lines = log.lines("tidewatch_receiver")?;
+    let lines = log.lines("tidewatch_listener")?;
     ensure!(lines.iter().all(|line| line.len() < 1_000), "a log line is long: {:.1000}", lines.concat());
     ensure!(lines.len() == 1, "{} log lines instead of one: {lines:#?}", lines.len());
     ensure!(lines[0].contains(&format!("reason=\"{reason}\"")), "{lines:?} does not say {reason}");
@@ -366,7 +366,7 @@ fn malformed() -> Vec<(&'static str, &'static str, String)> {
         event("seq", json!(-1)),
         // What does not fit is quoted neither at length nor with what breaks a line.
         event("seq", json!("s".repeat(500_000))),
-        event("change", json!("a\r\nWARN tidewatch_receiver: b\u{1b}[31m")),
+        event("change", json!("a\r\nWARN tidewatch_listener: b\u{1b}[31m")),
         event("change", json!("exploded")),
         event("observedAt", json!("yesterday")),
         json!({"epoch": epoch, "events": many}).to_string(),

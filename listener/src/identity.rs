@@ -5,8 +5,23 @@
 //! section 3.5: the CN rule of today and the SAN pinning of the first contract, together).
 
 use http::StatusCode;
-use tidewatch_engine::kcp::RuntimeLookup;
 use tidewatch_tls::{IdentityError, PeerIdentity};
+
+/// What is registered under a runtime id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeLookup {
+    /// Nothing.
+    Unknown,
+    /// One Kyma.
+    One {
+        /// Its name.
+        kyma: String,
+        /// The domain that its certificate must carry; without one nobody can speak for it.
+        domain: Option<String>,
+    },
+    /// This many Kymas, so none can be meant.
+    Ambiguous(usize),
+}
 
 /// A runtime that has proven who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! What the agents have told and what has become of it: one ledger per runtime, and the guards that tie
-//! its entries to work in the queue.
+//! its entries to work.
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -11,7 +12,6 @@ use std::{
 
 use parking_lot::Mutex;
 use tidewatch_delivery::ledger::{Intake, Ledger, Outcome, Received};
-use tidewatch_engine::Acknowledge;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId,
     v3::{Request, Response},
@@ -60,23 +60,9 @@ impl Deliveries {
         self.entry(runtime).ledger.lock().receive(request)
     }
 
-    /// Nothing has to happen for this event.
-    pub fn done_at_once(&self, runtime: &str, epoch: Epoch, seq: Seq) {
-        self.entry(runtime).ledger.lock().route(epoch, seq, Route::engine(), Intake::Done);
-    }
-
-    /// Holds an event until `parts` pieces of work are finished; one guard for each.
-    pub fn hold(&self, runtime: &str, epoch: Epoch, seq: Seq, parts: usize) -> Vec<Guard> {
-        let entry = self.entry(runtime);
-        entry.ledger.lock().route(epoch, seq, Route::engine(), Intake::Held);
-        let held = Arc::new(Held {
-            entry,
-            epoch,
-            seq,
-            open: AtomicUsize::new(parts),
-            settled: AtomicBool::new(false),
-        });
-        (0..parts).map(|_| Guard { held: Arc::clone(&held), finished: false }).collect()
+    /// What decides over an event that [`Deliveries::receive`] has called fresh.
+    pub fn ticket(&self, runtime: &str, epoch: Epoch, seq: Seq) -> Ticket {
+        Ticket { entry: self.entry(runtime), epoch, seq, used: false }
     }
 
     /// The answer to a request, with patience asked for at overload.
@@ -119,10 +105,67 @@ impl Deliveries {
     }
 }
 
+/// Says where a fresh event goes: to one route or to several, each of which acknowledges for itself. Dropped
+/// without having said anything, it gives the event back: the agent is asked to send it again.
+#[must_use = "an event whose ticket is dropped unused is sent again"]
+pub struct Ticket {
+    entry: Arc<Entry>,
+    epoch: Epoch,
+    seq: Seq,
+    used: bool,
+}
+
+impl Ticket {
+    /// Nothing on this route depends on the event.
+    pub fn done(&mut self, route: Route) {
+        self.route(route, Intake::Done);
+    }
+
+    /// This route does not want the event; the agent lets it go and counts it.
+    pub fn refuse(&mut self, route: Route) {
+        self.route(route, Intake::Refused);
+    }
+
+    /// Holds the event for this route until `parts` pieces of work are finished; one guard for each. With none it
+    /// is done.
+    #[must_use = "an event whose guard is dropped is sent again"]
+    pub fn hold(&mut self, route: Route, parts: usize) -> Vec<Guard> {
+        if parts == 0 {
+            self.done(route);
+            return Vec::new();
+        }
+        self.route(route.clone(), Intake::Held);
+        let held = Arc::new(Held {
+            entry: Arc::clone(&self.entry),
+            epoch: self.epoch,
+            seq: self.seq,
+            route,
+            open: AtomicUsize::new(parts),
+            settled: AtomicBool::new(false),
+        });
+        (0..parts).map(|_| Guard { held: Arc::clone(&held), finished: false }).collect()
+    }
+
+    fn route(&mut self, route: Route, intake: Intake) {
+        self.used = true;
+        self.entry.ledger.lock().route(self.epoch, self.seq, route, intake);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.used {
+            // Which route gives it back makes no difference: the whole event is forgotten.
+            drop(self.hold(Route::engine(), 1));
+        }
+    }
+}
+
 struct Held {
     entry: Arc<Entry>,
     epoch: Epoch,
     seq: Seq,
+    route: Route,
     open: AtomicUsize,
     settled: AtomicBool,
 }
@@ -130,7 +173,7 @@ struct Held {
 impl Held {
     fn settle(&self, outcome: Outcome) {
         if !self.settled.swap(true, Ordering::AcqRel) {
-            self.entry.ledger.lock().settle(self.epoch, self.seq, &Route::engine(), outcome);
+            self.entry.ledger.lock().settle(self.epoch, self.seq, &self.route, outcome);
             self.entry.changed.notify_waiters();
         }
     }
@@ -143,12 +186,35 @@ pub struct Guard {
     finished: bool,
 }
 
-impl Acknowledge for Guard {
-    fn finished(mut self: Box<Self>) {
+impl Guard {
+    /// The same guard for `parts` pieces of work, each of which has to finish. For none, it is finished.
+    #[must_use = "an event whose guard is dropped is sent again"]
+    pub fn split(mut self, parts: usize) -> Vec<Self> {
+        if parts == 0 {
+            self.finished();
+            return Vec::new();
+        }
+        self.held.open.fetch_add(parts - 1, Ordering::AcqRel);
+        self.finished = true;
+        (0..parts).map(|_| Self { held: Arc::clone(&self.held), finished: false }).collect()
+    }
+
+    /// The work has finished, or what it found is persisted. The event is acknowledged on its route when all its
+    /// guards have.
+    pub fn finished(mut self) {
         self.finished = true;
         if self.held.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.held.settle(Outcome::Done);
         }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("seq", &self.held.seq)
+            .field("route", &self.held.route)
+            .finish_non_exhaustive()
     }
 }
 
@@ -196,7 +262,7 @@ mod tests {
     fn held(parts: usize) -> (Deliveries, Vec<Guard>) {
         let deliveries = Deliveries::new(SessionId::from_bits(7));
         deliveries.receive(RUNTIME, &request(&[1]));
-        let guards = deliveries.hold(RUNTIME, Epoch::from_bits(1), Seq(1), parts);
+        let guards = deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1)).hold(Route::engine(), parts);
         (deliveries, guards)
     }
 
@@ -207,9 +273,9 @@ mod tests {
     #[test]
     fn an_event_is_done_when_all_its_work_is() {
         let (deliveries, mut guards) = held(2);
-        Box::new(guards.remove(0)).finished();
+        guards.remove(0).finished();
         assert!(!is_done(&deliveries));
-        Box::new(guards.remove(0)).finished();
+        guards.remove(0).finished();
         assert!(is_done(&deliveries));
         assert_eq!(deliveries.held(), 0);
     }
@@ -218,10 +284,48 @@ mod tests {
     fn a_dropped_guard_acknowledges_nothing() {
         let (deliveries, mut guards) = held(2);
         drop(guards.remove(0));
-        Box::new(guards.remove(0)).finished();
+        guards.remove(0).finished();
         assert!(!is_done(&deliveries));
         let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
+    }
+
+    #[test]
+    fn each_route_acknowledges_for_itself() {
+        let deliveries = Deliveries::new(SessionId::from_bits(7));
+        deliveries.receive(RUNTIME, &request(&[1]));
+        let mut ticket = deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1));
+        let (engine, other) = (ticket.hold(Route::engine(), 1), ticket.hold(Route::manager("other"), 1));
+        drop(ticket);
+        let done = || -> Vec<Route> {
+            let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
+            answer.acks.into_iter().map(|a| a.route).collect()
+        };
+        other.into_iter().for_each(Guard::finished);
+        assert_eq!(done(), [Route::manager("other")]);
+        engine.into_iter().for_each(Guard::finished);
+        assert_eq!(done(), [Route::engine(), Route::manager("other")]);
+    }
+
+    #[test]
+    fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
+        let (deliveries, mut guards) = held(2);
+        assert!(guards.remove(0).split(0).is_empty());
+        let mut parts = guards.remove(0).split(2);
+        parts.remove(0).finished();
+        assert!(!is_done(&deliveries));
+        parts.remove(0).finished();
+        assert!(is_done(&deliveries));
+    }
+
+    #[test]
+    fn an_unused_ticket_gives_the_event_back() {
+        let deliveries = Deliveries::new(SessionId::from_bits(7));
+        deliveries.receive(RUNTIME, &request(&[1]));
+        drop(deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1)));
+        let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
+        assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
+        assert_eq!(deliveries.held(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,7 +341,7 @@ mod tests {
             }
         });
         assert!(early.await.is_err(), "nothing to say yet");
-        Box::new(guards.remove(0)).finished();
+        guards.remove(0).finished();
         waiting.await.unwrap();
     }
 

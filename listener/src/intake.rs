@@ -11,24 +11,15 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use tidewatch_drain::Watch;
-use tidewatch_engine::{
-    Cause, Engine,
-    queue::{Class, Push},
-};
 use tidewatch_tls::{IdentityError, PeerIdentity};
 use tidewatch_wire::{ErrorBody, limits, v2, v3};
 
 use crate::{
     deliveries::Deliveries,
+    host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
-    metrics::{Fate, Metrics},
-    route,
+    metrics::Metrics,
 };
-
-/// The manager that stands for our own engine in v2 paths.
-pub const OWN_MANAGER: &str = "lifecycle-manager";
-/// A v2 event comes from an admission webhook, before the change is committed: look again after this.
-const SECOND_LOOK: Duration = Duration::from_secs(20);
 
 /// Of a body that is too large, this much more is read and thrown away, and for this long, so that an HTTP/1 peer
 /// that is still sending sees the answer.
@@ -44,8 +35,8 @@ pub type Answer = Response<Full<Bytes>>;
 
 /// What requests are served with.
 pub struct Intake {
-    /// The engine whose queue is fed.
-    pub engine: Engine,
+    /// Knows the runtimes and handles their events.
+    pub host: Arc<dyn Host>,
     /// The ledgers.
     pub deliveries: Deliveries,
     /// Metrics.
@@ -67,6 +58,8 @@ enum Fault {
     UnknownManager(String),
     #[error("events for the manager '{0}' are not forwarded yet")]
     NotForwarded(String),
+    #[error("there is no room for this event now; send it again later")]
+    Overloaded,
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the body could not be read")]
@@ -85,6 +78,7 @@ impl Fault {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotForwarded(_) => StatusCode::NOT_IMPLEMENTED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
@@ -97,6 +91,7 @@ impl Fault {
             Self::Method => "method",
             Self::UnknownManager(_) => "unknown_manager",
             Self::NotForwarded(_) => "not_forwarded",
+            Self::Overloaded => "overloaded",
             Self::TooLarge(_) => "too_large",
             Self::Broken => "broken_body",
             Self::Slow => "slow_body",
@@ -168,24 +163,22 @@ impl Intake {
             Some(manager) => {
                 self.check_manager(manager)?;
                 let bytes = read(&parts, body, limits::V2_BODY_BYTES).await?;
-                self.take_v2(&runtime, &bytes)
+                self.take_v2(&runtime, manager, &bytes)
             }
         }
     }
 
     fn identify(&self, peer: &Result<PeerIdentity, IdentityError>) -> Result<Runtime, Refusal> {
         let peer = peer.as_ref().map_err(|e| Refusal::from(*e))?;
-        let lookup = self.engine.state().read().runtime(&peer.common_name);
+        let lookup = self.host.lookup(&peer.common_name);
         identify(peer, lookup)
     }
 
     fn check_manager(&self, manager: &str) -> Result<(), Fault> {
-        if manager == OWN_MANAGER {
-            Ok(())
-        } else if self.engine.state().read().has_manager(manager) {
-            Err(Fault::NotForwarded(shorten(manager).to_owned()))
-        } else {
-            Err(Fault::UnknownManager(shorten(manager).to_owned()))
+        match self.host.manager(manager) {
+            Manager::Own => Ok(()),
+            Manager::Other => Err(Fault::NotForwarded(shorten(manager).to_owned())),
+            Manager::Unknown => Err(Fault::UnknownManager(shorten(manager).to_owned())),
         }
     }
 
@@ -193,13 +186,16 @@ impl Intake {
         let request: v3::Request =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
+        self.host.heard(runtime, &request);
         let received = self.deliveries.receive(&runtime.id, &request);
-        for index in received.fresh {
-            if let Some(event) = request.events.get(index) {
-                self.take_event(runtime, &request, event);
-            }
+        let mut overloaded = received.overloaded;
+        for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
+            let ticket = self.deliveries.ticket(&runtime.id, request.epoch, event.seq);
+            let fate = self.host.take_v3(runtime, &request, event, ticket);
+            overloaded |= fate == Fate::Overloaded;
+            self.metrics.event("v3", Some(event.change), fate);
         }
-        if received.overloaded {
+        if overloaded {
             self.metrics.overloads.inc();
         } else if request.poll {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
@@ -209,48 +205,16 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, received.overloaded)))
+        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, overloaded)))
     }
 
-    fn take_event(&self, runtime: &Runtime, request: &v3::Request, event: &v3::Event) {
-        let object = route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name);
-        let targets = route::targets(&runtime.kyma, &object, &self.engine.state().read());
-        if targets.is_empty() {
-            self.deliveries.done_at_once(&runtime.id, request.epoch, event.seq);
-            self.metrics.event("v3", Some(event.change), Fate::Unowned);
-            return;
-        }
-        self.metrics.event("v3", Some(event.change), Fate::Queued);
-        let guards = self.deliveries.hold(&runtime.id, request.epoch, event.seq, targets.len());
-        for (key, guard) in targets.into_iter().zip(guards) {
-            let cause = Cause::Event {
-                epoch: request.epoch.to_string(),
-                seq: event.seq.0,
-                watch: event.watch.clone(),
-                object: object.to_string(),
-            };
-            tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
-            let push =
-                Push { class: Class::UserEdit, cause: Some(cause), guards: vec![Box::new(guard) as _] };
-            self.engine.queue().push(key, push);
-        }
-    }
-
-    fn take_v2(&self, runtime: &Runtime, body: &[u8]) -> Result<Answer, Fault> {
+    fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
         let event: v2::WatchEvent =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
-        let gvk = &event.watched_gvk;
-        let object =
-            route::object(&gvk.group, &gvk.version, &gvk.kind, &event.watched.namespace, &event.watched.name);
-        let targets = route::targets(&runtime.kyma, &object, &self.engine.state().read());
-        let fate = if targets.is_empty() { Fate::Unowned } else { Fate::Queued };
+        let fate = self.host.take_v2(runtime, manager, &event);
         self.metrics.event("v2", None, fate);
-        for key in targets {
-            let cause =
-                Cause::Event { epoch: "v2".into(), seq: 0, watch: "v2".into(), object: object.to_string() };
-            let push = Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() };
-            self.engine.queue().push(key.clone(), push);
-            self.engine.queue().look_again(key, Class::UserEdit, SECOND_LOOK);
+        if fate == Fate::Overloaded {
+            return Err(Fault::Overloaded);
         }
         Ok(Response::new(Full::new(Bytes::new())))
     }

@@ -1,0 +1,35 @@
+//! An operator that reconciles on events from runtimes: `cargo run -p tidewatch-listener --example operator`.
+//!
+//! It makes its own certificates, listens on a free port and plays the agent of one runtime too. With `--kubeconfig
+//! FILE` the events reconcile ConfigMaps of that cluster (only read) with kube's `Controller::reconcile_on`; without,
+//! they are acknowledged directly and no cluster is needed.
+
+mod agent;
+mod controller;
+mod plain;
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Parser;
+use tidewatch_drain::Drain;
+
+#[derive(Parser)]
+struct Args {
+    /// The cluster whose ConfigMaps are reconciled.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[tokio::main]
+#[allow(clippy::print_stdout, reason = "it shows what happens")]
+async fn main() -> anyhow::Result<()> {
+    let drain = Drain::new();
+    if let Some(kubeconfig) = Args::parse().kubeconfig {
+        println!("{} events reconciled and acknowledged", controller::run(kubeconfig, &drain).await?);
+    } else {
+        let seen = plain::round(&drain).await?;
+        println!("event    {}\ntold     {:?}\npolled   {:?}", seen.object, seen.told.acks, seen.polled.acks);
+    }
+    let _outcome = drain.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! What the intake asks of whoever handles the events.
+
+use tidewatch_wire::{v2, v3};
+
+use crate::{
+    deliveries::Ticket,
+    identity::{Runtime, RuntimeLookup},
+};
+
+/// Handles what the intake has accepted. No call may block: connections wait for it.
+pub trait Host: Send + Sync + 'static {
+    /// What is registered under the common name of a certificate.
+    fn lookup(&self, common_name: &str) -> RuntimeLookup;
+
+    /// Who the manager in a v2 path is.
+    fn manager(&self, name: &str) -> Manager;
+
+    /// Called once for each accepted v3 request, heartbeats and polls included, before its events.
+    fn heard(&self, _runtime: &Runtime, _request: &v3::Request) {}
+
+    /// Takes an event that is new to this session. The ticket says where it went: to each route that has to handle
+    /// it, held or done. A ticket that is dropped unused gives the event back, and the agent sends it again.
+    fn take_v3(&self, runtime: &Runtime, request: &v3::Request, event: &v3::Event, ticket: Ticket) -> Fate;
+
+    /// Takes an event of the v2 contract for a manager that is [`Manager::Own`]. It is told before the change is
+    /// committed and is never asked for again: the host has to look twice.
+    fn take_v2(&self, runtime: &Runtime, manager: &str, event: &v2::WatchEvent) -> Fate;
+}
+
+/// Who a manager is to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// The host takes its events.
+    Own,
+    /// It exists, but the host does not take its events.
+    Other,
+    /// Nobody knows it.
+    Unknown,
+}
+
+/// What became of an event at the door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It waits for work to be done.
+    Queued,
+    /// Nothing depends on the object.
+    Unowned,
+    /// There is no room for it: it was given back, and the sender is asked to wait before it tries again.
+    Overloaded,
+}
+
+impl Fate {
+    /// A stable word for metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Unowned => "unowned",
+            Self::Overloaded => "overloaded",
+        }
+    }
+}

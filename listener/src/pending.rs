@@ -1,0 +1,204 @@
+//! From events to a controller's reconciles, and from finished reconciles back to acknowledgements.
+
+use std::{collections::HashMap, fmt, hash::Hash, sync::Arc};
+
+use futures::{Stream, StreamExt, stream};
+use kube::runtime::reflector::{Lookup, ObjectRef};
+use parking_lot::Mutex;
+
+use crate::{Ack, RuntimeEvent};
+
+/// What waits for the next reconcile of an object. Cheap to clone; all clones are the same.
+///
+/// It is bounded by the listener, which hands over a limited number of events. When the last clone is dropped, every
+/// event in it is given back to its agent.
+pub struct Pending<K: Lookup>(Arc<Mutex<Waiting<K>>>)
+where
+    K::DynamicType: Hash + Eq;
+
+type Waiting<K> = HashMap<ObjectRef<K>, Vec<Ack>>;
+
+impl<K: Lookup> Pending<K>
+where
+    K::DynamicType: Hash + Eq + Clone,
+{
+    /// Nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(HashMap::new())))
+    }
+
+    /// `ack` waits for the next reconcile of `object`.
+    pub fn add(&self, object: ObjectRef<K>, ack: Ack) {
+        self.0.lock().entry(object).or_default().push(ack);
+    }
+
+    /// Call it first of all in a reconcile: takes what the reconcile can see the cause of. What comes later waits for
+    /// the next one. The reference must equal the one the event was mapped to, namespace included.
+    pub fn start(&self, object: &ObjectRef<K>) -> Started<K> {
+        let acks = self.0.lock().remove(object).unwrap_or_default();
+        Started { pending: self.clone(), object: object.clone(), acks }
+    }
+
+    /// Objects that something waits for.
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+impl<K: Lookup> Default for Pending<K>
+where
+    K::DynamicType: Hash + Eq + Clone,
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Lookup> Clone for Pending<K>
+where
+    K::DynamicType: Hash + Eq,
+{
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Lookup> fmt::Debug for Pending<K>
+where
+    K::DynamicType: Hash + Eq,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("objects", &self.0.lock().len()).finish()
+    }
+}
+
+/// The events a running reconcile answers. Dropped without [`Started::finished`] (a failure, a panic, a shutdown) it
+/// puts them back: the controller's next try takes them again, and its pauses hold, not the agent's.
+#[must_use = "a reconcile acknowledges nothing before it is finished"]
+pub struct Started<K: Lookup>
+where
+    K::DynamicType: Hash + Eq + Clone,
+{
+    pending: Pending<K>,
+    object: ObjectRef<K>,
+    acks: Vec<Ack>,
+}
+
+impl<K: Lookup> Started<K>
+where
+    K::DynamicType: Hash + Eq + Clone,
+{
+    /// The reconcile has succeeded, or its failure is persisted and will be tried again after a restart too.
+    pub fn finished(mut self) {
+        std::mem::take(&mut self.acks).into_iter().for_each(Ack::finished);
+    }
+}
+
+impl<K: Lookup> Drop for Started<K>
+where
+    K::DynamicType: Hash + Eq + Clone,
+{
+    fn drop(&mut self) {
+        if !self.acks.is_empty() {
+            let acks = std::mem::take(&mut self.acks);
+            self.pending.0.lock().entry(self.object.clone()).or_default().extend(acks);
+        }
+    }
+}
+
+/// The objects to reconcile for `events`, for `Controller::reconcile_on`. `map` says which objects depend on an event;
+/// it must not block. The event is acknowledged when a reconcile of each has finished; at once if there is none.
+pub fn reconcile_requests<K, S, M, I>(
+    events: S,
+    pending: Pending<K>,
+    mut map: M,
+) -> impl Stream<Item = ObjectRef<K>>
+where
+    K: Lookup,
+    K::DynamicType: Hash + Eq + Clone,
+    S: Stream<Item = RuntimeEvent>,
+    M: FnMut(&RuntimeEvent) -> I,
+    I: IntoIterator<Item = ObjectRef<K>>,
+{
+    events.flat_map(move |event| {
+        let objects: Vec<_> = map(&event).into_iter().collect();
+        // Before the controller hears of it, so that the reconcile that it starts finds it.
+        for (object, ack) in objects.iter().zip(event.ack.split(objects.len())) {
+            pending.add(object.clone(), ack);
+        }
+        stream::iter(objects)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+    use crate::operator::tests::Bench;
+
+    fn object(name: &str) -> ObjectRef<ConfigMap> {
+        ObjectRef::new(name).within("s")
+    }
+
+    /// Tells events by name, each about the objects whose names are its letters, and gives the requested ones.
+    fn requested(bench: &mut Bench, pending: &Pending<ConfigMap>, names: &[&str]) -> Vec<String> {
+        for (name, seq) in names.iter().zip(1..) {
+            bench.tell(seq, name);
+        }
+        let map = |event: &RuntimeEvent| -> Vec<_> {
+            event.name.chars().filter(|c| *c != '-').map(|c| object(&c.to_string())).collect()
+        };
+        let mut requests = Box::pin(reconcile_requests(bench.events.take().unwrap(), pending.clone(), map));
+        std::iter::from_fn(|| requests.next().now_or_never().flatten()).map(|o| o.name).collect()
+    }
+
+    #[test]
+    fn an_event_is_acknowledged_when_every_reconcile_it_asked_for_has_finished() {
+        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        assert_eq!(requested(&mut bench, &pending, &["ab", "-", "b"]), ["a", "b", "b"]);
+        assert_eq!([bench.said(1), bench.said(2), bench.said(3)], ["held", "done", "held"]);
+        pending.start(&object("b")).finished();
+        assert_eq!([bench.said(1), bench.said(3)], ["held", "done"]);
+        pending.start(&object("a")).finished();
+        assert_eq!(bench.said(1), "done");
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn a_reconcile_answers_only_what_came_before_it() {
+        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        bench.tell(1, "a");
+        pending.add(object("a"), bench.next().unwrap().ack);
+        let started = pending.start(&object("a"));
+        bench.tell(2, "a");
+        pending.add(object("a"), bench.next().unwrap().ack);
+        started.finished();
+        assert_eq!([bench.said(1), bench.said(2)], ["done", "held"]);
+    }
+
+    #[test]
+    fn a_reconcile_that_fails_leaves_its_events_for_the_next_try() {
+        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        requested(&mut bench, &pending, &["a"]);
+        drop(pending.start(&object("a")));
+        assert_eq!((bench.said(1), pending.len()), ("held", 1));
+        pending.start(&object("a")).finished();
+        assert_eq!(bench.said(1), "done");
+    }
+
+    #[test]
+    fn an_operator_that_ends_gives_its_events_back() {
+        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        requested(&mut bench, &pending, &["a"]);
+        drop(pending);
+        assert_eq!(bench.said(1), "unknown");
+    }
+}
