@@ -5,6 +5,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use tidewatch_telemetry::logging::Format;
 
+use crate::limits::LimitArgs;
+
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tidewatch-receiver", version, about, long_about = None)]
@@ -49,6 +51,9 @@ pub struct Args {
     /// Reconciles of one runtime at the same time.
     #[arg(long, default_value_t = 2)]
     pub workers_per_runtime: usize,
+    /// What is taken at most from agents.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,

@@ -6,6 +6,7 @@
 pub mod app;
 pub mod args;
 pub mod host;
+pub mod limits;
 pub mod metrics;
 pub mod route;
 pub mod runtimes_page;
