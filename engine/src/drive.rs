@@ -9,6 +9,7 @@ mod kyma;
 mod kyma_deletion;
 mod manifest;
 mod manifest_deletion;
+mod path;
 mod prepare;
 mod sources;
 
@@ -135,6 +136,13 @@ fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Dura
     full.mul_f64(1.0 - f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 5000.0)
 }
 
+/// Polls take at most a fifth of the workers, whatever happens.
+fn queue_of(config: &EngineConfig) -> WorkQueue<WorkKey, Cause, Guard> {
+    let queue = WorkQueue::new(config.per_runtime);
+    queue.cap(Class::Poll, config.workers / 5);
+    queue
+}
+
 impl Engine {
     /// An engine on a KCP. Nothing runs before [`Engine::run`].
     pub fn new(
@@ -147,7 +155,7 @@ impl Engine {
         Ok(Self(Arc::new(Shared {
             kcp,
             state: Arc::default(),
-            queue: WorkQueue::new(config.per_runtime),
+            queue: queue_of(&config),
             runtimes: ClientCache::default(),
             connector: Connector::new(Arc::new(config.addresses.clone())),
             registry,
@@ -275,7 +283,7 @@ impl Shared {
             }
             Vec::new()
         } else {
-            guards
+            guards.into_iter().filter(|guard| guard.is_wanted()).collect()
         };
         lease.end(match next {
             None => Ended::Done,
@@ -286,6 +294,7 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, causes: &[Cause]) -> Result<Finish, Lost> {
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
+            WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => self.reconcile_manifest(kyma, name).await,
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,

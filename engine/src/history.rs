@@ -80,6 +80,8 @@ impl History {
 pub trait Observer: Send + Sync + 'static {
     /// A reconcile has ended.
     fn reconciled(&self, key: &WorkKey, class: &'static str, outcome: Outcome, queued: Tick, work: Tick);
+    /// A reconcile could, or could not, talk to the API server of a Kyma's runtime.
+    fn reachable(&self, kyma: &str, reachable: bool);
 }
 
 #[cfg(test)]

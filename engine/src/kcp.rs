@@ -5,4 +5,4 @@ mod feed;
 pub mod state;
 
 pub use feed::Feeds;
-pub use state::{KcpState, RuntimeLookup, SecretRef};
+pub use state::{KcpState, PathReport, RuntimeLookup, SecretRef};

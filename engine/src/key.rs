@@ -15,6 +15,11 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
+    /// What the way of a runtime's events is worth: its condition on the Kyma.
+    Path {
+        /// Name of the Kyma.
+        kyma: String,
+    },
     /// A Manifest: the objects of one module in one runtime.
     Manifest {
         /// Name of the Kyma it belongs to.
@@ -39,16 +44,20 @@ impl WorkKey {
     #[must_use]
     pub fn kyma(&self) -> &str {
         match self {
-            Self::Kyma { kyma } | Self::Manifest { kyma, .. } | Self::Agent { kyma } => kyma,
+            Self::Kyma { kyma }
+            | Self::Path { kyma }
+            | Self::Manifest { kyma, .. }
+            | Self::Agent { kyma } => kyma,
             Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Manifest`, `Agent` or `Watcher`, for metrics.
+    /// `Kyma`, `Path`, `Manifest`, `Agent` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kyma { .. } => "Kyma",
+            Self::Path { .. } => "Path",
             Self::Manifest { .. } => "Manifest",
             Self::Agent { .. } => "Agent",
             Self::Watcher { .. } => "Watcher",
@@ -68,6 +77,7 @@ impl fmt::Display for WorkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
+            Self::Path { kyma } => write!(f, "Path/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
             Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),
@@ -101,12 +111,22 @@ pub enum Cause {
     },
     /// The engine has just started.
     Start,
+    /// The runtime's events are not proven to arrive, so it is looked at.
+    FallbackPoll,
+    /// It was not looked at as a whole for a long time.
+    SafetyResync,
 }
 
 /// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.
 pub trait Acknowledge: Send + 'static {
     /// A reconcile that started after this was handed over has finished, or what it found is persisted.
     fn finished(self: Box<Self>);
+
+    /// Whether anybody still waits. Work that is tried again for ever drops those for whom nobody does, so that
+    /// they do not add up.
+    fn is_wanted(&self) -> bool {
+        true
+    }
 }
 
 /// What waits for work to finish.

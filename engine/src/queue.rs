@@ -4,8 +4,8 @@
 //!
 //! Whatever is pushed for a key that is already queued is merged into it, so the queue holds at most
 //! one entry per key and its size is bounded by the number of Kymas and Manifests. The only thing that
-//! adds up in an entry are its guards (what waits for the work to finish), and there the agents' own
-//! coalescing is the bound: one per watched object that changed.
+//! adds up in an entry are its guards (what waits for the work to finish). Those of numbers that the receiver's
+//! ledger has forgotten are dropped at each retry, so the ledger's capacity is their bound.
 
 mod fair;
 pub mod worker;
@@ -118,14 +118,15 @@ struct Pending<C, G> {
 #[derive(Debug)]
 struct Slot<C, G> {
     pending: Option<Pending<C, G>>,
-    working: bool,
+    /// The class it is worked on under, if it is.
+    working: Option<Class>,
     attempt: u32,
     looks: Option<Looks>,
 }
 
 impl<C, G> Default for Slot<C, G> {
     fn default() -> Self {
-        Self { pending: None, working: false, attempt: 0, looks: None }
+        Self { pending: None, working: None, attempt: 0, looks: None }
     }
 }
 
@@ -148,6 +149,9 @@ pub struct Queue<K: Key, C, G> {
     delayed: BTreeMap<(Tick, u64), K>,
     looks: BTreeSet<(Tick, K)>,
     working: HashMap<K::Group, usize>,
+    /// How many keys of each class are worked on, and how many may be.
+    working_by_class: BTreeMap<Class, usize>,
+    caps: BTreeMap<Class, usize>,
     per_group: usize,
     order: u64,
 }
@@ -163,9 +167,16 @@ impl<K: Key, C, G> Queue<K, C, G> {
             delayed: BTreeMap::new(),
             looks: BTreeSet::new(),
             working: HashMap::new(),
+            working_by_class: BTreeMap::new(),
+            caps: BTreeMap::new(),
             per_group: per_group.max(1),
             order: 0,
         }
+    }
+
+    /// Hands out at most `most` (at least 1) keys of a class at a time, so that it cannot take all workers.
+    pub fn cap(&mut self, class: Class, most: usize) {
+        self.caps.insert(class, most.max(1));
     }
 
     /// Asks for work on `key` now. Ends the delay of a retry that waits.
@@ -201,7 +212,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
             }
             Some(before) => {
-                if !slot.working {
+                if slot.working.is_none() {
                     match before.due {
                         Some(at) => drop(self.delayed.remove(&at)),
                         None => leave(&mut self.ready, before.class),
@@ -218,7 +229,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
             pending.causes.extend(cause);
         }
         pending.guards.extend(guards);
-        if !slot.working {
+        if slot.working.is_none() {
             match pending.due {
                 Some(at) => drop(self.delayed.insert(at, key.clone())),
                 None => {
@@ -238,10 +249,14 @@ impl<K: Key, C, G> Queue<K, C, G> {
         self.promote(now);
         let (working, per_group) = (&self.working, self.per_group);
         let free = |group: &K::Group| working.get(group).is_none_or(|n| *n < per_group);
-        let slots = &self.slots;
+        let (slots, by_class, caps) = (&self.slots, &self.working_by_class, &self.caps);
         let key = self.lanes.iter_mut().find_map(|(class, lane)| {
+            let taken = by_class.get(class).copied().unwrap_or_default();
+            if caps.get(class).is_some_and(|most| taken >= *most) {
+                return None;
+            }
             let counts = |key: &K| {
-                let pending = slots.get(key).filter(|s| !s.working).and_then(|s| s.pending.as_ref());
+                let pending = slots.get(key).filter(|s| s.working.is_none()).and_then(|s| s.pending.as_ref());
                 pending.is_some_and(|p| p.due.is_none() && p.class == *class)
             };
             lane.pop(&free, &counts)
@@ -249,7 +264,8 @@ impl<K: Key, C, G> Queue<K, C, G> {
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
         leave(&mut self.ready, pending.class);
-        slot.working = true;
+        slot.working = Some(pending.class);
+        *self.working_by_class.entry(pending.class).or_default() += 1;
         *self.working.entry(key.group()).or_default() += 1;
         Some(Work {
             class: pending.class,
@@ -299,9 +315,8 @@ impl<K: Key, C, G> Queue<K, C, G> {
     /// Ends the work on a key that [`Queue::pop`] handed out.
     pub fn end(&mut self, key: &K, ended: Ended<G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
-        if !std::mem::take(&mut slot.working) {
-            return;
-        }
+        let Some(class) = slot.working.take() else { return };
+        leave(&mut self.working_by_class, class);
         if let Some(count) = self.working.get_mut(&key.group()) {
             *count -= 1;
             if *count == 0 {
@@ -336,7 +351,8 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 }
             }
             (None, Some(delay)) => {
-                let push = Push { class: Class::Retry, cause: None, guards };
+                // What was a poll stays one, else its retries would pass the cap of its class.
+                let push = Push { class: class.max(Class::Retry), cause: None, guards };
                 self.put(key, push, Some(now + delay), now);
             }
         }

@@ -19,13 +19,12 @@ use kube::{
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
-    Engine, EngineConfig,
+    Engine, EngineConfig, Outcome as Finished, WorkKey,
     history::Observer,
     oci::{OciError, RegistryConfig},
-    queue::Class,
     runtime::{AddressPolicy, AddressPolicyError},
 };
-use tidewatch_listener::{Deliveries, Guard, Intake, listener};
+use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
@@ -39,10 +38,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Args,
-    forward::{Forwarders, lane::Limits, target::Overrides},
+    forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric},
     metrics::Metrics,
-    runtimes_page,
+    path_watch::PathWatch,
+    paths::Look,
+    runtimes_page, sizes,
 };
 
 /// How often the TLS files are looked at.
@@ -69,6 +70,12 @@ pub struct Config {
     pub denied_servers: Vec<String>,
     /// Where to find managers that are not where their Watchers say.
     pub routes: Overrides,
+    /// When a runtime's events count as proven to arrive.
+    pub paths: crate::paths::Settings,
+    /// What is taken at most from agents.
+    pub limits: Limits,
+    /// Keys in the queue from which on no events are taken.
+    pub queued: usize,
 }
 
 impl From<Args> for Config {
@@ -87,9 +94,11 @@ impl From<Args> for Config {
             cache_dir,
             deny_server,
             route_address,
+            paths,
             workers,
             workers_per_runtime,
             agent_user,
+            limits,
             grace: _,
             log_format: _,
             log_level: _,
@@ -115,6 +124,9 @@ impl From<Args> for Config {
             },
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
+            paths: paths.into(),
+            queued: limits.max_queued,
+            limits: limits.into(),
         }
     }
 }
@@ -163,8 +175,19 @@ pub struct Bound {
 
 /// Checks the configuration, opens the ports and starts to work.
 pub async fn start(config: Config) -> Result<Bound, StartError> {
-    let Config { listen, admin: admin_address, tls, proxies, kubeconfig, mut engine, denied_servers, routes } =
-        config;
+    let Config {
+        listen,
+        admin: admin_address,
+        tls,
+        proxies,
+        kubeconfig,
+        mut engine,
+        denied_servers,
+        routes,
+        paths,
+        limits,
+        queued,
+    } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
     let trusted = match &proxies {
@@ -179,16 +202,18 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
 
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
+    let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
-    let observer: Arc<dyn Observer> = Arc::new(metrics);
+    let observer: Arc<dyn Observer> = Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone() });
     let namespace = engine.namespace.clone();
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
-    let deliveries = Deliveries::new(SessionId::random());
-    let forwarders = Forwarders::new(OWN_MANAGER, engine.clone(), routes, Limits::default(), &registry)?;
+    let deliveries = Deliveries::new(SessionId::random()).with_room_for(limits.held);
+    let forwarders =
+        Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
     let refused = refused_metric(&registry)?;
     let known = Arc::new(AtomicBool::new(false));
-    register_sizes(&registry, &engine, &deliveries)?;
+    sizes::register(&registry, &engine, &deliveries, &paths)?;
 
     let events_listener = bind(listen).await?;
     let admin_listener = bind(admin_address).await?;
@@ -200,8 +225,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let readiness = Readiness::new();
     let state =
         AdminState::new(registry, readiness.clone(), build).route(format!("{}*", runtimes_page::PREFIX), {
-            let (engine, deliveries) = (engine.clone(), deliveries.clone());
-            move |path, _| runtimes_page::page(&engine, &deliveries, path)
+            let (engine, deliveries, paths) = (engine.clone(), deliveries.clone(), paths.clone());
+            move |path, _| runtimes_page::page(&engine, &deliveries, &paths, path)
         });
     admin::serve(admin_listener, state, &drain);
 
@@ -209,12 +234,14 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         host: Arc::new(EngineHost {
             engine: engine.clone(),
             forwarders: forwarders.clone(),
+            paths: paths.clone(),
             ready: Arc::clone(&known),
             namespace,
             refused,
         }),
         deliveries: deliveries.clone(),
         metrics: intake_metrics,
+        admission: admission(limits, queued, &engine),
         drain: drain.watch(),
         proxies: Arc::clone(&trusted),
         clock: Timestamp::now,
@@ -226,6 +253,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     }
     drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, forwarders.clone(), drain.watch()));
     drain.spawn_critical("forward", forwarders.run(drain.watch()));
+    let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
+    // Agents report the configuration they have applied; which one is expected comes with the Watchers.
+    drain.spawn("event-paths", paths.run(engine.clone(), String::new, looked, drain.watch()));
 
     let ready = readiness.register("control plane");
     let watch = drain.watch();
@@ -244,7 +274,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
         run.await;
     });
-    drain.spawn_critical("events", listener::serve(events_listener, store, intake, listen_watch));
+    drain.spawn_critical(
+        "events",
+        listener::serve(events_listener, store, intake, Timestamp::now, listen_watch),
+    );
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })
 }
@@ -254,6 +287,17 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     let bound = start(config).await?;
     let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
     Ok(matches!(outcome, Outcome::Finished))
+}
+
+/// Events are taken as long as the queue is not full.
+fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
+    let queue = engine.queue().clone();
+    Admission::new(limits, Timestamp::now()).with_work(move || {
+        let ready: usize = queue.inspect(|q| q.ready().map(|(_, keys)| keys).sum());
+        #[expect(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+        let load = ready as f64 / queued.max(1) as f64;
+        load
+    })
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -276,35 +320,34 @@ async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
     Ok(config)
 }
 
-/// Sizes, computed when they are asked for.
-fn register_sizes(registry: &Registry, engine: &Engine, deliveries: &Deliveries) -> Result<(), MetricsError> {
-    let ledger = deliveries.clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
-    registry
-        .gauge_fn("events_held", "Events whose reconcile has not finished.", move || ledger.held() as f64)?;
-    let queue = engine.queue().clone();
-    registry.gauge_vec_fn(
-        "queue_ready",
-        "Keys that wait for a worker, by class.",
-        &["class"],
-        move |set| {
-            let sizes: Vec<(Class, usize)> = queue.inspect(|q| q.ready().collect());
-            for (class, size) in sizes {
-                #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-                set(&[class.label()], size as f64);
-            }
-        },
-    )?;
-    let queue = engine.queue().clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-    registry.gauge_fn("queue_retrying", "Keys that wait for their next try.", move || {
-        queue.inspect(|q| q.delayed() as f64)
-    })?;
-    let queue = engine.queue().clone();
-    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-    registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
-        queue.inspect(|q| q.working() as f64)
-    })
+const fn look_label(look: Look) -> &'static str {
+    match look {
+        Look::Poll => "poll",
+        Look::Resync => "resync",
+    }
+}
+
+/// What the engine tells, for those who want to know it.
+struct Observed {
+    metrics: Metrics,
+    paths: PathWatch,
+}
+
+impl Observer for Observed {
+    fn reconciled(
+        &self,
+        key: &WorkKey,
+        class: &'static str,
+        outcome: Finished,
+        queued: Duration,
+        work: Duration,
+    ) {
+        self.metrics.reconciled(key, class, outcome, queued, work);
+    }
+
+    fn reachable(&self, kyma: &str, reachable: bool) {
+        self.paths.reachable(kyma, reachable);
+    }
 }
 
 /// Takes over new certificates; connections that exist keep theirs.

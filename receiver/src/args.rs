@@ -5,6 +5,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use tidewatch_telemetry::logging::Format;
 
+use crate::{limits::LimitArgs, paths::Settings};
+
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tidewatch-receiver", version, about, long_about = None)]
@@ -56,10 +58,16 @@ pub struct Args {
     /// Reconciles of one runtime at the same time.
     #[arg(long, default_value_t = 2)]
     pub workers_per_runtime: usize,
+    /// About the way of events.
+    #[command(flatten)]
+    pub paths: PathArgs,
     /// User that may watch in every runtime what the Watchers name, besides the agent's service account (repeatable);
     /// for agents that run outside of their runtime.
     #[arg(long, value_name = "NAME")]
     pub agent_user: Vec<String>,
+    /// What is taken at most from agents.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,
@@ -69,6 +77,30 @@ pub struct Args {
     /// What is logged: a level, or targets with levels.
     #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
     pub log_level: String,
+}
+
+/// When the way of a runtime's events counts as proven, and what is done while it does not (`docs/delivery.md`).
+#[derive(Clone, Debug, clap::Args)]
+pub struct PathArgs {
+    /// A runtime is proven while its canary came back at most this long ago, in seconds; agents send one a minute.
+    #[arg(long, default_value = "75", value_parser = seconds, value_name = "SECONDS")]
+    pub proven_for: Duration,
+    /// How long a new runtime, or every runtime after a start, may be unknown before it is polled, in seconds.
+    #[arg(long, default_value = "180", value_parser = seconds, value_name = "SECONDS")]
+    pub unknown_grace: Duration,
+    /// Between two polls of a runtime that is not proven, in seconds; 0 polls never.
+    #[arg(long, default_value = "120", value_parser = seconds, value_name = "SECONDS")]
+    pub fallback_poll: Duration,
+    /// Between two safety resyncs of a proven runtime, in seconds; 0 resyncs never.
+    #[arg(long, default_value = "43200", value_parser = seconds, value_name = "SECONDS")]
+    pub safety_resync: Duration,
+}
+
+impl From<PathArgs> for Settings {
+    fn from(args: PathArgs) -> Self {
+        let PathArgs { proven_for, unknown_grace: grace, fallback_poll: poll, safety_resync: resync } = args;
+        Self { proven_for, grace, poll, resync, ..Self::default() }
+    }
 }
 
 fn route_address(text: &str) -> Result<(String, String), String> {

@@ -26,6 +26,7 @@ use crate::{
         lane::{Change, Key, Settle},
         target::Target,
     },
+    path_watch::PathWatch,
     route::{self, Direction, Refused},
 };
 
@@ -40,6 +41,8 @@ pub struct EngineHost {
     pub engine: Engine,
     /// The lanes.
     pub forwarders: Forwarders<Guard>,
+    /// The ways of all runtimes.
+    pub paths: PathWatch,
     /// Set once KCP was read as a whole. Before, nobody is known, and nothing could be said to depend on nothing.
     pub ready: Arc<AtomicBool>,
     /// The namespace in KCP, which the names of Watchers' watches begin with.
@@ -137,6 +140,10 @@ impl Host for EngineHost {
         }
     }
 
+    fn heard(&self, runtime: &Runtime, _request: &v3::Request) {
+        self.paths.heard(&runtime.kyma, None);
+    }
+
     fn take_v3(
         &self,
         runtime: &Runtime,
@@ -207,6 +214,10 @@ struct Held(Guard);
 impl Acknowledge for Held {
     fn finished(self: Box<Self>) {
         self.0.finished();
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
     }
 }
 

@@ -11,11 +11,14 @@ use tidewatch_wire::{Epoch, Seq, SessionId};
 
 use super::*;
 use crate::forward::{lane::Limits, target::Overrides};
+use crate::paths::Settings;
 
 struct Unseen;
 
 impl Observer for Unseen {
     fn reconciled(&self, _: &WorkKey, _: &'static str, _: Outcome, _: Duration, _: Duration) {}
+
+    fn reachable(&self, _kyma: &str, _reachable: bool) {}
 }
 
 /// A host on a KCP that is never called, with one registered runtime and the Watchers of two managers.
@@ -49,7 +52,14 @@ fn host() -> EngineHost {
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
     let refused = refused_metric(&registry).unwrap();
-    EngineHost { engine, forwarders, ready: Arc::new(true.into()), namespace: "kcp".into(), refused }
+    EngineHost {
+        engine,
+        forwarders,
+        paths: PathWatch::new(Settings::default()),
+        ready: Arc::new(true.into()),
+        namespace: "kcp".into(),
+        refused,
+    }
 }
 
 fn runtime() -> Runtime {
@@ -141,7 +151,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
         })
         .collect();
     assert_eq!(fates, [Fate::Forwarded, Fate::Refused, Fate::Refused, Fate::Unowned]);
-    let answer = deliveries.answer("r1", &request, false);
+    let answer = deliveries.answer("r1", &request, None);
     let of = |route: &Route| {
         let ack = answer.acks.iter().find(|ack| ack.route == *route);
         ack.map(|ack| (ack.done.ranges().collect::<Vec<_>>(), ack.refused.ranges().collect::<Vec<_>>()))

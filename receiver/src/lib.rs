@@ -7,8 +7,12 @@ pub mod app;
 pub mod args;
 pub mod forward;
 pub mod host;
+pub mod limits;
 pub mod metrics;
+pub mod path_watch;
+pub mod paths;
 pub mod route;
 pub mod runtimes_page;
+pub mod sizes;
 
 pub use app::{Bound, Config};

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec};
-use tidewatch_engine::{Outcome, WorkKey, history::Observer};
+use tidewatch_engine::{Outcome, WorkKey};
 use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 
 /// All of them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    /// Runtimes looked at although nothing was heard of them, by reason.
+    pub looks: IntCounterVec,
     reconciles: IntCounterVec,
     queued: HistogramVec,
     work: HistogramVec,
@@ -18,6 +20,11 @@ impl Metrics {
     /// Declares them all.
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         Ok(Self {
+            looks: registry.counter_vec(
+                "looks_total",
+                "Runtimes looked at without an event, by reason.",
+                &["reason"],
+            )?,
             reconciles: registry.counter_vec(
                 "reconciles_total",
                 "Finished reconciles, by kind, class and outcome.",
@@ -37,10 +44,9 @@ impl Metrics {
             )?,
         })
     }
-}
 
-impl Observer for Metrics {
-    fn reconciled(
+    /// Counts a finished reconcile.
+    pub fn reconciled(
         &self,
         key: &WorkKey,
         class: &'static str,

@@ -5,12 +5,14 @@ use tidewatch_engine::{Engine, kcp::RuntimeLookup};
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::Reply;
 
+use crate::{path_watch::PathWatch, paths::State};
+
 /// The prefix of the page's path.
 pub const PREFIX: &str = "/runtimes/";
 
 /// The page for a path below [`PREFIX`]: by runtime id, or by the name of its Kyma.
 #[must_use]
-pub fn page(engine: &Engine, deliveries: &Deliveries, path: &str) -> Option<Reply> {
+pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &str) -> Option<Reply> {
     let wanted = path.strip_prefix(PREFIX)?;
     let (kyma, id) = {
         let state = engine.state().read();
@@ -26,6 +28,7 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, path: &str) -> Option<Repl
         "runtime": id,
         "kyma": kyma,
         "eventsHeld": held,
+        "eventPath": paths.inspect(|p, _| p.state(&kyma)).map(State::label),
         "reconciles": engine.history().of(&kyma),
     })))
 }

@@ -225,6 +225,9 @@ impl Receiver {
             format!("--kubeconfig={}", text(&kubeconfig)),
             format!("--namespace={namespace}"),
             format!("--modules={modules}"),
+            // A lost event is a failed test.
+            "--fallback-poll=0".to_owned(),
+            "--safety-resync=0".to_owned(),
             "--log-format=text".to_owned(),
             "--log-level=info,tidewatch_engine=trace,tidewatch_receiver=debug,tidewatch_listener=debug"
                 .to_owned(),

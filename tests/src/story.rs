@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         })
         .await?;
         let took = tell.took();
-        let seq = self.cause("Manifest/", "Kyma", since).await?;
+        let seq = self.cause("Kyma/", "Kyma", since).await?;
         tell.caused("module enabled in runtime 1's Kyma -> its Deployment applied there", took, seq);
 
         let beacons = beacons(&runtime);
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
             "the Service of 1.0.0 was not pruned"
         );
         let took = tell.took();
-        let seq = self.cause("Manifest/", "Kyma", since).await?;
+        let seq = self.cause("Kyma/", "Kyma", since).await?;
         tell.caused("channel regular -> fast: upgraded to 1.1.0, the obsolete Service pruned", took, seq);
         Ok(())
     }
@@ -264,7 +264,8 @@ impl<'a> World<'a> {
     }
 
     /// The number of the event about an object of `kind`, newer than `since`, that caused a reconcile of
-    /// a key that starts with `key`.
+    /// a key that starts with `key`. For a Kyma edit that is the Kyma's own reconcile: its Manifest may have been
+    /// changed just before by one that was under way for another cause and read the edit already.
     async fn cause(&self, key: &str, kind: &str, since: u64) -> Result<u64> {
         let what = format!("a reconcile of {key} that was caused by an event about a {kind} after #{since}");
         wait::until(&what, LIMIT, || async {

@@ -59,6 +59,11 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.discredits_client())
     }
 
+    /// Whether nobody answered at all.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
+    }
+
     /// What failed, with the API server's own words or the underlying cause.
     pub(super) fn message(&self) -> String {
         match self {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
 
 use super::{Lost, Shared};
+use crate::plan::kyma::is_own;
 
 /// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
 /// not mention are others' and do not count; `null` and absent are the same.
@@ -65,7 +66,9 @@ impl Shared {
 
     /// Writes a Kyma's status if it differs.
     pub(super) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
-        if kyma.status.as_ref() == Some(status) {
+        let mut present = kyma.status.clone().unwrap_or_default();
+        present.conditions.retain(|c| is_own(&c.type_));
+        if kyma.status.is_some() && present == *status {
             return Ok(());
         }
         let name = kyma.name_any();

@@ -94,6 +94,7 @@ impl Shared {
         self.prepare(&name, runtime).await?;
         self.want_agent(&name, causes);
         let remote = self.runtime_kyma_of(kyma, runtime).await?;
+        self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
 
         let (manifests, catalog) = {
@@ -174,6 +175,9 @@ impl Shared {
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
+        }
+        if error.is_unreachable() {
+            self.observer.reachable(&kyma.name_any(), false);
         }
         let message = format!("{}; {NEXT_TRY}", error.message());
         let status = failed_status(kyma, State::Error, message.clone(), self.now());

@@ -60,12 +60,25 @@ pub struct KcpState {
     watchers: HashMap<String, Arc<Watcher>>,
     /// Counts the changes of `watchers`.
     watchers_version: u64,
+    /// What was last told about the way of each Kyma's events.
+    paths: HashMap<String, PathReport>,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
     /// Owners of installed objects, by Kyma name.
     pub owners: Owners,
     /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.
     own_writes: HashMap<String, String>,
+}
+
+/// What is known of the way of a runtime's events, for its Kyma's condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathReport {
+    /// Whether events are proven to arrive.
+    pub proven: bool,
+    /// One word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
 }
 
 /// A reconcile that a change asks for, and a word for the change.
@@ -140,6 +153,7 @@ impl KcpState {
             unindex(&mut self.by_runtime, id, name);
         }
         self.own_writes.remove(&format!("Kyma/{name}"));
+        self.paths.remove(name);
         vec![(kyma_key(name), "deleted")]
     }
 
@@ -318,6 +332,18 @@ impl KcpState {
     /// A Watcher as last seen.
     pub fn watcher(&self, name: &str) -> Option<Arc<Watcher>> {
         self.watchers.get(name).cloned()
+    }
+
+    /// Remembers what is known of the way of a Kyma's events.
+    pub fn tell_path(&mut self, kyma: &str, report: PathReport) {
+        if self.kymas.contains_key(kyma) {
+            self.paths.insert(kyma.to_owned(), report);
+        }
+    }
+
+    /// What was last told about the way of a Kyma's events.
+    pub fn path(&self, kyma: &str) -> Option<PathReport> {
+        self.paths.get(kyma).cloned()
     }
 
     /// A Kyma as last seen.

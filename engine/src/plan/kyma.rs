@@ -356,6 +356,12 @@ fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
     }
 }
 
+/// Whether a condition of a Kyma is written by the Kyma's reconcile; others belong to other writers.
+#[must_use]
+pub fn is_own(condition: &str) -> bool {
+    [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
+}
+
 /// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
 /// any more that they are all ready.
 #[must_use]
@@ -370,7 +376,7 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
         message: message.clone(),
     };
     let modules = status::condition(&before.conditions, says, generation, now);
-    let mut all = before.conditions.clone();
+    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
     match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         Some(condition) => *condition = modules,
         None => all.push(modules),

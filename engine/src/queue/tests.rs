@@ -216,3 +216,19 @@ proptest! {
         prop_assert_eq!(q.ready().map(|(_, n)| n).sum::<usize>(), 0);
     }
 }
+
+#[test]
+fn a_capped_class_takes_no_more_than_its_share_and_keeps_it_when_it_is_tried_again() {
+    let mut q = Q::new(4);
+    q.cap(Class::Poll, 1);
+    for group in 1..=3 {
+        q.push(K(group, 1), now_with(Class::Poll, 1), tick(0));
+    }
+    let first = q.pop(tick(0)).unwrap();
+    assert!(q.pop(tick(0)).is_none(), "one at a time");
+    q.push(K(9, 1), now_with(Class::UserEdit, 1), tick(0));
+    assert_eq!(q.pop(tick(0)).unwrap().key, K(9, 1), "others are not held up");
+    q.end(&first.key, Ended::Retry(Duration::ZERO, Vec::new()), tick(1));
+    assert_eq!(q.pop(tick(2)).unwrap().class, Class::Poll);
+    assert!(q.pop(tick(2)).is_none(), "a retry of a poll is a poll");
+}

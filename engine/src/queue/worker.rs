@@ -57,6 +57,11 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
         }))
     }
 
+    /// Hands out at most `most` keys of a class at a time; see [`Queue::cap`].
+    pub fn cap(&self, class: Class, most: usize) {
+        self.0.queue.lock().cap(class, most);
+    }
+
     /// Now, on this queue's clock.
     pub fn now(&self) -> Tick {
         Instant::now().duration_since(self.0.start)

@@ -155,6 +155,8 @@ pub mod field_managers {
     pub const APPLIER: &str = "declarative.kyma-project.io/applier";
     /// The catalog in a runtime: each ModuleTemplate and ModuleReleaseMeta.
     pub const CATALOG_SYNC: &str = "catalog-sync";
+    /// Ours: the condition about a runtime's events on its Kyma in KCP.
+    pub const EVENT_PATH: &str = "tidewatch-event-path";
     /// The Kyma and the namespace in a runtime.
     pub const KYMA_SYNC: &str = "kyma-sync-context";
     /// The configuration and the role of the agent in a runtime.
@@ -173,6 +175,8 @@ pub mod conditions {
     pub const SKR_WEBHOOK: &str = "SKRWebhook";
     /// Kyma: the image pull Secret is in the runtime (only if one is configured).
     pub const IMAGE_PULL_SECRET_SYNC: &str = "SKRImagePullSecretSync";
+    /// Kyma, ours: events of the runtime are proven to arrive (`docs/extensions.md`).
+    pub const RUNTIME_EVENTS: &str = "RuntimeEvents";
     /// Kyma: deprecated; removed from old objects.
     pub const DEPRECATED_READY: &str = "Ready";
     /// Manifest: the module's objects are known; reason [`REASON_RESOURCES_AVAILABLE`].

@@ -35,18 +35,18 @@ pub enum Outcome {
     Dropped,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verdict {
     Held,
     Done,
     Refused,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Told(BTreeMap<Seq, BTreeMap<Route, Verdict>>);
 
 /// The ledger of one runtime.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     session: SessionId,
     capacity: usize,
@@ -73,8 +73,9 @@ impl Ledger {
         self.epochs.iter_mut().find(|(e, _)| *e == epoch).map(|(_, told)| told)
     }
 
-    /// Takes a request in: forgets settled numbers that the agent no longer awaits, and says which
-    /// events are new. Each of those must be given to [`Ledger::route`].
+    /// Takes a request in: forgets settled numbers that the agent no longer awaits (held ones too, if
+    /// there is no room otherwise), and says which events are new. Each of those must be given to
+    /// [`Ledger::route`].
     pub fn receive(&mut self, request: &Request) -> Received {
         let capacity = self.capacity;
         if self.told(request.epoch).is_none() {
@@ -86,6 +87,13 @@ impl Ledger {
         told.0.retain(|&seq, routes| {
             request.awaiting.contains(seq) || routes.values().any(|v| *v == Verdict::Held)
         });
+        let new = request.events.iter().filter(|event| !told.0.contains_key(&event.seq)).count();
+        if told.0.len().saturating_add(new) > capacity {
+            // A key that never finishes and changes again and again would fill the ledger with numbers
+            // that nobody asks about any more. A late request may ask for too much to be forgotten: that
+            // is sent again.
+            told.0.retain(|&seq, _| request.awaiting.contains(seq));
+        }
         let mut received = Received::default();
         for (index, Event { seq, .. }) in request.events.iter().enumerate() {
             if told.0.contains_key(seq) {
@@ -128,6 +136,11 @@ impl Ledger {
                 told.0.remove(&seq);
             }
         }
+    }
+
+    /// Whether a number is remembered. Work for one that is not can be acknowledged to nobody.
+    pub fn knows(&self, epoch: Epoch, seq: Seq) -> bool {
+        self.epochs.iter().any(|(e, told)| *e == epoch && told.0.contains_key(&seq))
     }
 
     /// Whether [`Ledger::answer`] has a verdict on, or a question about, an awaited number.

@@ -86,7 +86,7 @@ pub struct Applied {
 }
 
 /// Numbers sent in one request, to take back if the request fails.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InFlight(Vec<Seq>);
 
 impl InFlight {
@@ -101,7 +101,7 @@ impl InFlight {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     event: Event,
     first_observed: Tick,
@@ -112,7 +112,7 @@ struct Entry {
 }
 
 /// The dirty set of one agent process.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outbox {
     epoch: Epoch,
     next: u64,

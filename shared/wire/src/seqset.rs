@@ -8,7 +8,7 @@ use crate::{Seq, limits};
 ///
 /// Its memory and its body are proportional to the number of ranges, never to the numbers in them,
 /// so a range up to `u64::MAX` from a hostile peer costs nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<[u64; 2]>", into = "Vec<[u64; 2]>")]
 pub struct SeqSet {
     /// start → end, disjoint and not adjacent.

@@ -13,7 +13,7 @@ use crate::{Epoch, Route, Seq, SeqSet, SessionId, limits};
 pub const PATH: &str = "/v3/events";
 
 /// What an agent sends: a batch of changes, a poll for acknowledgements, or both empty as a heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
     /// The agent's run.
@@ -34,7 +34,7 @@ pub struct Request {
 }
 
 /// One change of one object. It says that something happened, not what the object looks like now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Its number.
@@ -76,7 +76,7 @@ pub enum Change {
 }
 
 /// What the receiver answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Response {
     /// The epoch this answer is for; an answer for another epoch is ignored.
@@ -95,7 +95,7 @@ pub struct Response {
 }
 
 /// Verdicts of one route. A number in neither set is held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteAck {
     /// The route that speaks.

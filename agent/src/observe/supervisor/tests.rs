@@ -103,7 +103,13 @@ fn bench() -> Bench {
     let conditions = Conditions::new();
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &conditions).unwrap();
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock: || Timestamp::UNIX_EPOCH };
+    let shared = Shared {
+        changes,
+        conditions: conditions.clone(),
+        metrics,
+        clock: || Timestamp::UNIX_EPOCH,
+        resumed: watch::channel(0).1,
+    };
     let (told, lists) = (Told::default(), Arc::default());
     let heard = Arc::clone(&told);
     tokio::spawn(async move {

@@ -110,6 +110,22 @@ fn a_late_verdict_for_a_replaced_epoch_is_ignored() {
 }
 
 #[test]
+fn numbers_that_a_later_change_has_replaced_do_not_fill_the_ledger() {
+    let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
+    let epoch = Epoch::from_bits(E1);
+    // One parked key: each change replaces the number before, whose work never finishes.
+    for n in [1, 2, 3] {
+        let received = ledger.receive(&request(E1, &[n], &[n]));
+        assert_eq!(received, Received { fresh: vec![0], overloaded: false }, "{n}");
+        ledger.route(epoch, Seq(n), Route::engine(), Intake::Held);
+    }
+    // Another key has room beside the one that is awaited.
+    let received = ledger.receive(&request(E1, &[4], &[3, 4]));
+    assert_eq!(received, Received { fresh: vec![0], overloaded: false });
+    assert!(ledger.answer(epoch, &seqs(&[3])).unknown.is_empty(), "what is awaited is kept");
+}
+
+#[test]
 fn a_full_ledger_takes_no_more_and_says_so() {
     let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
     let received = ledger.receive(&request(E1, &[1, 2, 3], &[1, 2, 3]));

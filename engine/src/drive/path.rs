@@ -1,0 +1,42 @@
+//! The condition on a Kyma that says whether its runtime's events are proven to arrive.
+
+use kube::ResourceExt;
+use serde_json::json;
+use tidewatch_api::names::{self, conditions, field_managers};
+
+use super::{Finish, Lost, Shared, kcp_writes::lost};
+use crate::plan::status::{self, Says};
+
+impl Shared {
+    /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
+    /// other conditions. Nothing is written while nothing was told or the same stands there already.
+    pub(super) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
+        let Some(told) = self.state.read().path(name) else { return Ok(Finish::Done) };
+        let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let Some(kyma) = kyma else { return Ok(Finish::Done) };
+        let Some(before) = kyma.status.clone() else {
+            // A condition alone would not be a valid status.
+            return Ok(Finish::Recheck("the Kyma has no status yet".into()));
+        };
+        let says = Says {
+            type_: conditions::RUNTIME_EVENTS,
+            holds: told.proven,
+            reason: told.reason,
+            message: told.message,
+        };
+        let now = status::whole_seconds(self.now());
+        let condition = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+        let present = before.conditions.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS);
+        if present.is_some_and(|p| {
+            (&p.status, &p.reason, &p.message) == (&condition.status, &condition.reason, &condition.message)
+        }) {
+            return Ok(Finish::Done);
+        }
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": "Kyma",
+            "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}
+        });
+        self.apply_kcp(&self.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
+        Ok(Finish::Done)
+    }
+}

@@ -1,0 +1,116 @@
+//! Looks after the ways of all runtimes: feeds [`Paths`] and does what it asks for.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tidewatch_drain::Watch;
+use tidewatch_engine::{
+    Cause, Engine, WorkKey,
+    kcp::PathReport,
+    queue::{Class, Push, Tick},
+};
+
+use crate::paths::{Health, Look, Paths, Settings, Step};
+
+/// Between two looks at all runtimes.
+const TICK: Duration = Duration::from_secs(1);
+/// Looks between two comparisons with the registered Kymas.
+const REGISTER_EVERY: u32 = 5;
+
+/// The ways of all runtimes, shared between the intake, the engine's observer and the task. Cheap to clone.
+#[derive(Clone)]
+pub struct PathWatch {
+    paths: Arc<Mutex<Paths>>,
+    start: tokio::time::Instant,
+}
+
+impl PathWatch {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { paths: Arc::new(Mutex::new(Paths::new(settings))), start: tokio::time::Instant::now() }
+    }
+
+    fn now(&self) -> Tick {
+        self.start.elapsed()
+    }
+
+    /// See [`Paths::heard`].
+    pub fn heard(&self, kyma: &str, health: Option<Health>) {
+        self.paths.lock().heard(kyma, health, self.now());
+    }
+
+    /// See [`Paths::canary`].
+    pub fn canary(&self, kyma: &str) {
+        self.paths.lock().canary(kyma, self.now());
+    }
+
+    /// See [`Paths::reachable`].
+    pub fn reachable(&self, kyma: &str, reachable: bool) {
+        self.paths.lock().reachable(kyma, reachable);
+    }
+
+    /// Looks at the ways, for metrics and pages.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Paths, Tick) -> T) -> T {
+        look(&self.paths.lock(), self.now())
+    }
+
+    /// Looks after the ways until shutdown. `expected` is the configuration that agents should have; empty: any.
+    /// `looked` counts what is done.
+    pub async fn run(
+        self,
+        engine: Engine,
+        expected: impl Fn() -> String,
+        looked: impl Fn(Look),
+        drain: Watch,
+    ) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut count = 0_u32;
+        loop {
+            tokio::select! {
+                () = drain.signaled() => return,
+                _ = ticks.tick() => {}
+            }
+            if count.is_multiple_of(REGISTER_EVERY) {
+                let kymas = engine.state().read().kymas();
+                self.paths.lock().registered(kymas.iter().map(String::as_str), self.now());
+            }
+            count = count.wrapping_add(1);
+            let was_ill = self.paths.lock().ill();
+            let steps = self.paths.lock().tick(&expected(), self.now());
+            let is_ill = self.paths.lock().ill();
+            if is_ill != was_ill {
+                tracing::error!(is_ill, "many runtimes are unproven at once: the path itself is looked for");
+            }
+            for step in steps {
+                perform(&engine, step, &looked);
+            }
+        }
+    }
+}
+
+fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
+    match step {
+        Step::Tell { kyma, report } => {
+            tracing::info!(kyma, reason = report.reason, message = report.message, "event path");
+            let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
+            engine.state().write().tell_path(&kyma, report);
+            let push = Push { class: Class::Resync, cause: None, guards: Vec::new() };
+            engine.queue().push(WorkKey::Path { kyma }, push);
+        }
+        Step::Look { kyma, look } => {
+            looked(look);
+            let (class, cause) = match look {
+                Look::Poll => (Class::Poll, Cause::FallbackPoll),
+                Look::Resync => (Class::Resync, Cause::SafetyResync),
+            };
+            let manifests = engine.state().read().manifests_of(&kyma);
+            let names = manifests.into_iter().filter_map(|m| m.metadata.name);
+            let keys = names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name });
+            for key in std::iter::once(WorkKey::Kyma { kyma: kyma.clone() }).chain(keys) {
+                engine.queue().push(key, Push { class, cause: Some(cause.clone()), guards: Vec::new() });
+            }
+        }
+    }
+}

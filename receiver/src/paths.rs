@@ -1,0 +1,365 @@
+//! Whether the way of an event from each runtime is known to work, and what is done while it is not. Pure: time is
+//! an argument.
+//!
+//! A runtime is *proven* while its canary has come back within the last [`Settings::proven_for`], every configured
+//! watch of its agent is fresh, and the agent has applied the configuration that is expected of it. Canary alone is
+//! not enough: one blind watch would hide behind it. A proven runtime is only looked at by the safety resync. One
+//! that is not is polled by the engine, at once when it stops being proven, then every [`Settings::poll`].
+//!
+//! When a large part of the fleet stops being proven at once, the path is ill and not the runtimes: polls are
+//! stretched, so that the engine is not flooded just when it has a problem of its own.
+
+use std::{collections::HashMap, time::Duration};
+
+use tidewatch_engine::queue::Tick;
+
+mod report;
+
+pub use report::Report;
+
+/// Times and limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// A canary that came back longer ago than this proves nothing. Agents send one every 60 s.
+    pub proven_for: Duration,
+    /// How long a runtime may be *unknown* (new, or not heard of since the receiver has started) before it counts as
+    /// not proven, and how long an agent may take to apply a new configuration.
+    pub grace: Duration,
+    /// Between two polls of a runtime that is not proven; zero: it is never polled.
+    pub poll: Duration,
+    /// Between two polls of a runtime that neither speaks nor answers.
+    pub poll_unreachable: Duration,
+    /// Between two safety resyncs of a proven runtime; zero: there is none.
+    pub resync: Duration,
+    /// The path is ill when more than this share of the fleet is unproven ...
+    pub ill_share: f64,
+    /// ... and at least this many runtimes are.
+    pub ill_at_least: usize,
+    /// Polls are this many times rarer while the path is ill.
+    pub ill_stretch: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            proven_for: Duration::from_secs(75),
+            grace: Duration::from_mins(3),
+            poll: Duration::from_mins(2),
+            poll_unreachable: Duration::from_hours(1),
+            resync: Duration::from_hours(12),
+            ill_share: 0.10,
+            ill_at_least: 20,
+            ill_stretch: 10,
+        }
+    }
+}
+
+/// What an agent says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// The configuration it has applied.
+    pub configuration: String,
+    /// Watches that are not fresh.
+    pub blind: Vec<String>,
+}
+
+/// What is known of a runtime's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Nothing yet; it is given [`Settings::grace`].
+    Unknown,
+    /// Events arrive: polling is not needed.
+    Proven,
+    /// Events may be lost: it is polled.
+    Unproven,
+    /// Its agent is silent and its API server does not answer: hibernated, cut off or gone. It is asked rarely, and is
+    /// nobody's alert.
+    Unreachable,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Proven, Self::Unproven, Self::Unreachable];
+
+    /// A stable word for metrics and conditions.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Proven => "proven",
+            Self::Unproven => "unproven",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// Why a runtime is looked at although nothing was heard of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It is not proven.
+    Poll,
+    /// It was not looked at as a whole for a long time.
+    Resync,
+}
+
+/// What [`Paths::tick`] wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Reconcile the runtime's Kyma and Manifests.
+    Look {
+        /// Which.
+        kyma: String,
+        /// Why.
+        look: Look,
+    },
+    /// Say it in the Kyma's condition.
+    Tell {
+        /// Which.
+        kyma: String,
+        /// What.
+        report: Report,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Path {
+    state: State,
+    since: Tick,
+    /// The last request of the v3 contract.
+    heard: Option<Tick>,
+    /// When the last canary came back.
+    canary: Option<Tick>,
+    health: Health,
+    /// Since when the agent's configuration is another than the expected one.
+    other_configuration: Option<Tick>,
+    /// Whether the last reconcile could talk to the runtime's API server.
+    reachable: bool,
+    next_look: Tick,
+    report: Option<Report>,
+}
+
+/// The ways of all runtimes.
+#[derive(Debug)]
+pub struct Paths {
+    settings: Settings,
+    runtimes: HashMap<String, Path>,
+    ill: bool,
+}
+
+impl Paths {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, runtimes: HashMap::new(), ill: false }
+    }
+
+    /// The registered Kymas, at a start and whenever they change: new ones begin as unknown, others are forgotten.
+    pub fn registered<'a>(&mut self, kymas: impl Iterator<Item = &'a str>, now: Tick) {
+        let mut before = std::mem::take(&mut self.runtimes);
+        self.runtimes = kymas
+            .map(|kyma| {
+                let path = before.remove(kyma).unwrap_or_else(|| Path {
+                    state: State::Unknown,
+                    since: now,
+                    heard: None,
+                    canary: None,
+                    health: Health::default(),
+                    other_configuration: None,
+                    reachable: true,
+                    // Spread over the whole time, so that a start is not followed by a wave.
+                    next_look: now + self.settings.resync.mul_f64(fraction(kyma)),
+                    report: None,
+                });
+                (kyma.to_owned(), path)
+            })
+            .collect();
+    }
+
+    /// An agent has sent a request of the v3 contract.
+    pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
+        let Some(path) = self.runtimes.get_mut(kyma) else { return };
+        path.heard = Some(now);
+        if let Some(health) = health {
+            path.health = health;
+        }
+        if path.state == State::Unreachable {
+            // It is back: look at once whether anything was missed.
+            path.reachable = true;
+            path.next_look = now;
+        }
+    }
+
+    /// A canary has come all the way back.
+    pub fn canary(&mut self, kyma: &str, now: Tick) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
+            path.canary = Some(now);
+        }
+    }
+
+    /// A reconcile could, or could not, talk to the runtime's API server.
+    pub fn reachable(&mut self, kyma: &str, reachable: bool) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
+            path.reachable = reachable;
+        }
+    }
+
+    /// What is due. `expected` is the configuration that agents should have applied; empty: any. Called every second
+    /// or so; linear in the number of runtimes.
+    pub fn tick(&mut self, expected: &str, now: Tick) -> Vec<Step> {
+        let Self { settings, runtimes, ill } = self;
+        let mut steps = Vec::new();
+        let mut fell: Vec<String> = Vec::new();
+        for (kyma, path) in runtimes.iter_mut() {
+            let fault = path.fault(expected, settings, now);
+            let next = path.next_state(fault.is_none(), settings, now);
+            if next != path.state {
+                // One that was polled until now needs no resync soon; of one that was unknown nobody can say.
+                if next == State::Proven && path.state != State::Unknown {
+                    path.next_look = now + settings.resync.mul_f64(0.9 + 0.2 * fraction(kyma));
+                } else if path.state != State::Unproven && next == State::Unproven {
+                    fell.push(kyma.clone());
+                }
+                (path.state, path.since) = (next, now);
+            }
+            // While it is unknown, what was said before a restart stands.
+            if path.state != State::Unknown {
+                let report = Report::new(path.state, fault);
+                if path.report.as_ref() != Some(&report) {
+                    path.report = Some(report.clone());
+                    steps.push(Step::Tell { kyma: kyma.clone(), report });
+                }
+            }
+        }
+        let unproven = runtimes.values().filter(|p| p.state == State::Unproven).count();
+        *ill = unproven >= settings.ill_at_least && ratio(unproven, runtimes.len()) > settings.ill_share;
+        for kyma in fell {
+            if let Some(path) = runtimes.get_mut(&kyma) {
+                let wait = if *ill { settings.poll * settings.ill_stretch } else { Duration::ZERO };
+                path.next_look = now + wait.mul_f64(fraction(&kyma));
+            }
+        }
+        for (kyma, path) in runtimes.iter_mut().filter(|(_, p)| p.next_look <= now) {
+            let spread = 0.9 + 0.2 * fraction(kyma);
+            let (look, pause) = match path.state {
+                // It is being found out; there is a grace for that.
+                State::Unknown => continue,
+                State::Proven => (Look::Resync, settings.resync),
+                State::Unproven if *ill => (Look::Poll, settings.poll * settings.ill_stretch),
+                State::Unproven => (Look::Poll, settings.poll),
+                State::Unreachable => (Look::Poll, settings.poll_unreachable),
+            };
+            path.next_look = now + pause.max(Duration::from_secs(1)).mul_f64(spread);
+            let off = match look {
+                Look::Poll => settings.poll.is_zero(),
+                Look::Resync => settings.resync.is_zero(),
+            };
+            if off {
+                continue;
+            }
+            steps.push(Step::Look { kyma: kyma.clone(), look });
+        }
+        steps
+    }
+
+    /// Whether so many runtimes are unproven that the path must be ill.
+    #[must_use]
+    pub fn ill(&self) -> bool {
+        self.ill
+    }
+
+    /// The state of one runtime.
+    #[must_use]
+    pub fn state(&self, kyma: &str) -> Option<State> {
+        self.runtimes.get(kyma).map(|p| p.state)
+    }
+
+    /// Runtimes by state.
+    #[must_use]
+    pub fn counts(&self) -> [(State, usize); 4] {
+        State::ALL.map(|state| (state, self.runtimes.values().filter(|p| p.state == state).count()))
+    }
+
+    /// Ages of the last canaries, unsorted: the staleness of every runtime that has ever proven itself.
+    #[must_use]
+    pub fn staleness(&self, now: Tick) -> Vec<Duration> {
+        self.runtimes.values().filter_map(|p| p.canary).map(|at| now.saturating_sub(at)).collect()
+    }
+
+    /// The runtimes that are worst off: unproven ones first, then the stalest; at most `most`.
+    #[must_use]
+    pub fn worst(&self, most: usize, now: Tick) -> Vec<(String, State, Option<Duration>)> {
+        let mut all: Vec<_> = self
+            .runtimes
+            .iter()
+            .map(|(kyma, p)| (kyma.clone(), p.state, p.canary.map(|at| now.saturating_sub(at))))
+            .collect();
+        let rank = |(kyma, state, age): &(String, State, Option<Duration>)| {
+            let order = match state {
+                State::Unproven => 0,
+                State::Unknown => 1,
+                State::Proven => 2,
+                State::Unreachable => 3,
+            };
+            (order, std::cmp::Reverse(age.unwrap_or(Duration::MAX)), kyma.clone())
+        };
+        all.sort_by_cached_key(rank);
+        all.truncate(most);
+        all
+    }
+}
+
+/// Why a runtime is not proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fault {
+    /// No request of the v3 contract was ever heard.
+    NeverHeard,
+    /// No canary came back for too long.
+    NoCanary,
+    /// Watches that are not fresh.
+    Blind(Vec<String>),
+    /// It works by another configuration than the expected one.
+    Configuration,
+}
+
+impl Path {
+    fn fault(&mut self, expected: &str, settings: &Settings, now: Tick) -> Option<Fault> {
+        let other = !expected.is_empty() && self.health.configuration != expected;
+        self.other_configuration = if other { self.other_configuration.or(Some(now)) } else { None };
+        if self.heard.is_none() {
+            return Some(Fault::NeverHeard);
+        }
+        if self.canary.is_none_or(|at| now.saturating_sub(at) > settings.proven_for) {
+            return Some(Fault::NoCanary);
+        }
+        if !self.health.blind.is_empty() {
+            return Some(Fault::Blind(self.health.blind.clone()));
+        }
+        let late = self.other_configuration.is_some_and(|since| now.saturating_sub(since) > settings.grace);
+        late.then_some(Fault::Configuration)
+    }
+
+    fn next_state(&self, good: bool, settings: &Settings, now: Tick) -> State {
+        if good {
+            return State::Proven;
+        }
+        if self.state == State::Unknown && now.saturating_sub(self.since) <= settings.grace {
+            return State::Unknown;
+        }
+        let silent = self.heard.is_none_or(|at| now.saturating_sub(at) > settings.proven_for);
+        if silent && !self.reachable { State::Unreachable } else { State::Unproven }
+    }
+}
+
+/// The same number from 0 to 1 for the same runtime always, so that no two stay in step.
+#[allow(clippy::cast_precision_loss, reason = "an even spread is all that is asked for")]
+fn fraction(kyma: &str) -> f64 {
+    (xxhash_rust::xxh3::xxh3_64(kyma.as_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of runtimes are far below 2^52")]
+fn ratio(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! What a Kyma's condition says about its way.
+
+use super::{Fault, State};
+
+/// A condition's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// True: proven.
+    pub proven: bool,
+    /// One word.
+    pub reason: &'static str,
+    /// For people: the cause, and what happens meanwhile.
+    pub message: String,
+}
+
+/// Names of watches in a message; the rest is counted.
+const NAMED: usize = 5;
+
+impl Report {
+    pub(super) fn new(state: State, fault: Option<Fault>) -> Self {
+        let polled = "the runtime is polled until events are proven to arrive";
+        if state == State::Unreachable {
+            let message =
+                "the agent is silent and the API server does not answer (hibernated?); both are awaited";
+            return Self { proven: false, reason: "Unreachable", message: message.into() };
+        }
+        let (reason, cause) = match fault {
+            None => {
+                let message = "events arrive; the runtime is not polled".into();
+                return Self { proven: true, reason: "Proven", message };
+            }
+            Some(Fault::NeverHeard) => ("NoAgent", "no agent of this runtime was heard".to_owned()),
+            Some(Fault::NoCanary) => ("NoCanary", "the agent's canary does not come back".to_owned()),
+            Some(Fault::Blind(watches)) => {
+                let more = watches.len().saturating_sub(NAMED);
+                let names = watches.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                ("BlindWatch", format!("watches without news: {names}{more}"))
+            }
+            Some(Fault::Configuration) => {
+                ("OldConfiguration", "the agent has not applied the present configuration".to_owned())
+            }
+        };
+        Self { proven: false, reason, message: format!("{cause}; {polled}") }
+    }
+}

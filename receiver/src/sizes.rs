@@ -1,0 +1,89 @@
+//! Sizes and ages that are computed when they are asked for.
+
+use tidewatch_engine::{Engine, queue::Class};
+use tidewatch_listener::Deliveries;
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
+
+use crate::{path_watch::PathWatch, paths::Paths};
+
+/// Shares of the fleet whose staleness is shown; no series carries a runtime's name.
+const QUANTILES: [(&str, f64); 4] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("1", 1.0)];
+
+/// Registers them all.
+pub fn register(
+    registry: &Registry,
+    engine: &Engine,
+    deliveries: &Deliveries,
+    paths: &PathWatch,
+) -> Result<(), MetricsError> {
+    let ledger = deliveries.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
+    registry
+        .gauge_fn("events_held", "Events whose reconcile has not finished.", move || ledger.held() as f64)?;
+    let queue = engine.queue().clone();
+    registry.gauge_vec_fn(
+        "queue_ready",
+        "Keys that wait for a worker, by class.",
+        &["class"],
+        move |set| {
+            let sizes: Vec<(Class, usize)> = queue.inspect(|q| q.ready().collect());
+            for (class, size) in sizes {
+                #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+                set(&[class.label()], size as f64);
+            }
+        },
+    )?;
+    let queue = engine.queue().clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+    registry.gauge_fn("queue_retrying", "Keys that wait for their next try.", move || {
+        queue.inspect(|q| q.delayed() as f64)
+    })?;
+    let queue = engine.queue().clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+    registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
+        queue.inspect(|q| q.working() as f64)
+    })?;
+    register_paths(registry, paths)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts of runtimes are far below 2^52"
+)]
+fn register_paths(registry: &Registry, paths: &PathWatch) -> Result<(), MetricsError> {
+    let counted = paths.clone();
+    registry.gauge_vec_fn(
+        "runtimes",
+        "Registered runtimes by the state of their event path.",
+        &["state"],
+        move |set| {
+            for (state, count) in counted.inspect(|p, _| p.counts()) {
+                set(&[state.label()], count as f64);
+            }
+        },
+    )?;
+    let ill = paths.clone();
+    registry.gauge_fn(
+        "event_path_ill",
+        "1 while so many runtimes are unproven at once that the path itself must be ill.",
+        move || f64::from(u8::from(ill.inspect(|p, _| p.ill()))),
+    )?;
+    let stale = paths.clone();
+    registry.gauge_vec_fn(
+        "canary_age_seconds",
+        "Age of the runtimes' last canaries that came back, by quantile of the fleet.",
+        &["quantile"],
+        move |set| {
+            let mut ages = stale.inspect(Paths::staleness);
+            ages.sort_unstable();
+            for (label, share) in QUANTILES {
+                let index = ((ages.len() as f64 * share).ceil() as usize).saturating_sub(1);
+                if let Some(age) = ages.get(index) {
+                    set(&[label], age.as_secs_f64());
+                }
+            }
+        },
+    )
+}

@@ -1,0 +1,259 @@
+//! What may happen next, and what must always be true.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use super::{
+    frozen::hash_of,
+    rules::{Mutation, Rules},
+    world::{Action, Bounds, KEYS, Letter, Place, RECEIVERS, State},
+};
+
+pub(crate) const SAFE: &str = "a key is let go only after work that began after its last change";
+pub(crate) const RESTS: &str = "without further faults everything but what is stuck is let go";
+const LETS_GO: &str = "after all changes and epochs everything was let go";
+const GOES_WRONG: &str = "all that may go wrong has gone wrong";
+
+/// Everything that is checked of the protocol as it is.
+pub(crate) const HOLDS: &[&str] = &[SAFE, RESTS, LETS_GO, GOES_WRONG];
+
+/// Steps (repeated ones too) after which a check gives up: what fits the memory of a small machine.
+const MOST_STEPS: usize = 20_000_000;
+
+/// Steps after which a fault-free continuation counts as endless. The longest seen has about forty.
+const PATIENCE: usize = 200;
+
+pub(crate) struct World {
+    bounds: Bounds,
+    rules: Rules,
+    /// Names of the properties to look at.
+    asked: &'static [&'static str],
+    /// States from which the fault-free continuation is known to arrive.
+    arrives: Mutex<HashSet<u64>>,
+}
+
+impl World {
+    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let routes = self.bounds.routes;
+        (0..RECEIVERS).flat_map(move |r| {
+            (0..KEYS).flat_map(move |k| (0..routes[k]).map(move |route| Place(r, k, route)))
+        })
+    }
+
+    fn can_be_finished(&self, place: Place) -> bool {
+        State::can_be_finished(&self.bounds, place)
+    }
+
+    /// Everything observed was seen by finished work on every route that is alive, and nothing is dirty
+    /// but the parked key and those that wait for the dead route.
+    fn has_arrived(&self, state: &State) -> bool {
+        (0..KEYS).all(|key| {
+            let routes = self.bounds.routes[key];
+            let alive = |route: &usize| self.can_be_finished(Place(0, key, *route));
+            let stuck = !(0..routes).all(|route| alive(&route));
+            let seen = (0..routes).filter(alive).all(|r| state.reconciled[key][r] >= state.version[key]);
+            seen && (stuck || !state.agent.dirty[key])
+        })
+    }
+
+    /// The next step of a world without further faults and changes.
+    fn calm_step(&self, state: &State) -> Option<Action> {
+        if let Some(message) = state.network.first() {
+            return Some(match message.letter {
+                Letter::Request(_) => Action::Deliver { message: 0 },
+                Letter::Answer(_) => Action::TakeAnswer { message: 0 },
+            });
+        }
+        if state.agent.batch.is_some() {
+            return Some(Action::NoAnswerToBatch);
+        }
+        if state.agent.poll.is_some() {
+            return Some(Action::NoAnswerToPoll);
+        }
+        for place in self.places() {
+            let Place(receiver, key, route) = place;
+            let slot = &state.receivers[receiver].work[key][route];
+            if slot.running.is_some() {
+                if self.can_be_finished(place) {
+                    return Some(Action::Finish(place));
+                }
+            } else if slot.queued.is_some() {
+                return Some(Action::Start(place));
+            }
+        }
+        if state.agent.outbox.unsent() > 0 && self.can_send_batch(state) {
+            return Some(Action::SendBatch);
+        }
+        self.can_poll(state).then_some(Action::SendPoll)
+    }
+
+    fn can_send_batch(&self, state: &State) -> bool {
+        let waits =
+            self.rules.is(Mutation::StopAndWait) && state.agent.outbox.len() > state.agent.outbox.unsent();
+        state.agent.batch.is_none() && state.agent.outbox.unsent() > 0 && !waits
+    }
+
+    fn can_poll(&self, state: &State) -> bool {
+        state.agent.poll.is_none()
+            && state.agent.batch.is_none()
+            && self.rules.poll(&state.agent.outbox, &state.agent.forgotten).is_some()
+    }
+
+    /// Whether the fault-free continuation arrives. Each state on its way is one of this model's, so
+    /// the way is walked only as far as it is not known yet.
+    fn comes_to_rest(&self, state: &State) -> bool {
+        let mut walked = Vec::new();
+        let mut here = state.clone();
+        loop {
+            let hash = hash_of(&here);
+            walked.push(hash);
+            if self.has_arrived(&here) || self.arrives.lock().contains(&hash) {
+                self.arrives.lock().extend(walked);
+                return true;
+            }
+            match self.calm_step(&here) {
+                Some(action) if walked.len() < PATIENCE => {
+                    here = here.after(action, self.rules, &self.bounds);
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    fn is_safe(&self, state: &State) -> bool {
+        (0..KEYS).filter(|&key| !state.agent.dirty[key]).all(|key| {
+            (0..self.bounds.routes[key]).all(|route| state.reconciled[key][route] >= state.version[key])
+        })
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(&self.bounds)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let Bounds { changes, epochs, receiver_crashes, switches, network, faults, troubles, .. } =
+            self.bounds;
+        let may_trouble = state.troubles() < troubles;
+        let may_fail = may_trouble && state.faults < faults;
+        let has_room = state.network.len() < network;
+        actions
+            .extend((0..KEYS).filter(|&k| state.version[k] < changes[k]).map(|key| Action::Change { key }));
+        if has_room && self.can_send_batch(state) {
+            actions.push(Action::SendBatch);
+        }
+        if has_room && self.can_poll(state) {
+            actions.push(Action::SendPoll);
+        }
+        for (message, sent) in state.network.iter().enumerate() {
+            if message > 0 && state.network[message - 1] == *sent {
+                continue;
+            }
+            match sent.letter {
+                Letter::Request(_) => actions.push(Action::Deliver { message }),
+                Letter::Answer(_) => actions.push(Action::TakeAnswer { message }),
+            }
+            if may_fail {
+                actions.push(Action::Lose { message });
+                if has_room {
+                    actions.push(Action::Repeat { message });
+                }
+            }
+        }
+        if state.agent.batch.as_ref().is_some_and(|batch| may_fail || !state.awaits(batch.0)) {
+            actions.push(Action::NoAnswerToBatch);
+        }
+        if state.agent.poll.is_some_and(|poll| may_fail || !state.awaits(poll)) {
+            actions.push(Action::NoAnswerToPoll);
+        }
+        for place in self.places() {
+            let Place(receiver, key, route) = place;
+            let slot = &state.receivers[receiver].work[key][route];
+            if slot.running.is_some() {
+                if self.can_be_finished(place) {
+                    actions.push(Action::Finish(place));
+                }
+                if may_fail {
+                    actions.push(Action::Fail(place));
+                }
+            } else if slot.queued.is_some() {
+                actions.push(Action::Start(place));
+            }
+            if may_fail && (slot.running.is_some() || slot.queued.is_some()) {
+                actions.push(Action::Drop(place));
+            }
+        }
+        if may_trouble && state.switches < switches {
+            actions.push(Action::Switch);
+        }
+        if may_trouble && state.epochs < epochs {
+            actions.push(Action::CrashAgent);
+        }
+        if may_trouble && state.crashes < receiver_crashes {
+            actions.extend((0..RECEIVERS).map(|receiver| Action::CrashReceiver { receiver }));
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        Some(state.after(action, self.rules, &self.bounds))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let all_let_go = |world: &World, state: &State| {
+            state.version == world.bounds.changes
+                && state.epochs == world.bounds.epochs
+                && world.has_arrived(state)
+        };
+        let mut properties = vec![
+            Property::always(SAFE, |world: &World, state| world.is_safe(state)),
+            Property::always(RESTS, |world: &World, state| world.comes_to_rest(state)),
+            Property::sometimes(LETS_GO, all_let_go),
+            Property::sometimes(GOES_WRONG, |world: &World, state: &State| {
+                state.troubles() == world.bounds.most_troubles()
+            }),
+        ];
+        properties.retain(|property| self.asked.contains(&property.name));
+        properties
+    }
+}
+
+/// What a check found.
+pub(crate) struct Found {
+    /// Different states.
+    pub(crate) states: usize,
+    pub(crate) depth: usize,
+    /// Whether every state was visited; not so after a violation.
+    pub(crate) complete: bool,
+    /// The violated property and a way there, the shortest if only one property was asked for.
+    pub(crate) violation: Option<(&'static str, Vec<Action>)>,
+    /// Properties without an example, which must have one.
+    pub(crate) never: Vec<&'static str>,
+}
+
+/// Visits every state, or those up to the first violation of one of the `asked` properties.
+pub(crate) fn check(bounds: Bounds, mutation: Option<Mutation>, asked: &'static [&'static str]) -> Found {
+    let world = World { bounds, rules: Rules(mutation), asked, arrives: Mutex::default() };
+    let checker = world
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .target_state_count(MOST_STEPS)
+        .spawn_bfs()
+        .join();
+    let found = checker.discoveries();
+    let violation =
+        [SAFE, RESTS].into_iter().find_map(|name| Some((name, found.get(name)?.clone().into_actions())));
+    let never = [LETS_GO, GOES_WRONG].into_iter().filter(|name| !found.contains_key(name)).collect();
+    Found {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth(),
+        complete: violation.is_none() && checker.state_count() < MOST_STEPS,
+        violation,
+        never,
+    }
+}

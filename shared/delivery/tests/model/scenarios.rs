@@ -1,0 +1,198 @@
+//! The worlds that are explored, each as far as its bounds go.
+//!
+//! One world with everything in it has too many states. These overlap: each trouble meets the others
+//! in at least one of them. Two changes of two objects meet reordering in `REORDERED`, and the rest
+//! makes do with less of something.
+
+use super::{
+    checked::{HOLDS, check},
+    world::Bounds,
+};
+
+/// A named world, and how far it is explored.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// In every test run.
+    pub(crate) bounds: Bounds,
+    /// With `TIDEWATCH_MODEL=full`.
+    full: Bounds,
+}
+
+/// Nothing goes wrong, but messages overtake each other.
+const CALM: Bounds = Bounds {
+    changes: [2, 1],
+    epochs: 1,
+    receiver_crashes: 0,
+    switches: 0,
+    network: 2,
+    faults: 0,
+    troubles: u8::MAX,
+    capacity: usize::MAX,
+    routes: [1, 1],
+    parked: None,
+    dead_route: false,
+};
+
+/// Both objects change again while they are in flight; requests and answers overtake each other.
+pub(crate) const REORDERED: Scenario = Scenario {
+    name: "reordered",
+    bounds: Bounds { changes: [2, 2], ..CALM },
+    full: Bounds { changes: [3, 2], ..CALM },
+};
+
+/// A message is lost or repeated, an answer comes too late, or work is dropped or fails.
+pub(crate) const ONE_FAULT: Scenario = Scenario {
+    name: "one fault",
+    bounds: Bounds { faults: 1, ..CALM },
+    full: Bounds { changes: [2, 2], faults: 1, ..CALM },
+};
+
+/// Two of these faults, and a repeated message that stays behind the two requests that may be open.
+pub(crate) const TWO_FAULTS: Scenario = Scenario {
+    name: "two faults",
+    bounds: Bounds { changes: [2, 0], faults: 2, network: 3, ..CALM },
+    full: Bounds { changes: [2, 1], faults: 2, ..CALM },
+};
+
+/// The agent starts again and reports what it finds; what is under way is of its former run.
+pub(crate) const AGENT_CRASHES: Scenario = Scenario {
+    name: "agent crashes",
+    bounds: Bounds { changes: [1, 1], epochs: 2, ..CALM },
+    full: Bounds { epochs: 2, ..CALM },
+};
+
+/// The same, and a fault.
+pub(crate) const AGENT_CRASHES_AND_A_FAULT: Scenario = Scenario {
+    name: "agent crashes and a fault",
+    bounds: Bounds { changes: [2, 0], epochs: 2, faults: 1, ..CALM },
+    full: Bounds { epochs: 2, faults: 1, ..CALM },
+};
+
+/// A receiver forgets its queue and its ledger, twice.
+pub(crate) const RECEIVER_CRASHES: Scenario = Scenario {
+    name: "receiver crashes",
+    bounds: Bounds { changes: [1, 1], receiver_crashes: 2, ..CALM },
+    full: Bounds { receiver_crashes: 2, ..CALM },
+};
+
+/// Requests begin to reach another receiver, and later the first again, while something is lost.
+pub(crate) const TWO_RECEIVERS: Scenario = Scenario {
+    name: "two receivers",
+    bounds: Bounds { changes: [2, 0], switches: 2, faults: 1, ..CALM },
+    full: Bounds { switches: 2, ..CALM },
+};
+
+/// The reconciles of one object never finish; the other object must not wait for them.
+pub(crate) const PARKED: Scenario = Scenario {
+    name: "parked",
+    bounds: Bounds { changes: [2, 2], parked: Some(0), ..CALM },
+    full: Bounds { changes: [2, 2], parked: Some(0), faults: 1, ..CALM },
+};
+
+/// One object is also for a central component.
+pub(crate) const TWO_ROUTES: Scenario = Scenario {
+    name: "two routes",
+    bounds: Bounds { routes: [2, 1], ..CALM },
+    full: Bounds { routes: [2, 2], ..CALM },
+};
+
+/// The same, and a fault.
+pub(crate) const TWO_ROUTES_AND_A_FAULT: Scenario = Scenario {
+    name: "two routes and a fault",
+    bounds: Bounds { changes: [2, 0], routes: [2, 1], faults: 1, ..CALM },
+    full: Bounds { routes: [2, 1], faults: 1, ..CALM },
+};
+
+/// A ledger that has room for one number: what does not fit is asked for again.
+pub(crate) const FULL_LEDGER: Scenario = Scenario {
+    name: "full ledger",
+    bounds: Bounds { changes: [2, 2], capacity: 1, ..CALM },
+    full: Bounds { changes: [2, 2], capacity: 1, faults: 1, ..CALM },
+};
+
+/// A ledger with room for what can be dirty at once. Numbers of the parked object that later changes
+/// have overtaken must not fill it.
+pub(crate) const PARKED_IN_A_FULL_LEDGER: Scenario = Scenario {
+    name: "parked in a full ledger",
+    bounds: Bounds { changes: [2, 2], capacity: 2, parked: Some(0), ..CALM },
+    full: Bounds { changes: [3, 2], capacity: 2, parked: Some(0), faults: 1, ..CALM },
+};
+
+/// The central component never answers, and a receiver crashes.
+pub(crate) const DEAD_ROUTE: Scenario = Scenario {
+    name: "dead route",
+    bounds: Bounds { routes: [2, 1], dead_route: true, receiver_crashes: 1, ..CALM },
+    full: Bounds { routes: [2, 1], dead_route: true, receiver_crashes: 1, switches: 1, ..CALM },
+};
+
+const FULL_OF_TROUBLES: Bounds =
+    Bounds { changes: [1, 0], epochs: 2, receiver_crashes: 1, switches: 1, faults: 1, ..CALM };
+
+/// All that may go wrong around one object, any three of it.
+pub(crate) const ALL_TROUBLES: Scenario = Scenario {
+    name: "all troubles",
+    bounds: Bounds { troubles: 3, ..FULL_OF_TROUBLES },
+    full: FULL_OF_TROUBLES,
+};
+
+/// Everything in one world, and any two troubles; nothing is overtaken.
+pub(crate) const EVERYTHING: Scenario = Scenario {
+    name: "everything",
+    bounds: Bounds { troubles: 2, network: 1, ..FULL_OF_EVERYTHING },
+    full: Bounds { troubles: 2, ..FULL_OF_EVERYTHING },
+};
+
+const FULL_OF_EVERYTHING: Bounds = Bounds {
+    changes: [1, 1],
+    epochs: 2,
+    receiver_crashes: 1,
+    switches: 1,
+    faults: 1,
+    routes: [2, 1],
+    parked: Some(1),
+    dead_route: true,
+    ..CALM
+};
+
+/// Whether more is to be explored than fits a test run.
+pub(crate) fn full() -> bool {
+    std::env::var("TIDEWATCH_MODEL").is_ok_and(|value| value == "full")
+}
+
+/// The protocol as it is keeps its promises in a world, and the world shows what it is for.
+fn holds(scenario: &Scenario) {
+    let bounds = if full() { scenario.full } else { scenario.bounds };
+    let found = check(bounds, None, HOLDS);
+    let reach = if found.complete { "all" } else { "the first" };
+    println!("{}: {reach} {} states, depth {}", scenario.name, found.states, found.depth);
+    assert_eq!(found.violation, None, "{}: {bounds:?}", scenario.name);
+    assert!(found.complete || full(), "{}: too large for a test run", scenario.name);
+    assert!(!found.complete || found.never.is_empty(), "{}: never {:?}", scenario.name, found.never);
+}
+
+macro_rules! hold {
+    ($($name:ident: $scenario:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            holds(&$scenario);
+        })*
+    };
+}
+
+hold! {
+    messages_may_overtake: REORDERED,
+    a_fault: ONE_FAULT,
+    two_faults: TWO_FAULTS,
+    the_agent_may_crash: AGENT_CRASHES,
+    the_agent_may_crash_around_a_fault: AGENT_CRASHES_AND_A_FAULT,
+    receivers_may_crash: RECEIVER_CRASHES,
+    receivers_may_change: TWO_RECEIVERS,
+    a_parked_object_holds_up_nothing: PARKED,
+    two_routes: TWO_ROUTES,
+    two_routes_and_a_fault: TWO_ROUTES_AND_A_FAULT,
+    a_full_ledger_asks_again: FULL_LEDGER,
+    a_parked_object_does_not_fill_the_ledger: PARKED_IN_A_FULL_LEDGER,
+    a_dead_route_holds_up_nothing: DEAD_ROUTE,
+    all_troubles_around_one_object: ALL_TROUBLES,
+    everything_at_once: EVERYTHING,
+}

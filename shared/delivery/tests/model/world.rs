@@ -1,0 +1,488 @@
+//! The model's state: a runtime's objects, its agent, two receivers with their queues, and what is on
+//! the way between them.
+
+use std::{array, collections::BTreeMap};
+
+use jiff::Timestamp;
+use tidewatch_delivery::{
+    Tick,
+    ledger::{Intake, Ledger, Outcome},
+    outbox::{InFlight, Key, Observation, Outbox},
+};
+use tidewatch_wire::{
+    Epoch, Route, Seq, SessionId,
+    v3::{Change, Request, Response},
+};
+
+use super::{
+    frozen::Frozen,
+    rules::{Guard, Mutation, Rules},
+};
+
+/// Watched objects, each under a watch of its own.
+pub(crate) const KEYS: usize = 2;
+/// Receivers that an agent's request may reach.
+pub(crate) const RECEIVERS: usize = 2;
+/// The engine and one central component.
+pub(crate) const ROUTES: usize = 2;
+
+/// What the world is like, and how far it goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Changes of each object.
+    pub(crate) changes: [u8; KEYS],
+    /// Starts of the agent.
+    pub(crate) epochs: u8,
+    /// Crashes of receivers, over both.
+    pub(crate) receiver_crashes: u8,
+    /// How often requests begin to reach the other receiver.
+    pub(crate) switches: u8,
+    /// Messages on the way at once.
+    pub(crate) network: usize,
+    /// Messages lost, repeated or answered too late, and work dropped or failed, over all.
+    pub(crate) faults: u8,
+    /// Faults, crashes and switches together: with fewer than all of them, any choice is explored.
+    pub(crate) troubles: u8,
+    /// Numbers that a receiver's ledger has room for, by epoch.
+    pub(crate) capacity: usize,
+    /// Routes of each object: 1 is the engine alone.
+    pub(crate) routes: [usize; KEYS],
+    /// The object whose reconciles begin and never finish.
+    pub(crate) parked: Option<usize>,
+    /// Whether the central component never answers.
+    pub(crate) dead_route: bool,
+}
+
+impl Bounds {
+    /// What goes wrong in the worst run.
+    pub(crate) fn most_troubles(&self) -> u8 {
+        let Self { epochs, receiver_crashes, switches, faults, troubles, .. } = self;
+        troubles.min(&(epochs - 1 + receiver_crashes + switches + faults)).to_owned()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// How often each object has changed.
+    pub(crate) version: [u8; KEYS],
+    /// What the latest view was that a *finished* piece of work had, by object and route.
+    pub(crate) reconciled: [[u8; ROUTES]; KEYS],
+    pub(crate) agent: Frozen<Agent>,
+    pub(crate) receivers: [Frozen<Receiver>; RECEIVERS],
+    /// A multiset, in an order of no meaning.
+    pub(crate) network: Vec<Message>,
+    /// The receiver that requests reach now.
+    pub(crate) connected: usize,
+    pub(crate) switches: u8,
+    pub(crate) epochs: u8,
+    pub(crate) crashes: u8,
+    pub(crate) faults: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Agent {
+    pub(crate) outbox: Outbox,
+    /// Objects that were observed and not let go.
+    pub(crate) dirty: [bool; KEYS],
+    /// The exchanges that wait for an answer, as in the agent's sender: at most one of each.
+    pub(crate) batch: Option<(u8, Frozen<Request>, InFlight)>,
+    pub(crate) poll: Option<u8>,
+    /// Only for [`Mutation::FailedRequestIsForgotten`].
+    pub(crate) forgotten: Vec<Seq>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Receiver {
+    pub(crate) session: SessionId,
+    pub(crate) ledger: Ledger,
+    pub(crate) work: [[Slot; ROUTES]; KEYS],
+}
+
+/// One key in the queue: merged while it waits, in work once at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Slot {
+    pub(crate) queued: Option<Work>,
+    pub(crate) running: Option<Work>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Work {
+    /// The version it sees: read when it begins.
+    pub(crate) view: u8,
+    /// Who waits for it.
+    pub(crate) guards: Vec<Guard>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Message {
+    pub(crate) exchange: u8,
+    pub(crate) letter: Letter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Letter {
+    Request(Frozen<Request>),
+    Answer(Frozen<Response>),
+}
+
+/// Work at one receiver for one object on one route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) usize, pub(crate) usize, pub(crate) usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Change { key: usize },
+    SendBatch,
+    SendPoll,
+    Deliver { message: usize },
+    TakeAnswer { message: usize },
+    NoAnswerToBatch,
+    NoAnswerToPoll,
+    Start(Place),
+    Finish(Place),
+    // Faults from here on.
+    Lose { message: usize },
+    Repeat { message: usize },
+    Drop(Place),
+    Fail(Place),
+    Switch,
+    CrashAgent,
+    CrashReceiver { receiver: usize },
+}
+
+pub(crate) fn route(index: usize) -> Route {
+    if index == 0 { Route::engine() } else { Route::manager("central") }
+}
+
+fn name(key: usize) -> String {
+    ["a", "b"][key].to_owned()
+}
+
+fn key_of(name: &str) -> usize {
+    usize::from(name == "b")
+}
+
+impl State {
+    pub(crate) fn new(bounds: &Bounds) -> Self {
+        let receiver = |n: usize| Frozen::new(Receiver::new(session(n), bounds));
+        Self {
+            version: [0; KEYS],
+            reconciled: [[0; ROUTES]; KEYS],
+            agent: Frozen::new(Agent::new(1, bounds)),
+            receivers: array::from_fn(receiver),
+            network: Vec::new(),
+            connected: 0,
+            switches: 0,
+            epochs: 1,
+            crashes: 0,
+            faults: 0,
+        }
+    }
+
+    /// What has gone wrong so far.
+    pub(crate) fn troubles(&self) -> u8 {
+        self.epochs - 1 + self.crashes + self.switches + self.faults
+    }
+
+    pub(crate) fn awaits(&self, exchange: u8) -> bool {
+        self.network.iter().any(|message| message.exchange == exchange)
+    }
+
+    pub(crate) fn can_be_finished(bounds: &Bounds, Place(_, key, route): Place) -> bool {
+        bounds.parked != Some(key) && !(bounds.dead_route && route > 0)
+    }
+
+    fn free_exchange(&self) -> u8 {
+        let taken = |n: u8| {
+            self.awaits(n)
+                || self.agent.poll == Some(n)
+                || self.agent.batch.as_ref().is_some_and(|b| b.0 == n)
+        };
+        (0..u8::MAX).find(|&n| !taken(n)).unwrap_or(u8::MAX)
+    }
+
+    fn post(&mut self, exchange: u8, letter: Letter) {
+        self.network.push(Message { exchange, letter });
+        self.network.sort_by_key(Message::rank);
+    }
+
+    /// The state after an action that is possible in this one.
+    pub(crate) fn after(&self, action: Action, rules: Rules, bounds: &Bounds) -> Self {
+        let mut next = self.clone();
+        next.apply(action, rules, bounds);
+        next
+    }
+
+    fn apply(&mut self, action: Action, rules: Rules, bounds: &Bounds) {
+        match action {
+            Action::Change { key } => {
+                self.version[key] += 1;
+                self.agent.change(|agent| agent.observe(key, rules));
+            }
+            Action::SendBatch => {
+                let exchange = self.free_exchange();
+                let sent = self.agent.change(|agent| {
+                    let (request, in_flight) = rules.next_batch(&mut agent.outbox)?;
+                    let request = Frozen::new(request);
+                    agent.batch = Some((exchange, request.clone(), in_flight));
+                    Some(request)
+                });
+                if let Some(request) = sent {
+                    self.post(exchange, Letter::Request(request));
+                }
+            }
+            Action::SendPoll => {
+                let exchange = self.free_exchange();
+                if let Some(request) = rules.poll(&self.agent.outbox, &self.agent.forgotten) {
+                    self.agent.change(|agent| agent.poll = Some(exchange));
+                    self.post(exchange, Letter::Request(Frozen::new(request)));
+                }
+            }
+            Action::Deliver { message } => {
+                let Message { exchange, letter } = self.network.remove(message);
+                if let Letter::Request(request) = letter {
+                    let versions = self.version;
+                    let answer = self.receivers[self.connected]
+                        .change(|r| r.receive(&request, versions, rules, bounds));
+                    self.post(exchange, Letter::Answer(Frozen::new(answer)));
+                }
+            }
+            Action::TakeAnswer { message } => {
+                let Message { exchange, letter } = self.network.remove(message);
+                if let Letter::Answer(response) = letter {
+                    self.agent.change(|agent| agent.answered(exchange, &response, rules));
+                }
+            }
+            Action::NoAnswerToBatch => {
+                self.faults += u8::from(self.agent.batch.as_ref().is_some_and(|b| self.awaits(b.0)));
+                self.agent.change(|agent| agent.batch_failed(rules));
+            }
+            Action::NoAnswerToPoll => {
+                self.faults += u8::from(self.agent.poll.is_some_and(|exchange| self.awaits(exchange)));
+                self.agent.change(|agent| agent.poll = None);
+            }
+            Action::Start(place) => self.start(place, rules),
+            Action::Finish(place) => self.finish(place, rules),
+            Action::Lose { message } => {
+                self.faults += 1;
+                self.network.remove(message);
+            }
+            Action::Repeat { message } => {
+                self.faults += 1;
+                self.network.insert(message, self.network[message].clone());
+            }
+            Action::Drop(place) => {
+                self.faults += 1;
+                self.drop_work(place, rules);
+            }
+            Action::Fail(place) => {
+                self.faults += 1;
+                self.fail(place, rules);
+            }
+            Action::Switch => {
+                self.switches += 1;
+                self.connected = (self.connected + 1) % RECEIVERS;
+            }
+            Action::CrashAgent => {
+                self.epochs += 1;
+                let mut agent = Agent::new(self.epochs, bounds);
+                // The first list reports every object again.
+                for key in (0..KEYS).filter(|&key| self.version[key] > 0) {
+                    if !rules.is(Mutation::FirstListIsNotReported) {
+                        agent.observe(key, rules);
+                    }
+                }
+                self.agent = Frozen::new(agent);
+            }
+            Action::CrashReceiver { receiver } => {
+                self.crashes += 1;
+                let fresh = session(RECEIVERS + usize::from(self.crashes) - 1);
+                self.receivers[receiver].change(|receiver| receiver.crash(fresh, rules, bounds));
+            }
+        }
+    }
+
+    fn start(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+        let version = self.version[key];
+        self.receivers[receiver].change(|receiver| {
+            let Some(mut work) = receiver.work[key][route].queued.take() else { return };
+            if !rules.is(Mutation::StaleRead) {
+                work.view = version;
+            }
+            if rules.is(Mutation::AcknowledgeAtTheStart) {
+                receiver.settle(&work.guards, route, Outcome::Done, rules);
+            }
+            receiver.work[key][route].running = Some(work);
+        });
+    }
+
+    fn finish(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+        let view = self.receivers[receiver].change(|receiver| {
+            let work = receiver.work[key][route].running.take()?;
+            receiver.settle(&work.guards, route, Outcome::Done, rules);
+            Some(work.view)
+        });
+        let reconciled = &mut self.reconciled[key][route];
+        *reconciled = view.map_or(*reconciled, |view| view.max(*reconciled));
+    }
+
+    fn drop_work(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+        self.receivers[receiver].change(|receiver| {
+            let Slot { queued, running } = &mut receiver.work[key][route];
+            if let Some(work) = running.take().or_else(|| queued.take()) {
+                receiver.settle(&work.guards, route, Outcome::Dropped, rules);
+            }
+        });
+    }
+
+    /// Work that could not be done and has to be begun again; its guards stay with it.
+    fn fail(&mut self, Place(receiver, key, route): Place, rules: Rules) {
+        self.receivers[receiver].change(|receiver| {
+            let Some(mut work) = receiver.work[key][route].running.take() else { return };
+            if rules.is(Mutation::FailedWorkAcknowledges) {
+                receiver.settle(&work.guards, route, Outcome::Done, rules);
+            }
+            if rules.is(Mutation::FailedWorkForgetsItsGuards) {
+                work.guards.clear();
+            }
+            // Views of work that waits mean nothing; equal ones keep the states few.
+            work.view = 0;
+            let slot = &mut receiver.work[key][route];
+            if let Some(waiting) = slot.queued.take() {
+                work.guards.extend(waiting.guards);
+                work.guards.sort_unstable();
+            }
+            slot.queued = Some(work);
+        });
+    }
+}
+
+impl Message {
+    fn rank(&self) -> (u8, u64) {
+        let hash = match &self.letter {
+            Letter::Request(request) => request.rank(),
+            Letter::Answer(response) => response.rank(),
+        };
+        (self.exchange, hash)
+    }
+}
+
+impl Agent {
+    fn new(epoch: u8, bounds: &Bounds) -> Self {
+        let routes: BTreeMap<String, Vec<Route>> = (0..KEYS)
+            .filter(|&key| bounds.routes[key] > 1)
+            .map(|key| (name(key), (0..bounds.routes[key]).map(route).collect()))
+            .collect();
+        Self {
+            outbox: Outbox::new(Epoch::from_bits(u128::from(epoch)), routes),
+            dirty: [false; KEYS],
+            batch: None,
+            poll: None,
+            forgotten: Vec::new(),
+        }
+    }
+
+    fn observe(&mut self, key: usize, rules: Rules) {
+        if rules.is(Mutation::SameNumberAfterAChange) && self.dirty[key] {
+            return;
+        }
+        self.dirty[key] = true;
+        let observation = Observation {
+            key: Key { watch: name(key), namespace: String::new(), name: name(key) },
+            group: String::new(),
+            version: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            resource_version: String::new(),
+            change: Change::Changed,
+            at: Timestamp::UNIX_EPOCH,
+        };
+        self.outbox.observe(observation, Tick::ZERO);
+    }
+
+    fn answered(&mut self, exchange: u8, response: &Response, rules: Rules) {
+        let batch = self.batch.take_if(|batch| batch.0 == exchange);
+        self.poll.take_if(|poll| *poll == exchange);
+        let answers = batch.as_ref().map(|batch| &*batch.1);
+        let applied = rules.answered(&mut self.outbox, response, answers);
+        for released in applied.released {
+            self.dirty[key_of(&released.key.name)] = false;
+        }
+        if let Some((.., in_flight)) = batch.filter(|_| applied.ignored) {
+            rules.failed(&mut self.outbox, &in_flight);
+        }
+    }
+
+    fn batch_failed(&mut self, rules: Rules) {
+        let Some((_, request, in_flight)) = self.batch.take() else { return };
+        rules.failed(&mut self.outbox, &in_flight);
+        if rules.is(Mutation::FailedRequestIsForgotten) {
+            self.forgotten.extend(request.events.iter().map(|event| event.seq));
+        }
+    }
+}
+
+impl Receiver {
+    fn new(session: SessionId, bounds: &Bounds) -> Self {
+        let work = array::from_fn(|_| array::from_fn(|_| Slot::default()));
+        Self { session, ledger: Ledger::new(session, bounds.capacity), work }
+    }
+
+    /// Takes a request in, queues what is new, and answers: the receiver's intake.
+    fn receive(
+        &mut self,
+        request: &Request,
+        versions: [u8; KEYS],
+        rules: Rules,
+        bounds: &Bounds,
+    ) -> Response {
+        let received = rules.receive(&mut self.ledger, request);
+        for event in received.fresh.into_iter().filter_map(|index| request.events.get(index)) {
+            let key = key_of(&event.name);
+            for index in 0..bounds.routes[key] {
+                let running = self.work[key][index].running.is_some();
+                let intake = rules.route(&mut self.ledger, request.epoch, event, route(index), running);
+                if intake == Intake::Held || !running {
+                    let view = if rules.is(Mutation::StaleRead) { versions[key] } else { 0 };
+                    self.work[key][index].push(Guard { epoch: request.epoch, seq: event.seq }, view, rules);
+                }
+            }
+        }
+        rules.answer(&mut self.ledger, request, self.session)
+    }
+
+    fn settle(&mut self, guards: &[Guard], index: usize, outcome: Outcome, rules: Rules) {
+        for guard in guards {
+            rules.settle(&mut self.ledger, *guard, &route(index), outcome);
+        }
+    }
+
+    fn crash(&mut self, fresh: SessionId, rules: Rules, bounds: &Bounds) {
+        let session = if rules.is(Mutation::CrashKeepsTheSession) { self.session } else { fresh };
+        let before = std::mem::replace(self, Self::new(session, bounds));
+        if rules.is(Mutation::LedgerSurvivesItsQueue) || rules.is(Mutation::LedgerSurvivesInANewSession) {
+            self.ledger = before.ledger;
+        }
+    }
+}
+
+impl Slot {
+    fn push(&mut self, guard: Guard, view: u8, rules: Rules) {
+        if let Some(running) = self.running.as_mut().filter(|_| rules.is(Mutation::EventJoinsRunningWork)) {
+            running.guards.push(guard);
+            return;
+        }
+        match &mut self.queued {
+            Some(_) if rules.is(Mutation::MergedWorkLosesItsGuard) => {}
+            Some(work) => {
+                work.guards.push(guard);
+                work.guards.sort_unstable();
+            }
+            None => self.queued = Some(Work { view, guards: vec![guard] }),
+        }
+    }
+}
+
+fn session(number: usize) -> SessionId {
+    SessionId::from_bits(number as u128 + 1)
+}
