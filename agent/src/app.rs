@@ -4,6 +4,7 @@ use crate::{
     EXIT_USAGE,
     args::Args,
     config::{Config, ConfigError},
+    digest,
     metrics::{Metrics, PREFIX},
     observe::{
         condition::Conditions,
@@ -28,7 +29,7 @@ use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
-use tidewatch_wire::Epoch;
+use tidewatch_wire::{Epoch, v3::Health};
 use tokio::{net::TcpListener, sync::mpsc};
 
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
@@ -149,8 +150,15 @@ pub async fn start(config: Config, drain: &Drain) -> Result<Bound, StartError> {
         clock,
         readiness.register("receiver"),
     );
+    let (keeper, memory) = digest::keeper(client.clone(), conditions.clone(), metrics.clone());
+    drain.spawn("digest", keeper.run());
+    let health = conditions.clone();
+    let sender = sender
+        .with_memory(memory)
+        .with_health(move || Health { configuration: String::new(), blind: health.blind() });
     let progress = sender.progress();
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock };
+    let baseline = sender.baseline();
+    let shared = Shared { changes, baseline, conditions: conditions.clone(), metrics, clock };
     for watch in watches {
         let guard = readiness.register(format!("watch {}", watch.name));
         let name = format!("watch {}", watch.name);

@@ -200,6 +200,13 @@ impl Receiver {
 }
 
 impl Watch {
+    /// A hash of everything that decides which objects it sees and what counts of them, the same in every build.
+    pub fn selection(&self) -> u64 {
+        let Self { name: _, group, version, resource, field, labels, namespace } = self;
+        let text = format!("{group:?} {version:?} {resource:?} {field:?} {labels:?} {namespace:?}");
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+
     /// The label selector in the API server's syntax, if there is one.
     pub fn selector(&self) -> Option<String> {
         let terms: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -170,8 +170,6 @@ mod tests {
 
     fn request(awaiting: &[u64]) -> Request {
         Request {
-            epoch: Epoch::from_bits(1),
-            session: None,
             events: awaiting
                 .iter()
                 .map(|n| tidewatch_wire::v3::Event {
@@ -189,7 +187,7 @@ mod tests {
                 })
                 .collect(),
             awaiting: awaiting.iter().map(|n| Seq(*n)).collect(),
-            poll: false,
+            ..Request::new(Epoch::from_bits(1))
         }
     }
 

@@ -98,6 +98,7 @@ impl Metrics {
         let change = match change {
             Some(Change::Changed) => "changed",
             Some(Change::Gone) => "gone",
+            Some(Change::Resync) => "resync",
             None => "unknown",
         };
         let fate = match fate {

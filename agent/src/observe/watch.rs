@@ -5,6 +5,8 @@ use super::{
     fingerprint,
     index::{Index, ObjectKey, Verdict},
     resolve::{self, ResolveError, Resolved},
+    tap::tapped,
+    told::{Baseline, Told},
 };
 use crate::{
     config::{self, Field},
@@ -22,11 +24,12 @@ use kube::{
 use std::time::Duration;
 use tidewatch_delivery::{
     backoff::Backoff,
-    outbox::{Key, Observation},
+    digest::{self, ALL, Section, bucket},
+    outbox::{Key, Moved, Observation},
 };
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
 const RESOLVE_BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(15) };
@@ -42,7 +45,9 @@ const RECOVERED_AFTER: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Where changes go; bounded, so that a flood waits in the API server.
-    pub changes: mpsc::Sender<Observation>,
+    pub changes: mpsc::Sender<Told>,
+    /// What to compare with before anything is reported.
+    pub baseline: watch::Receiver<Baseline>,
     /// What to say about the watches.
     pub conditions: Conditions,
     /// The agent's metrics.
@@ -61,6 +66,12 @@ pub struct Watcher {
     unready: Option<readiness::Guard>,
     /// New objects that found the index full, since the last list.
     overflow: u64,
+    /// Whether a list was complete, ever.
+    listed: bool,
+    /// The round of the baseline that was compared; 0 is none, and nothing is reported.
+    round: u64,
+    /// Buckets in which something has happened since the first list, before it could be compared.
+    early: u64,
 }
 
 /// What the API server said, reduced to what is needed.
@@ -77,6 +88,8 @@ struct Seen {
     key: ObjectKey,
     uid: String,
     resource_version: String,
+    /// Whether the fingerprint is a hash of content, which can return to what it was.
+    content: bool,
     /// `None`: metadata alone do not tell, the whole object is needed.
     fingerprint: Option<u64>,
 }
@@ -98,11 +111,22 @@ impl Watcher {
     /// A watch that remembers at most `max_objects` objects.
     pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
         shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
-        Self { spec, shared, index: Index::new(max_objects), unready: Some(unready), overflow: 0 }
+        Self {
+            spec,
+            shared,
+            index: Index::new(max_objects),
+            unready: Some(unready),
+            overflow: 0,
+            listed: false,
+            round: 0,
+            early: 0,
+        }
     }
 
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
     pub async fn run(mut self, client: Client) {
+        let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
+        let client = tapped(&client, move || conditions.heard(&name));
         let mut whole = self.spec.field == Field::Status;
         let mut attempt = 0;
         loop {
@@ -119,14 +143,25 @@ impl Watcher {
                             whole = true;
                             continue;
                         }
-                        Left::KindGone => self.condition(
-                            Reason::WaitingForKind,
-                            "the API server does not serve the kind any more; waiting for it",
-                        ),
+                        Left::KindGone => {
+                            self.condition(
+                                Reason::WaitingForKind,
+                                "the API server does not serve the kind any more; waiting for it",
+                            );
+                            if self.all_gone(&gvk.version, &gvk.kind).await.is_err() {
+                                return;
+                            }
+                        }
                         Left::Broken => {}
                     }
                 }
-                Err(error) => self.unresolved(&error),
+                Err(error) => {
+                    self.unresolved(&error);
+                    let not_served = matches!(error, ResolveError::NotServed { .. });
+                    if not_served && self.never_served().await.is_err() {
+                        return;
+                    }
+                }
             }
             tokio::time::sleep(RESOLVE_BACKOFF.delay(attempt, jitter::random())).await;
             attempt = attempt.saturating_add(1);
@@ -140,12 +175,24 @@ impl Watcher {
         attempt: &mut u32,
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
+        let mut baseline = self.shared.baseline.clone();
         loop {
-            let next = if listing || failing {
-                let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
-                tokio::time::timeout(wait, events.next()).await
-            } else {
-                Ok(events.next().await)
+            let gvk = &resolved.resource;
+            if let Err(left) = self.compare_if_due(&gvk.version, &gvk.kind).await {
+                return left;
+            }
+            let heard = async {
+                if listing || failing {
+                    let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
+                    tokio::time::timeout(wait, events.next()).await
+                } else {
+                    Ok(events.next().await)
+                }
+            };
+            let next = tokio::select! {
+                biased;
+                next = heard => next,
+                () = changed(&mut baseline) => continue,
             };
             match next {
                 Err(_) if listing => {
@@ -199,9 +246,15 @@ impl Watcher {
             }
             Heard::Applied(seen) => {
                 let fingerprint = seen.fingerprint.ok_or(Left::NeedsWhole)?;
-                match self.index.apply(seen.key.clone(), fingerprint) {
-                    Verdict::Changed => self.report(seen, Change::Changed, resolved).await?,
-                    Verdict::Unchanged => {}
+                let version = seen.content.then_some(seen.resource_version.as_str());
+                match self.index.apply(seen.key.clone(), fingerprint, version) {
+                    Verdict::Changed(moved) => {
+                        self.changed(seen, Change::Changed, moved, resolved).await?;
+                    }
+                    Verdict::Quiet(moved) if self.round > 0 => {
+                        self.tell(Told::Moved(self.key(seen.key), moved)).await?;
+                    }
+                    Verdict::Quiet(_) | Verdict::Unchanged => {}
                     Verdict::Full => {
                         self.overflow += 1;
                         self.shared.metrics.overflow(&self.spec.name);
@@ -212,16 +265,14 @@ impl Watcher {
                 }
             }
             Heard::Deleted(seen) => {
-                if self.index.delete(&seen.key) {
-                    self.report(seen, Change::Gone, resolved).await?;
+                if let Some(before) = self.index.delete(&seen.key) {
+                    self.changed(seen, Change::Gone, Moved { before, after: 0 }, resolved).await?;
                 }
             }
             Heard::ListEnds => {
-                for key in self.index.end_list() {
-                    let gone =
-                        Seen { key, uid: String::new(), resource_version: String::new(), fingerprint: None };
-                    self.report(gone, Change::Gone, resolved).await?;
-                }
+                let gvk = &resolved.resource;
+                self.end_list(&gvk.version, &gvk.kind).await?;
+                self.shared.conditions.listed(&self.spec.name);
                 self.watching();
             }
         }
@@ -229,21 +280,126 @@ impl Watcher {
         Ok(())
     }
 
-    async fn report(&self, seen: Seen, change: Change, resolved: &Resolved) -> Result<(), Left> {
-        let Seen { key: ObjectKey { namespace, name }, uid, resource_version, fingerprint: _ } = seen;
+    async fn changed(
+        &mut self,
+        seen: Seen,
+        change: Change,
+        moved: Moved,
+        resolved: &Resolved,
+    ) -> Result<(), Left> {
+        let Seen { key, uid, resource_version, .. } = seen;
+        if self.round == 0 {
+            // The first list is what will be compared; what comes and goes after it would leave no trace there.
+            if self.listed {
+                self.early |= 1 << bucket(&key.namespace, &key.name);
+            }
+            return Ok(());
+        }
         let gvk = &resolved.resource;
-        self.shared.metrics.observed(&self.spec.name);
-        let observation = Observation {
-            key: Key { watch: self.spec.name.clone(), namespace, name },
-            group: gvk.group.clone(),
-            version: gvk.version.clone(),
-            kind: gvk.kind.clone(),
-            uid,
-            resource_version,
+        let observation = self.observation(key, change, &gvk.version, &gvk.kind);
+        self.report(Observation { uid, resource_version, ..observation }, moved).await
+    }
+
+    /// The list is complete. What was not in it is gone; and between two lists, things may have come and gone.
+    async fn end_list(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        let again = std::mem::replace(&mut self.listed, true);
+        let gone = self.index.end_list();
+        if self.round == 0 {
+            if again {
+                self.early = ALL;
+            }
+            return Ok(());
+        }
+        for (key, before) in gone {
+            let observation = self.observation(key, Change::Gone, version, kind);
+            self.report(observation, Moved { before, after: 0 }).await?;
+        }
+        if again {
+            let unnamed = self.unnamed(version, kind);
+            self.report(unnamed, Moved::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// The kind was served and is not any more, and all its objects are gone with it.
+    async fn all_gone(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        if self.index.is_empty() {
+            return Ok(());
+        }
+        self.index.begin_list();
+        self.end_list(version, kind).await?;
+        self.shared.conditions.set_objects(&self.spec.name, 0);
+        Ok(())
+    }
+
+    /// The kind is not served. If it was in an earlier run, its objects are gone.
+    async fn never_served(&mut self) -> Result<(), Left> {
+        let stored = self.shared.baseline.borrow().digest.get(&self.spec.name).cloned();
+        let Some(Section { version, kind, .. }) = stored.filter(|_| self.index.is_empty()) else {
+            return Ok(());
+        };
+        self.listed = true;
+        self.compare_if_due(&version, &kind).await
+    }
+
+    /// Compares what there is with what is known to be reconciled, if there is a list and a new baseline, and
+    /// reports what differs.
+    async fn compare_if_due(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        let Baseline { round, digest: known } = self.shared.baseline.borrow().clone();
+        if !self.listed || round <= self.round {
+            return Ok(());
+        }
+        let (watch, configuration) = (self.spec.name.clone(), self.spec.selection());
+        let sums = self.index.sums();
+        let stale = digest::compare(known.get(&watch), configuration, &sums) | self.early;
+        let unnamed = (stale != 0).then(|| self.unnamed(version, kind));
+        let section = Section { stale, sums, ..Section::unknown(configuration, version, kind) };
+        let objects = self.index.in_buckets(stale);
+        tracing::info!(
+            watch,
+            buckets = stale.count_ones(),
+            objects = objects.len(),
+            "compared with the digest"
+        );
+        self.shared.metrics.compared(&watch, unnamed.is_some());
+        (self.round, self.early) = (round, 0);
+        self.tell(Told::Compared { watch, section, unnamed }).await?;
+        for (key, after) in objects {
+            let observation = self.observation(key, Change::Changed, version, kind);
+            self.report(observation, Moved { before: 0, after }).await?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, ObjectKey { namespace, name }: ObjectKey) -> Key {
+        Key { watch: self.spec.name.clone(), namespace, name }
+    }
+
+    fn unnamed(&self, version: &str, kind: &str) -> Observation {
+        let nothing = ObjectKey { namespace: String::new(), name: String::new() };
+        self.observation(nothing, Change::Resync, version, kind)
+    }
+
+    fn observation(&self, key: ObjectKey, change: Change, version: &str, kind: &str) -> Observation {
+        Observation {
+            key: self.key(key),
+            group: self.spec.group.clone(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            uid: String::new(),
+            resource_version: String::new(),
             change,
             at: (self.shared.clock)(),
-        };
-        self.shared.changes.send(observation).await.map_err(|_| Left::Closed)
+        }
+    }
+
+    async fn report(&self, observation: Observation, moved: Moved) -> Result<(), Left> {
+        self.shared.metrics.observed(&self.spec.name);
+        self.tell(Told::Changed(observation, moved)).await
+    }
+
+    async fn tell(&self, told: Told) -> Result<(), Left> {
+        self.shared.changes.send(told).await.map_err(|_| Left::Closed)
     }
 
     fn watching(&mut self) {
@@ -295,6 +451,13 @@ impl Watcher {
     }
 }
 
+/// A new baseline; never, when nobody can give one any more.
+async fn changed(baseline: &mut watch::Receiver<Baseline>) {
+    if baseline.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 fn status(error: &watcher::Error) -> Option<&Status> {
     use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
     match error {
@@ -331,7 +494,8 @@ fn stream(
         let (field, group) = (spec.field, resource.group.clone());
         let seen = move |object: DynamicObject| {
             let fingerprint = fingerprint::of_object(field, &group, &object);
-            seen(object.metadata, Some(fingerprint))
+            let content = field == Field::Status || object.metadata.generation.is_none();
+            Seen { content, ..seen(object.metadata, Some(fingerprint)) }
         };
         watcher(api, config)
             .default_backoff()
@@ -370,6 +534,7 @@ fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
         },
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),
+        content: false,
         fingerprint,
     }
 }

@@ -5,7 +5,12 @@ use super::{
     connect::MAX_RETRY_AFTER,
     link::{Batch, Event, Link, Poll, Sent, Up},
 };
-use crate::{jitter, metrics::Metrics};
+use crate::{
+    digest::Memory,
+    jitter,
+    metrics::Metrics,
+    observe::told::{Baseline, Told},
+};
 use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -13,12 +18,18 @@ use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
     backoff::Backoff,
-    outbox::{Applied, InFlight, Observation, Observed, Outbox},
+    outbox::{Applied, InFlight, Moved, Observation, Observed, Outbox, Revision},
 };
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::{chain, readiness};
-use tidewatch_wire::{SessionId, limits, v3};
-use tokio::{sync::mpsc, time::Instant};
+use tidewatch_wire::{
+    SessionId, limits,
+    v3::{self, Health},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 /// Changes taken from the channel at once.
 const TAKE: usize = 256;
@@ -42,6 +53,12 @@ pub struct Settings {
     /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
     /// while the receiver is away would otherwise grow the set without end.
     pub max_dirty: usize,
+    /// From a change of the digest to its being stored.
+    pub store: Duration,
+    /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
+    pub store_quiet: Duration,
+    /// At shutdown, for the digest to be stored, and again for it to be declared.
+    pub farewell: Duration,
 }
 
 impl Default for Settings {
@@ -53,6 +70,9 @@ impl Default for Settings {
             heartbeat: Duration::from_mins(1),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             max_dirty: 1_000_000,
+            store: Duration::from_secs(10),
+            store_quiet: Duration::from_mins(10),
+            farewell: Duration::from_millis(1500),
         }
     }
 }
@@ -77,7 +97,16 @@ pub struct Progress {
 /// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
 pub struct Sender {
     outbox: Outbox,
-    changes: mpsc::Receiver<Observation>,
+    changes: mpsc::Receiver<Told>,
+    baseline: watch::Sender<Baseline>,
+    /// Where the digest is kept, if it is.
+    memory: Option<Memory>,
+    /// Whether it is still unknown what an earlier run has left. Nothing is sent before.
+    searching: bool,
+    /// What of the digest was given to be stored, and when it is given again.
+    given: Revision,
+    give_at: Option<Instant>,
+    health: Option<Box<dyn Fn() -> Health + Send>>,
     connector: Connector,
     settings: Settings,
     metrics: Metrics,
@@ -100,7 +129,7 @@ impl Sender {
     /// A sender that has sent nothing.
     pub fn new(
         outbox: Outbox,
-        changes: mpsc::Receiver<Observation>,
+        changes: mpsc::Receiver<Told>,
         connector: Connector,
         settings: Settings,
         metrics: Metrics,
@@ -111,6 +140,12 @@ impl Sender {
         Self {
             outbox,
             changes,
+            baseline: watch::Sender::new(Baseline::default()),
+            memory: None,
+            searching: false,
+            given: Revision::default(),
+            give_at: None,
+            health: None,
             connector,
             settings,
             metrics,
@@ -127,37 +162,144 @@ impl Sender {
         }
     }
 
+    /// What the watches compare their objects with.
+    pub fn baseline(&self) -> watch::Receiver<Baseline> {
+        self.baseline.subscribe()
+    }
+
+    /// Keeps a digest of what was reconciled; without, every start reports everything.
+    #[must_use]
+    pub fn with_memory(self, memory: Memory) -> Self {
+        Self { memory: Some(memory), searching: true, ..self }
+    }
+
+    /// Tells the receiver with each sign of life how the watches stand.
+    #[must_use]
+    pub fn with_health(self, health: impl Fn() -> Health + Send + 'static) -> Self {
+        Self { health: Some(Box::new(health)), ..self }
+    }
+
     /// Where to read how it goes.
     pub fn progress(&self) -> Arc<Mutex<Progress>> {
         Arc::clone(&self.progress)
     }
 
-    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then is found again
-    /// by the next start's first list.
+    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then differs from the
+    /// digest at the next start.
     pub async fn run(mut self, shutdown: Watch) {
         let mut taken = Vec::with_capacity(TAKE);
+        if self.memory.is_none() {
+            self.baseline.send_replace(Baseline::nothing_known());
+        }
         loop {
             self.begin_what_is_due();
+            self.give_what_is_due();
             self.show();
             let wake = self.wake();
             tokio::select! {
-                () = shutdown.signaled() => return,
+                () = shutdown.signaled() => return self.farewell().await,
                 count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
                     if count == 0 {
                         return;
                     }
-                    taken.drain(..).for_each(|observation| self.observe(observation));
+                    taken.drain(..).for_each(|told| self.hear(told));
                 }
+                remembered = remembered(&mut self.memory, self.searching) => self.remember(remembered),
                 event = self.link.next() => self.happened(event),
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
     }
 
-    fn observe(&mut self, observation: Observation) {
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Changed(observation, moved) => self.observe(observation, moved),
+            Told::Moved(key, moved) => self.outbox.moved(&key, moved),
+            Told::Compared { watch, section, unnamed } => {
+                let now = self.tick();
+                self.outbox.baseline(&watch, section, unnamed, now);
+            }
+        }
+    }
+
+    fn remember(&mut self, remembered: Remembered) {
+        match remembered {
+            Remembered::Found(Some((claim, digest))) => {
+                tracing::info!(epoch = %claim.epoch, serial = claim.serial, "an earlier run has left a digest");
+                self.searching = false;
+                self.outbox.begin(claim, digest);
+            }
+            Remembered::Found(None) => {
+                self.searching = false;
+                self.baseline.send_replace(Baseline::nothing_known());
+            }
+            Remembered::Stored(serial) => {
+                tracing::debug!(serial, "the digest is stored");
+                self.outbox.digest_stored(serial);
+                if self.outbox.declares() {
+                    self.heartbeat_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Gives the digest to be stored, some time after it has changed.
+    fn give_what_is_due(&mut self) {
+        let (now, revision) = (Instant::now(), self.outbox.revision());
+        if self.memory.is_none() || revision == self.given {
+            return;
+        }
+        let counts = revision.counted != self.given.counted;
+        let due = now + if counts { self.settings.store } else { self.settings.store_quiet };
+        let give_at = self.give_at.map_or(due, |earlier| earlier.min(due));
+        self.give_at = Some(give_at);
+        if give_at <= now {
+            self.give();
+        }
+    }
+
+    /// Whether there is anything to store.
+    fn give(&mut self) -> bool {
+        let (Some(memory), Some((claim, digest))) = (&self.memory, self.outbox.digest()) else {
+            // Looked at again later: there was no answer yet.
+            self.give_at = None;
+            return false;
+        };
+        memory.snapshots.send_replace(Some(Arc::new((claim, digest.clone()))));
+        (self.given, self.give_at) = (self.outbox.revision(), None);
+        true
+    }
+
+    /// Stores the digest as it is now, and declares it, so that the next start may claim it.
+    async fn farewell(mut self) {
+        let patience = self.settings.farewell;
+        // Changes that are still on their way here are not told; they differ at the next start.
+        if self.outbox.revision() != self.given
+            && self.give()
+            && let Some(memory) = &mut self.memory
+        {
+            match tokio::time::timeout(patience, memory.stored.changed()).await {
+                Ok(Ok(())) => {
+                    if let Some(serial) = *memory.stored.borrow_and_update() {
+                        self.outbox.digest_stored(serial);
+                    }
+                }
+                _ => return,
+            }
+        }
+        if let Link::Up(up) = &mut self.link
+            && self.outbox.declares()
+        {
+            let request = self.outbox.heartbeat();
+            let _declared = up.connection.post(&request, patience).await;
+        }
+    }
+
+    fn observe(&mut self, observation: Observation, moved: Moved) {
         let now = self.tick();
         let (watch, name) = (observation.key.watch.clone(), observation.key.name.clone());
-        let (Observed::New(seq) | Observed::Coalesced(seq)) = self.outbox.observe(observation, now);
+        let (Observed::New(seq) | Observed::Coalesced(seq)) =
+            self.outbox.observe_moved(observation, moved, now);
         tracing::debug!(%seq, watch, name, "observed");
         self.progress.lock().last_observed = seq.0;
     }
@@ -168,11 +310,18 @@ impl Sender {
             Link::Down { until } if *until <= now => {
                 self.link = Link::Connecting(self.connector.clone().connect().boxed());
             }
+            Link::Up(_) if self.searching => {}
             Link::Up(up) if up.batch.is_none() => {
                 let mut due = None;
+                if self.heartbeat_at <= now
+                    && let Some(health) = &self.health
+                {
+                    self.outbox.set_health(Some(health()));
+                }
                 if self.batch_after <= now {
                     due = self.outbox.next_batch(now.duration_since(self.start));
-                    if self.outbox.is_empty() && self.heartbeat_at <= now {
+                    let lull = self.outbox.is_empty() || self.outbox.is_claiming();
+                    if lull && self.heartbeat_at <= now {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
                     }
                 }
@@ -199,16 +348,22 @@ impl Sender {
 
     /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
+        let wake = self.wake_link();
+        self.give_at.map_or(wake, |give_at| wake.min(give_at))
+    }
+
+    fn wake_link(&self) -> Instant {
         let now = Instant::now();
         let idle = now + self.settings.heartbeat;
         match &self.link {
             Link::Down { until } => *until,
+            Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
                 let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
-                let heartbeat =
-                    if self.outbox.is_empty() { self.heartbeat_at.max(self.batch_after) } else { idle };
+                let lull = self.outbox.is_empty() || self.outbox.is_claiming();
+                let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
                 // Never at once again: what is due was begun just now, or waits for something else.
                 batch.min(poll).min(heartbeat).max(now + Duration::from_millis(1))
             }
@@ -269,7 +424,18 @@ impl Sender {
         if applied.ignored {
             return Err(SendError::OtherEpoch);
         }
-        let Applied { released, to_resend, new_session, ignored: _, retry_after } = applied;
+        let Applied { released, to_resend, new_session, ignored: _, retry_after, confirmed, resync } =
+            applied;
+        if confirmed.is_some() || resync {
+            let digest = if resync || confirmed == Some(false) {
+                tracing::info!(session = %response.session, "the receiver wants every object reported");
+                Arc::default()
+            } else {
+                tracing::info!("the receiver confirms the digest; reporting what differs");
+                Arc::new(self.outbox.digest().map(|(_, digest)| digest.clone()).unwrap_or_default())
+            };
+            self.baseline.send_modify(|baseline| *baseline = Baseline { round: baseline.round + 1, digest });
+        }
         self.failures = 0;
         self.unready = None;
         let now = Instant::now();
@@ -344,5 +510,27 @@ impl Sender {
 
     fn tick(&self) -> Tick {
         self.start.elapsed()
+    }
+}
+
+/// What comes from where the digest is kept.
+enum Remembered {
+    Found(Option<crate::digest::Snapshot>),
+    Stored(u64),
+}
+
+/// Never resolves without a memory. Cancel-safe.
+async fn remembered(memory: &mut Option<Memory>, searching: bool) -> Remembered {
+    let Some(memory) = memory else { return std::future::pending().await };
+    if searching {
+        return Remembered::Found((&mut memory.found).await.unwrap_or_default());
+    }
+    loop {
+        if memory.stored.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(serial) = *memory.stored.borrow_and_update() {
+            return Remembered::Stored(serial);
+        }
     }
 }

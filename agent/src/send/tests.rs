@@ -1,5 +1,8 @@
 use super::*;
-use crate::{metrics::Metrics, observe::condition::Conditions};
+use crate::{
+    metrics::Metrics,
+    observe::{condition::Conditions, told::Told},
+};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -132,13 +135,7 @@ impl Asked {
     }
 
     fn answer(self, change: impl FnOnce(&mut v3::Response)) {
-        let mut response = v3::Response {
-            epoch: self.request.epoch,
-            session: SessionId::from_bits(7),
-            acks: vec![],
-            unknown: SeqSet::new(),
-            retry_after_ms: None,
-        };
+        let mut response = v3::Response::new(self.request.epoch, SessionId::from_bits(7));
         change(&mut response);
         let body = serde_json::to_vec(&response).unwrap();
         assert!(self.reply.send(Reply::Http(Response::new(Full::new(body.into())))).is_ok());
@@ -172,7 +169,7 @@ fn acks(seqs: &[u64]) -> Vec<RouteAck> {
 
 /// A sender at work.
 struct Agent {
-    changes: mpsc::Sender<Observation>,
+    changes: mpsc::Sender<Told>,
     progress: Arc<Mutex<Progress>>,
     registry: Registry,
     readiness: Readiness,
@@ -216,7 +213,7 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
 
 impl Agent {
     async fn see(&self, name: &str) {
-        self.changes.send(observation(name)).await.unwrap();
+        self.changes.send(observation(name).into()).await.unwrap();
     }
 
     async fn until(&self, what: &str, condition: impl Fn(&Progress) -> bool) {
@@ -401,7 +398,7 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
     for n in 0..8 {
         agent.see(&format!("b{n}")).await;
     }
-    assert!(agent.changes.try_send(observation("one too many")).is_err(), "the watches wait");
+    assert!(agent.changes.try_send(observation("one too many").into()).is_err(), "the watches wait");
     batch.done(&[1]);
     agent.until("the rest to be taken", |p| p.last_observed == 9).await;
 }

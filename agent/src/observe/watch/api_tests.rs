@@ -95,15 +95,20 @@ async fn reason(conditions: &Conditions, expected: Reason) {
     panic!("not {expected:?} but {:?}", conditions.get("w"));
 }
 
-async fn next(taken: &mut mpsc::Receiver<Observation>, conditions: &Conditions) -> Observation {
-    let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
-    seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")))
+async fn next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> Observation {
+    loop {
+        let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
+        match seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w"))) {
+            Told::Changed(seen, _) => return seen,
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_is_picked_up_when_it_appears() {
     let server = Shown::default();
-    let Bench { mut watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     watcher.spec.labels.insert("team".into(), "a".into());
     let run = tokio::spawn(watcher.run(client(&server)));
     reason(&conditions, Reason::WaitingForKind).await;
@@ -131,7 +136,7 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
         server.installed = true;
         server.items = vec![item(None)];
     }
-    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
     assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
@@ -149,7 +154,7 @@ async fn a_forbidden_kind_is_tried_again() {
         (server.installed, server.forbidden) = (true, true);
         server.items = vec![item(Some(1))];
     }
-    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
     reason(&conditions, Reason::Forbidden).await;
     assert!(conditions.get("w").unwrap().message.contains("things is forbidden to the agent"));

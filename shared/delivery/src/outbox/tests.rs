@@ -29,13 +29,7 @@ fn answer(session: u128, done: &[u64]) -> Response {
         done: done.iter().map(|&n| Seq(n)).collect(),
         refused: SeqSet::new(),
     };
-    Response {
-        epoch: Epoch::from_bits(1),
-        session: SessionId::from_bits(session),
-        acks: vec![ack],
-        unknown: SeqSet::new(),
-        retry_after_ms: None,
-    }
+    Response { acks: vec![ack], ..Response::new(Epoch::from_bits(1), SessionId::from_bits(session)) }
 }
 
 #[test]
