@@ -10,7 +10,7 @@ use kube::{
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
-    Engine, EngineConfig,
+    Engine, EngineConfig, WorkKey,
     history::Observer,
     oci::{OciError, RegistryConfig},
     queue::Class,
@@ -27,7 +27,10 @@ use tidewatch_wire::SessionId;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Args, deliveries::Deliveries, intake::Intake, listener, metrics::Metrics, runtimes_page};
+use crate::{
+    args::Args, deliveries::Deliveries, intake::Intake, listener, metrics::Metrics, runtimes_page,
+    sessions::Sessions,
+};
 
 /// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
@@ -145,9 +148,11 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
     let metrics = Metrics::register(&registry)?;
-    let observer: Arc<dyn Observer> = Arc::new(metrics.clone());
+    let sessions = Sessions::default();
+    let deliveries = Deliveries::new(SessionId::random(), sessions.clone());
+    let observer: Arc<dyn Observer> = Arc::new(Watching(metrics.clone(), deliveries.clone()));
+    let (kcp, namespace) = (client.clone(), engine.namespace.clone());
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
-    let deliveries = Deliveries::new(SessionId::random());
     register_sizes(&registry, &engine, &deliveries)?;
 
     let events_listener = bind(listen).await?;
@@ -173,7 +178,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     });
     let store = Arc::new(store);
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
-    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, drain.watch()));
+    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries.clone(), drain.watch()));
 
     let ready = readiness.register("control plane");
     let watch = drain.watch();
@@ -189,7 +194,14 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
         run.await;
     });
-    drain.spawn_critical("events", listener::serve(events_listener, store, intake, listen_watch));
+    drain.spawn_critical("events", async move {
+        // Nobody is answered before it is known which sessions belong to this control plane's past.
+        tokio::select! {
+            () = sessions.record(kcp, &namespace, deliveries.session()) => {}
+            () = listen_watch.signaled() => {}
+        }
+        listener::serve(events_listener, store, intake, listen_watch).await;
+    });
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })
 }
@@ -199,6 +211,23 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     let bound = start(config).await?;
     let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
     Ok(matches!(outcome, Outcome::Finished))
+}
+
+/// What the engine tells of each reconcile: the figures, and that the runtime was worked on.
+struct Watching(Metrics, Deliveries);
+
+impl Observer for Watching {
+    fn reconciled(
+        &self,
+        key: &WorkKey,
+        class: &'static str,
+        outcome: tidewatch_engine::Outcome,
+        queued: Duration,
+        work: Duration,
+    ) {
+        self.1.touched(key.kyma());
+        self.0.reconciled(key, class, outcome, queued, work);
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -10,13 +10,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tidewatch_delivery::ledger::{Intake, Ledger, Outcome, Received};
+use tidewatch_delivery::{
+    claims::Claims,
+    ledger::{Intake, Ledger, Outcome, Received},
+};
 use tidewatch_engine::Acknowledge;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId,
     v3::{Request, Response},
 };
 use tokio::sync::Notify;
+
+use crate::sessions::Sessions;
 
 /// Most unsettled numbers of one runtime; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
@@ -34,14 +39,40 @@ pub struct Deliveries(Arc<Inner>);
 
 struct Inner {
     session: SessionId,
+    sessions: Sessions,
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
+    /// By Kyma: its runtime's id, and what that runtime's agent may claim.
+    claims: Mutex<HashMap<String, (String, Claims)>>,
 }
 
 impl Deliveries {
     /// Empty ledgers for a new session.
     #[must_use]
-    pub fn new(session: SessionId) -> Self {
-        Self(Arc::new(Inner { session, runtimes: Mutex::default() }))
+    pub fn new(session: SessionId, sessions: Sessions) -> Self {
+        Self(Arc::new(Inner { session, sessions, runtimes: Mutex::default(), claims: Mutex::default() }))
+    }
+
+    /// This session.
+    pub fn session(&self) -> SessionId {
+        self.0.session
+    }
+
+    /// Whether the agent must report everything again; see [`Claims::take`].
+    pub fn must_resync(&self, kyma: &str, runtime: &str, request: &Request) -> bool {
+        let Inner { session, sessions, claims, .. } = &*self.0;
+        let mut claims = claims.lock();
+        let (of, claims) = claims.entry(kyma.to_owned()).or_default();
+        if of != runtime {
+            (*of, *claims) = (runtime.to_owned(), Claims::new());
+        }
+        claims.take(request, *session, |earlier| sessions.knows(earlier))
+    }
+
+    /// A reconcile has worked on the runtime of a Kyma; see [`Claims::touched`].
+    pub fn touched(&self, kyma: &str) {
+        if let Some((_, claims)) = self.0.claims.lock().get_mut(kyma) {
+            claims.touched();
+        }
     }
 
     fn entry(&self, runtime: &str) -> Arc<Entry> {
@@ -116,6 +147,7 @@ impl Deliveries {
     /// Forgets runtimes that are not registered any more.
     pub fn retain(&self, registered: impl Fn(&str) -> bool) {
         self.0.runtimes.lock().retain(|id, _| registered(id));
+        self.0.claims.lock().retain(|_, (id, _)| registered(id));
     }
 }
 
@@ -192,7 +224,7 @@ mod tests {
     }
 
     fn held(parts: usize) -> (Deliveries, Vec<Guard>) {
-        let deliveries = Deliveries::new(SessionId::from_bits(7));
+        let deliveries = Deliveries::new(SessionId::from_bits(7), Sessions::default());
         deliveries.receive(RUNTIME, &request(&[1]));
         let guards = deliveries.hold(RUNTIME, Epoch::from_bits(1), Seq(1), parts);
         (deliveries, guards)

@@ -193,6 +193,8 @@ impl Intake {
         let request: v3::Request =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
+        let resync = self.deliveries.must_resync(&runtime.kyma, &runtime.id, &request);
+        self.metrics.reported(&request.reconciled_ms);
         let received = self.deliveries.receive(&runtime.id, &request);
         for index in received.fresh {
             if let Some(event) = request.events.get(index) {
@@ -201,6 +203,9 @@ impl Intake {
         }
         if received.overloaded {
             self.metrics.overloads.inc();
+        } else if resync {
+            tracing::info!(runtime = runtime.id, "the agent has to report everything again");
+            self.metrics.resyncs.inc();
         } else if request.poll {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
             tokio::select! {
@@ -209,12 +214,18 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, received.overloaded)))
+        let answer = self.deliveries.answer(&runtime.id, &request, received.overloaded);
+        Ok(json_answer(&v3::Response { resync, ..answer }))
     }
 
     fn take_event(&self, runtime: &Runtime, request: &v3::Request, event: &v3::Event) {
         let object = route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name);
-        let targets = route::targets(&runtime.kyma, &object, &self.engine.state().read());
+        let state = self.engine.state().read();
+        let targets = match event.change {
+            v3::Change::Resync => route::targets_of_kind(&runtime.kyma, &event.group, &event.kind, &state),
+            v3::Change::Changed | v3::Change::Gone => route::targets(&runtime.kyma, &object, &state),
+        };
+        drop(state);
         if targets.is_empty() {
             self.deliveries.done_at_once(&runtime.id, request.epoch, event.seq);
             self.metrics.event("v3", Some(event.change), Fate::Unowned);

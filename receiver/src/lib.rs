@@ -13,5 +13,6 @@ pub mod listener;
 pub mod metrics;
 pub mod route;
 pub mod runtimes_page;
+pub mod sessions;
 
 pub use app::{Bound, Config};

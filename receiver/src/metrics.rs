@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use tidewatch_engine::{Outcome, WorkKey, history::Observer};
 use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 use tidewatch_tls::HandshakeFailure;
 use tidewatch_wire::v3::Change;
+
+/// Longest figure that is taken from an agent.
+const MAX_RECONCILED_MS: f64 = 3_600_000.0;
 
 /// All of them.
 #[derive(Clone, Debug)]
@@ -24,6 +27,9 @@ pub struct Metrics {
     pub events: IntCounterVec,
     /// Answers that asked an agent to wait.
     pub overloads: IntCounter,
+    /// Answers that asked an agent to report everything.
+    pub resyncs: IntCounter,
+    agent_reconciled: Histogram,
     reconciles: IntCounterVec,
     queued: HistogramVec,
     work: HistogramVec,
@@ -64,6 +70,13 @@ impl Metrics {
                 &["contract", "change", "fate"],
             )?,
             overloads: registry.counter("overload_answers_total", "Answers that asked an agent to wait.")?,
+            resyncs: registry
+                .counter("resync_answers_total", "Answers that asked an agent to report every object again.")?,
+            agent_reconciled: registry.histogram(
+                "agent_observed_to_reconciled_seconds",
+                "From an object's first unreconciled change to its acknowledgement, as the agents measure it.",
+                LAG_SECONDS,
+            )?,
             reconciles: registry.counter_vec(
                 "reconciles_total",
                 "Finished reconciles, by kind, class and outcome.",
@@ -91,6 +104,13 @@ impl Metrics {
     /// Counts an answer.
     pub fn answered(&self, endpoint: &str, status: StatusCode) {
         self.requests.with_label_values(&[endpoint, status.as_str()]).inc();
+    }
+
+    /// Takes an agent's own figures, clamped: one agent's clock must not spoil the sum.
+    pub fn reported(&self, milliseconds: &[u32]) {
+        for figure in milliseconds {
+            self.agent_reconciled.observe(f64::from(*figure).min(MAX_RECONCILED_MS) / 1000.0);
+        }
     }
 
     /// Counts an event.

@@ -5,5 +5,6 @@ mod bad_input_engine;
 mod bad_input_receiver;
 mod control_plane;
 mod crds;
+mod resync;
 mod shutdown;
 mod skeleton;

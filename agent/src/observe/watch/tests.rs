@@ -184,7 +184,8 @@ async fn streams_are_left_for_their_reasons() {
     assert_eq!(bench.pump(vec![Ok(Heard::ListBegins), Ok(Heard::Applied(bare))]).await, Left::NeedsWhole);
     assert!(bench.taken().is_empty(), "nothing is reported before it can be compared");
     drop(std::mem::replace(&mut bench.taken, mpsc::channel(1).1));
-    assert_eq!(bench.pump(vec![Ok(Heard::Applied(thing("a", 1)))]).await, Left::Closed);
+    let listed = [Heard::ListBegins, Heard::Applied(thing("a", 1)), Heard::ListEnds];
+    assert_eq!(bench.pump(listed.map(Ok).into()).await, Left::Closed);
 }
 
 fn contributes(name: &str, fingerprint: u64) -> u64 {
@@ -267,16 +268,16 @@ async fn another_round_reports_everything_again() {
 #[tokio::test]
 async fn a_kind_that_goes_takes_its_objects_with_it() {
     use Heard::{Applied, ListBegins, ListEnds};
-    let (mut bench, known) = reconciled().await;
-    bench.watcher.all_gone("v1", "Thing").await.unwrap();
-    let gone = bench.taken();
+    let (mut served, known) = reconciled().await;
+    served.watcher.all_gone("v1", "Thing").await.unwrap();
+    let gone = served.taken();
     assert_eq!(gone.iter().filter(|(_, change, _)| *change == Change::Gone).count(), 2);
     // It comes back, and what it brings is reported.
-    bench.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
-    assert_eq!(bench.taken()[0], ("a".into(), Change::Changed, "uid-a".into()));
+    served.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
+    assert_eq!(served.taken()[0], ("a".into(), Change::Changed, "uid-a".into()));
 
     // It went while the agent was down.
-    let mut bench = super::tests::bench(10);
+    let mut bench = bench(10);
     bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known) });
     bench.watcher.never_served().await.unwrap();
     let told = bench.told();
