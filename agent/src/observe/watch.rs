@@ -454,7 +454,7 @@ impl Watcher {
 /// A new baseline; never, when nobody can give one any more.
 async fn changed(baseline: &mut watch::Receiver<Baseline>) {
     if baseline.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -218,6 +218,7 @@ impl Sender {
             Told::Compared { watch, section, unnamed } => {
                 let now = self.tick();
                 self.outbox.baseline(&watch, section, unnamed, now);
+                self.progress.lock().last_observed = self.outbox.serial();
             }
         }
     }

@@ -1,7 +1,11 @@
 use super::*;
 use crate::{
+    digest::{Memory, Snapshot},
     metrics::Metrics,
-    observe::{condition::Conditions, told::Told},
+    observe::{
+        condition::Conditions,
+        told::{Baseline, Told},
+    },
 };
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -16,18 +20,19 @@ use tempfile::TempDir;
 use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
 use tidewatch_delivery::{
     backoff::Backoff,
+    digest::{Digest, Section},
     outbox::{Key, Observation, Outbox},
 };
-use tidewatch_drain::Drain;
+use tidewatch_drain::{Drain, Outcome};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 use tidewatch_tls::{Files, Store, server_config};
 use tidewatch_wire::{
     Epoch, ErrorBody, Route, Seq, SeqSet, SessionId, limits,
-    v3::{self, Change, RouteAck},
+    v3::{self, Change, Resume, RouteAck},
 };
 use tokio::{
     net::TcpListener,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
@@ -174,12 +179,23 @@ struct Agent {
     registry: Registry,
     readiness: Readiness,
     files: Files,
+    baseline: watch::Receiver<Baseline>,
     _dir: TempDir,
-    _drain: Drain,
+    drain: Drain,
 }
 
 /// `trust` is what the agent believes; `ca` issued its certificate.
 async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent {
+    agent_with(addr, trust, ca, max_dirty, None).await
+}
+
+async fn agent_with(
+    addr: SocketAddr,
+    trust: &Ca,
+    ca: &Ca,
+    max_dirty: usize,
+    memory: Option<Memory>,
+) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
@@ -200,15 +216,25 @@ async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
     let backoff = Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) };
-    let settings = Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty, ..Settings::default() };
+    let settings = Settings {
+        backoff,
+        heartbeat: Duration::from_mins(10),
+        max_dirty,
+        store: Duration::from_millis(20),
+        ..Settings::default()
+    };
     let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
     let (changes, taken) = mpsc::channel(8);
     let (drain, readiness) = (Drain::new(), Readiness::new());
     let guard = readiness.register("receiver");
     let sender = Sender::new(outbox, taken, connector, settings, metrics, Timestamp::now, guard);
-    let progress = sender.progress();
+    let sender = match memory {
+        Some(memory) => sender.with_memory(memory),
+        None => sender,
+    };
+    let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("sender", sender.run(drain.watch()));
-    Agent { changes, progress, registry, readiness, files, _dir: dir, _drain: drain }
+    Agent { changes, progress, baseline, registry, readiness, files, _dir: dir, drain }
 }
 
 impl Agent {
@@ -401,4 +427,98 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
     assert!(agent.changes.try_send(observation("one too many").into()).is_err(), "the watches wait");
     batch.done(&[1]);
     agent.until("the rest to be taken", |p| p.last_observed == 9).await;
+}
+
+/// The other end of a sender's memory.
+struct Kept {
+    found: oneshot::Sender<Option<Snapshot>>,
+    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    stored: watch::Sender<Option<u64>>,
+}
+
+fn memory() -> (Memory, Kept) {
+    let (tell_found, found) = oneshot::channel();
+    let (snapshots, take) = watch::channel(None);
+    let (tell_stored, stored) = watch::channel(None);
+    (Memory { found, snapshots, stored }, Kept { found: tell_found, snapshots: take, stored: tell_stored })
+}
+
+fn left_behind() -> Snapshot {
+    let mut digest = Digest::new();
+    digest.insert("w", Section { stale: 0, ..Section::unknown(1, "v1", "Thing") });
+    (Resume { session: SessionId::from_bits(7), epoch: Epoch::from_bits(1), serial: 5 }, digest)
+}
+
+/// The next digest to store with this serial.
+async fn given(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>, serial: u64) -> Arc<Snapshot> {
+    let is = |snapshot: &Option<Arc<Snapshot>>| snapshot.as_ref().is_some_and(|s| s.0.serial == serial);
+    let given = tokio::time::timeout(Duration::from_secs(20), snapshots.wait_for(is)).await;
+    given.unwrap().unwrap().clone().unwrap()
+}
+
+#[tokio::test]
+async fn a_digest_is_claimed_kept_and_declared() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let (memory, kept) = memory();
+    let mut agent = agent_with(peer.addr, &ca, &ca, 100, Some(memory)).await;
+    agent.until("a connection", |p| p.connected).await;
+    agent.see("early").await;
+    assert_eq!(agent.baseline.borrow().round, 0, "nothing is known yet");
+    let Kept { found, mut snapshots, stored } = kept;
+    found.send(Some(left_behind())).unwrap();
+    let hello = peer.next().await;
+    assert_eq!(
+        (hello.seqs(), hello.request.resume),
+        (vec![], Some(left_behind().0)),
+        "no event before the answer"
+    );
+    hello.fail(StatusCode::SERVICE_UNAVAILABLE);
+    let hello = peer.next().await;
+    assert_eq!(hello.request.resume, Some(left_behind().0), "and again until it is answered");
+    hello.held();
+    agent.baseline.wait_for(|baseline| baseline.round == 1).await.unwrap();
+    assert_eq!(*agent.baseline.borrow().digest, left_behind().1);
+    let batch = peer.next().await;
+    assert_eq!((batch.seqs(), batch.request.resume), (vec![1], None));
+    batch.done(&[1]);
+    agent.until("the acknowledgement", |p| p.dirty == 0).await;
+
+    // Stored, then declared at once.
+    let first = given(&mut snapshots, 1).await;
+    assert_eq!((first.0.session, &first.1), (SessionId::from_bits(7), &left_behind().1));
+    stored.send_replace(Some(1));
+    let heartbeat = peer.next().await;
+    assert_eq!((heartbeat.seqs(), heartbeat.request.digest), (vec![], Some(1)));
+    heartbeat.answer(|response| {
+        response.resync = true;
+        response.session = SessionId::from_bits(8);
+    });
+    agent.baseline.wait_for(|baseline| baseline.round == 2).await.unwrap();
+    assert_eq!(*agent.baseline.borrow().digest, Digest::new(), "everything is reported");
+
+    // At the end the digest is stored and declared once more.
+    agent.see("late").await;
+    let batch = peer.next().await;
+    assert_eq!((batch.seqs(), batch.request.digest), (vec![2], None));
+    batch.done(&[2]);
+    agent.until("the acknowledgement", |p| p.dirty == 0).await;
+    let ended = tokio::spawn(async move { agent.drain.shutdown(Duration::from_secs(10)).await });
+    given(&mut snapshots, 2).await;
+    stored.send_replace(Some(2));
+    let farewell = peer.next().await;
+    assert_eq!((farewell.seqs(), farewell.request.digest), (vec![], Some(2)));
+    farewell.held();
+    assert_eq!(ended.await.unwrap(), Outcome::Finished);
+}
+
+#[tokio::test]
+async fn without_a_digest_everything_is_reported() {
+    let ca = new_ca();
+    let peer = peer(&ca).await;
+    let (memory, kept) = memory();
+    let mut agent = agent_with(peer.addr, &ca, &ca, 100, Some(memory)).await;
+    kept.found.send(None).unwrap();
+    agent.baseline.wait_for(|baseline| baseline.round == 1).await.unwrap();
+    assert_eq!(*agent.baseline.borrow().digest, Digest::new());
 }

@@ -209,7 +209,8 @@ impl Outbox {
         self.revision
     }
 
-    fn serial(&self) -> u64 {
+    /// The number of the latest change, 0 before the first.
+    pub fn serial(&self) -> u64 {
         self.next - 1
     }
 

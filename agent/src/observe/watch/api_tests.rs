@@ -98,9 +98,9 @@ async fn reason(conditions: &Conditions, expected: Reason) {
 async fn next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> Observation {
     loop {
         let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
-        match seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w"))) {
-            Told::Changed(seen, _) => return seen,
-            _ => {}
+        let seen = seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")));
+        if let Told::Changed(seen, _) = seen {
+            return seen;
         }
     }
 }
