@@ -35,8 +35,8 @@ use tokio::{net::TcpListener, sync::mpsc};
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
 /// that finds it full waits while the rest stays in the API server.
 const CHANNEL: usize = 1024;
-/// For the tasks at shutdown; none of them has anything to finish.
-const GRACE: Duration = Duration::from_secs(5);
+/// For the tasks at shutdown: the digest is stored and declared once more.
+const GRACE: Duration = Duration::from_secs(10);
 /// For connections to the API server and to the receiver.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing read for this long ends a connection to the API server; longer than a watch request lasts.

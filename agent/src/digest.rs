@@ -195,7 +195,6 @@ async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
 /// What is another one in another cluster, or for another Kyma.
 async fn identity(client: &Client) -> Result<String, KeepError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let cluster = within(namespaces.get_metadata_opt("kube-system")).await?;
     let resource = ApiResource {
         group: "operator.kyma-project.io".into(),
         version: "v1beta2".into(),
@@ -204,7 +203,12 @@ async fn identity(client: &Client) -> Result<String, KeepError> {
         plural: "kymas".into(),
     };
     let kymas: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &resource);
-    let kyma = match within(kymas.get_metadata_opt(KYMA)).await {
+    let (cluster, kyma) = futures::join!(
+        within(namespaces.get_metadata_opt("kube-system")),
+        within(kymas.get_metadata_opt(KYMA))
+    );
+    let cluster = cluster?;
+    let kyma = match kyma {
         Ok(kyma) => kyma,
         // Not every runtime's agent may see Kymas.
         Err(error) if error.is_final() => None,

@@ -325,7 +325,7 @@ impl Agent {
             "--log-level=info,tidewatch_agent=debug".to_owned(),
         ];
         let mut spec = harness.spec(&format!("{folder}/agent"), &binaries::find("tidewatch-agent")?, args);
-        spec.grace = Duration::from_secs(5);
+        spec.grace = Duration::from_secs(12);
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
         process

@@ -72,6 +72,8 @@ pub struct Watcher {
     round: u64,
     /// Buckets in which something has happened since the first list, before it could be compared.
     early: u64,
+    /// Whether lists are asked for as streams, which neither side has to hold as a whole. Not every server can.
+    streaming: bool,
 }
 
 /// What the API server said, reduced to what is needed.
@@ -101,6 +103,8 @@ enum Left {
     NeedsWhole,
     /// The kind is not served any more.
     KindGone,
+    /// The API server does not stream lists: list in pages.
+    NoStreaming,
     /// The stream ended, or a list stalled: begin again.
     Broken,
     /// Nobody takes changes any more.
@@ -120,6 +124,7 @@ impl Watcher {
             listed: false,
             round: 0,
             early: 0,
+            streaming: true,
         }
     }
 
@@ -136,11 +141,16 @@ impl Watcher {
                     self.shared
                         .conditions
                         .set_resolved(&self.spec.name, format!("{}/{}", gvk.api_version, gvk.kind));
-                    let events = stream(&client, &self.spec, &resolved, whole);
+                    let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
                     match self.pump(events, &resolved, &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {
                             whole = true;
+                            continue;
+                        }
+                        Left::NoStreaming => {
+                            tracing::info!(watch = self.spec.name, "the API server does not stream lists");
+                            self.streaming = false;
                             continue;
                         }
                         Left::KindGone => {
@@ -195,6 +205,8 @@ impl Watcher {
                 () = changed(&mut baseline) => continue,
             };
             match next {
+                // A server that knows streams for some kinds only may never say that the list has ended.
+                Err(_) if listing && self.streaming => return Left::NoStreaming,
                 Err(_) if listing => {
                     self.condition(Reason::Unreachable, "the list makes no progress; beginning again");
                     return Left::Broken;
@@ -207,6 +219,11 @@ impl Watcher {
                 Ok(Some(Err(error))) => {
                     if status(&error).is_some_and(|status| status.code == 404) {
                         return Left::KindGone;
+                    }
+                    // It does not know the parameter, or not for this kind.
+                    let refused = status(&error).is_some_and(|status| matches!(status.code, 400 | 422));
+                    if refused && listing && self.streaming {
+                        return Left::NoStreaming;
                     }
                     failing = true;
                     self.failed(&error);
@@ -479,10 +496,14 @@ fn stream(
     spec: &config::Watch,
     resolved: &Resolved,
     whole: bool,
+    streaming: bool,
 ) -> BoxStream<'static, watcher::Result<Heard>> {
     let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
     if let Some(selector) = spec.selector() {
         config = config.labels(&selector);
+    }
+    if streaming {
+        config = config.streaming_lists();
     }
     let (resource, client) = (&resolved.resource, client.clone());
     let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);

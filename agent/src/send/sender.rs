@@ -72,7 +72,7 @@ impl Default for Settings {
             max_dirty: 1_000_000,
             store: Duration::from_secs(10),
             store_quiet: Duration::from_mins(10),
-            farewell: Duration::from_millis(1500),
+            farewell: Duration::from_secs(4),
         }
     }
 }
@@ -275,17 +275,30 @@ impl Sender {
     async fn farewell(mut self) {
         let patience = self.settings.farewell;
         // Changes that are still on their way here are not told; they differ at the next start.
+        if let Some(memory) = &mut self.memory {
+            memory.stored.mark_unchanged();
+        }
         if self.outbox.revision() != self.given
             && self.give()
             && let Some(memory) = &mut self.memory
         {
-            match tokio::time::timeout(patience, memory.stored.changed()).await {
-                Ok(Ok(())) => {
-                    if let Some(serial) = *memory.stored.borrow_and_update() {
-                        self.outbox.digest_stored(serial);
+            // An earlier one may be on its way.
+            let serial = self.outbox.serial();
+            let stored = async {
+                while memory.stored.changed().await.is_ok() {
+                    if *memory.stored.borrow_and_update() == Some(serial) {
+                        return true;
                     }
                 }
-                _ => return,
+                false
+            };
+            match tokio::time::timeout(patience, stored).await {
+                Ok(true) => self.outbox.digest_stored(serial),
+                _ => {
+                    return tracing::warn!(
+                        "the digest could not be stored; the next start reports everything"
+                    );
+                }
             }
         }
         if let Link::Up(up) = &mut self.link

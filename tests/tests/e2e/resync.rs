@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, ServiceAccount},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -17,6 +21,7 @@ use tidewatch_api::{
 use tidewatch_tests::{
     env, fixtures,
     fleet::{self, Agent, Member, Receiver},
+    kcp,
     observed::{self, metric},
     spare, story, wait,
 };
@@ -176,5 +181,77 @@ async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
     world.at_rest(&agent).await?;
     ensure!(metric(&world.receiver.admin, "tidewatch_receiver_resync_answers_total").await? > 0, "not asked");
     observed::no_panic(&world.receiver.process)?;
+    observed::no_panic(&agent.process)
+}
+
+/// Objects in one watch.
+const MANY: usize = 2_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_enter_and_leave_a_selector_by_the_thousand() -> Result<()> {
+    let env = env::shared().await?;
+    let cluster = &spare::shared().await?.runtime3;
+    let (namespace, id) = ("kcp-selector", "runtime-selector");
+    let control = env.kcp.client()?;
+    fleet::prepare_kcp(&control, namespace).await?;
+    let member = Member { cluster, kyma: "selector", id };
+    kcp::put_kyma(&control, namespace, member.kyma, id, Some(&member.domain())).await?;
+    let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "selector-accounts"},
+        "rules": [{"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "selector-accounts"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "selector-accounts"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
+    fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
+
+    // Without spec and without generation. A third of them is in the selector from the start.
+    let api: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
+    let name = |n: usize| format!("selector-{n}");
+    let put = |n: usize, mark: &'static str| {
+        let (api, name) = (api.clone(), name(n));
+        async move {
+            let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                              "metadata": {"name": name, "labels": {"tidewatch.dev/test": mark}}});
+            api.patch(&name, &PatchParams::apply("tidewatch-tests"), &Patch::Apply(body)).await.map(drop)
+        }
+    };
+    let put_all = |which: std::ops::Range<usize>, mark: &'static str| {
+        stream::iter(which).map(Ok).try_for_each_concurrent(16, move |n| put(n, mark))
+    };
+    put_all(0..MANY / 2, "in").await?;
+    put_all(MANY / 2..MANY, "out").await?;
+
+    let identity = receiver.identity(&env.harness, id, &member.domain())?;
+    let watches = json!([{"name": "accounts", "resource": "serviceaccounts", "field": "spec",
+                          "labels": {"tidewatch.dev/test": "in"}}]);
+    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, watches).await?;
+    let objects = |count: usize| {
+        let agent = &agent;
+        async move {
+            let what = format!("to remember {count} objects");
+            let is = || async { Ok((agent.status().await?["watches"][0]["objects"] == count).then_some(())) };
+            agent.process.ready(&what, SOON, is).await?;
+            agent.connected().await
+        }
+    };
+    objects(MANY / 2).await?;
+    put_all(MANY / 2..MANY, "in").await?;
+    objects(MANY).await?;
+    put_all(0..MANY - 1, "out").await?;
+    objects(1).await?;
+    // Each object's way in and out was told, whatever became of those in between.
+    let event = |change: &str| {
+        let series = format!(
+            "tidewatch_receiver_events_total{{change=\"{change}\",contract=\"v3\",fate=\"unowned\"}}"
+        );
+        let admin = receiver.admin.clone();
+        async move { metric(&admin, &series).await }
+    };
+    ensure!(event("changed").await? >= MANY as u64, "{} came", event("changed").await?);
+    ensure!(event("gone").await? >= MANY as u64 - 1, "{} went", event("gone").await?);
+    let log = observed::text(&agent.process)?;
+    ensure!(!log.contains("does not stream lists"), "this server streams lists");
     observed::no_panic(&agent.process)
 }

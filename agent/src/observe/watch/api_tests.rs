@@ -17,6 +17,7 @@ use std::{convert::Infallible, sync::Arc};
 struct Server {
     installed: bool,
     forbidden: bool,
+    streams: bool,
     items: Vec<Value>,
     lists: Vec<String>,
 }
@@ -57,6 +58,20 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             "verbs": ["get", "list", "watch"],
         }]})),
         "/apis/g.example/v1/things" if server.forbidden => failed(403, "things is forbidden to the agent"),
+        "/apis/g.example/v1/things" if query.contains("sendInitialEvents=true") && !server.streams => failed(
+            422,
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+        ),
+        "/apis/g.example/v1/things" if query.contains("sendInitialEvents=true") => {
+            server.lists.push(format!("stream {query}"));
+            let line = |kind: &str, object: &Value| format!("{}\n", json!({"type": kind, "object": object}));
+            let end = json!({"kind": "Thing", "apiVersion": "g.example/v1", "metadata": {
+                "resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
+            let mut text: String = server.items.iter().map(|item| line("ADDED", item)).collect();
+            text += &line("BOOKMARK", &end);
+            let open = std::future::pending::<Option<Result<_, Infallible>>>();
+            return Response::new(Full::new(Bytes::from(text)).with_trailers(open).boxed());
+        }
         "/apis/g.example/v1/things" if query.contains("watch=true") => {
             // A watch that stays open and says nothing.
             let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
@@ -161,5 +176,23 @@ async fn a_forbidden_kind_is_tried_again() {
     server.lock().forbidden = false;
     assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_streamed_where_the_server_can() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams) = (true, true);
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    reason(&conditions, Reason::Watching).await;
+    assert!(conditions.blind().is_empty() && conditions.settled());
+    let lists = server.lock().lists.clone();
+    assert!(lists.len() == 1 && lists[0].starts_with("stream "), "{lists:?}");
     run.abort();
 }

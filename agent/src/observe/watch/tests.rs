@@ -158,9 +158,12 @@ async fn a_forbidden_kind_is_named_and_recovers() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_list_is_begun_again() {
     let mut bench = bench(10);
-    let (say, events) = script::unbounded();
-    say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
-    assert_eq!(bench.watcher.pump(events, &resolved(), &mut 0).await, Left::Broken);
+    for (streaming, left) in [(true, Left::NoStreaming), (false, Left::Broken)] {
+        bench.watcher.streaming = streaming;
+        let (say, events) = script::unbounded();
+        say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
+        assert_eq!(bench.watcher.pump(events, &resolved(), &mut 0).await, left);
+    }
     assert_eq!(bench.reason(), Reason::Unreachable);
 }
 
