@@ -11,6 +11,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc};
+use tidewatch_delivery::outbox::Observation;
 
 /// What the server serves now, and what it was asked.
 #[derive(Default)]

@@ -2,6 +2,7 @@ use super::*;
 use futures::{channel::mpsc as script, stream};
 use kube::{api::ApiResource, core::Status};
 use std::{sync::Arc, time::Duration};
+use tidewatch_delivery::digest::{self, ALL, Section, bucket};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 
 pub(super) struct Bench {
