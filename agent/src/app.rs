@@ -4,6 +4,7 @@ use crate::{
     EXIT_USAGE,
     args::Args,
     config::{Config, ConfigError, Protocol},
+    digest,
     live::{Configuration, Live},
     metrics::{Metrics, PREFIX},
     observe::{condition::Conditions, supervisor::Supervisor, watch::Shared},
@@ -27,7 +28,7 @@ use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
-use tidewatch_wire::Epoch;
+use tidewatch_wire::{Epoch, v3::Health};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
@@ -36,8 +37,8 @@ use tokio::{
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
 /// that finds it full waits while the rest stays in the API server.
 const CHANNEL: usize = 1024;
-/// For the tasks at shutdown; none of them has anything to finish.
-const GRACE: Duration = Duration::from_secs(5);
+/// For the tasks at shutdown: the digest is stored and declared once more.
+const GRACE: Duration = Duration::from_secs(10);
 /// For connections to the API server and to the receiver.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing read for this long ends a connection to the API server; longer than a watch request lasts.
@@ -172,7 +173,14 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         resumed.clone(),
     )
     .controlled_by(controlled);
-    let progress = sender.progress();
+    let (keeper, memory) = digest::keeper(client.clone(), conditions.clone(), metrics.clone());
+    drain.spawn("digest", keeper.run());
+    let (applied, stand) = (configuration.clone(), conditions.clone());
+    let sender = sender.with_memory(memory).with_health(move || Health {
+        configuration: applied.generation().unwrap_or_default(),
+        blind: stand.blind(),
+    });
+    let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("tls files", connector.watch_files(drain.watch()));
     let shutdown = drain.watch();
     drain.spawn("pauses", async move {
@@ -182,7 +190,14 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         }
     });
     drain.spawn_critical("sender", sender.run(drain.watch()));
-    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock, resumed };
+    let shared = Shared {
+        changes,
+        baseline,
+        conditions: conditions.clone(),
+        metrics: metrics.clone(),
+        clock,
+        resumed,
+    };
     let supervisor = Supervisor::new(client.clone(), shared, control);
     let live = Live::start(config, file, supervisor, &readiness, configuration.clone(), metrics, clock).await;
     drain.spawn_critical("configuration", live.run(client, drain.watch()));

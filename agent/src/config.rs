@@ -329,6 +329,14 @@ impl Receiver {
 }
 
 impl Watch {
+    /// A hash of everything that decides which objects it sees, what counts of them and who hears of it, the same in
+    /// every build.
+    pub fn selection(&self) -> u64 {
+        let Self { name: _, route, group, version, resource, field, labels, namespace } = self;
+        let text = format!("{route:?} {group:?} {version:?} {resource:?} {field:?} {labels:?} {namespace:?}");
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+
     /// The label selector in the API server's syntax, if there is one.
     pub fn selector(&self) -> Option<String> {
         let terms: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();

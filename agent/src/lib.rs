@@ -8,6 +8,7 @@
 pub mod app;
 pub mod args;
 pub mod config;
+pub mod digest;
 mod jitter;
 pub mod live;
 pub mod metrics;

@@ -17,6 +17,9 @@ pub struct Metrics {
     configuration_changes: IntCounterVec,
     /// Dirty keys let go because their watch was removed.
     pub forgotten: IntCounter,
+    comparisons: IntCounterVec,
+    /// Digests written, by result.
+    pub digests: IntCounterVec,
     /// Keys that are not acknowledged.
     pub dirty: IntGauge,
     /// Keys that are not sent.
@@ -93,6 +96,16 @@ impl Metrics {
                 "keys_forgotten_total",
                 "Dirty keys let go because their watch was removed from the configuration.",
             )?,
+            comparisons: registry.counter_vec(
+                "digest_comparisons_total",
+                "First lists and demanded resyncs, by watch and whether all was as it had been reconciled.",
+                &["watch", "result"],
+            )?,
+            digests: registry.counter_vec(
+                "digest_writes_total",
+                "Digests of what was reconciled that were stored in the runtime, by result.",
+                &["result"],
+            )?,
             dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
             connected: registry.int_gauge("connected", "1 while there is a connection to the receiver.")?,
@@ -158,6 +171,12 @@ impl Metrics {
     /// A change was seen.
     pub fn observed(&self, watch: &str) {
         self.changes.with_label_values(&[watch]).inc();
+    }
+
+    /// A watch was compared with the digest.
+    pub fn compared(&self, watch: &str, different: bool) {
+        let result = if different { "different" } else { "equal" };
+        self.comparisons.with_label_values(&[watch, result]).inc();
     }
 
     /// An event was about an object that is not remembered.

@@ -15,8 +15,12 @@ pub trait Host: Send + Sync + 'static {
     /// Who the manager in a v2 path is.
     fn manager(&self, name: &str) -> Manager;
 
-    /// Called once for each accepted v3 request, heartbeats and polls included, before its events.
-    fn heard(&self, _runtime: &Runtime, _request: &v3::Request) {}
+    /// Called once for each accepted v3 request, heartbeats and polls included, before its events. Returns whether the
+    /// agent must report everything again. A host without a memory of its own cannot confirm what an agent's stored
+    /// digest claims.
+    fn heard(&self, _runtime: &Runtime, request: &v3::Request) -> bool {
+        request.resume.is_some()
+    }
 
     /// Takes an event that is new to this session. The ticket says where it went: to each route that has to handle
     /// it, held or done. A ticket that is dropped unused gives the event back, and the agent sends it again.

@@ -251,10 +251,14 @@ impl Intake {
     }
 
     async fn take_v3(&self, runtime: &Runtime, request: &v3::Request) -> Result<Answer, Fault> {
-        self.host.heard(runtime, request);
+        let resync = self.host.heard(runtime, request);
+        self.metrics.reported(&request.reconciled_ms);
         let patience = self.take_events(runtime, request);
         if patience.is_some() {
             self.metrics.overloads.inc();
+        } else if resync {
+            tracing::info!(runtime = runtime.id, "the agent has to report everything again");
+            self.metrics.resyncs.inc();
         } else if request.poll {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
             tokio::select! {
@@ -263,7 +267,8 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        Ok(json_answer(&self.deliveries.answer(&runtime.id, request, patience)))
+        let answer = self.deliveries.answer(&runtime.id, request, patience);
+        Ok(json_answer(&v3::Response { resync, ..answer }))
     }
 
     /// Takes the events of a request. Returns how long to wait with those that were not.

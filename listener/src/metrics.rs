@@ -1,12 +1,15 @@
 //! The intake's metrics. Names, units, labels and meaning are documented in `docs/metrics.md`.
 
 use http::StatusCode;
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
-use tidewatch_telemetry::metrics::{MetricsError, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
+use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 use tidewatch_tls::HandshakeFailure;
 use tidewatch_wire::v3::Change;
 
 use crate::host::Fate;
+
+/// Longest figure that is taken from an agent.
+const MAX_RECONCILED_MS: f64 = 3_600_000.0;
 
 /// All of them.
 #[derive(Clone, Debug)]
@@ -27,6 +30,9 @@ pub struct Metrics {
     pub events: IntCounterVec,
     /// Answers that asked an agent to wait.
     pub overloads: IntCounter,
+    /// Answers that asked an agent to report everything.
+    pub resyncs: IntCounter,
+    agent_reconciled: Histogram,
 }
 
 impl Metrics {
@@ -65,6 +71,13 @@ impl Metrics {
                 &["contract", "change", "fate"],
             )?,
             overloads: registry.counter("overload_answers_total", "Answers that asked an agent to wait.")?,
+            resyncs: registry
+                .counter("resync_answers_total", "Answers that asked an agent to report every object again.")?,
+            agent_reconciled: registry.histogram(
+                "agent_observed_to_reconciled_seconds",
+                "From an object's first unreconciled change to its acknowledgement, as the agents measure it.",
+                LAG_SECONDS,
+            )?,
         };
         for reason in HandshakeFailure::ALL {
             metrics.handshake_failures.with_label_values(&[reason.label()]);
@@ -77,11 +90,19 @@ impl Metrics {
         self.requests.with_label_values(&[endpoint, status.as_str()]).inc();
     }
 
+    /// Takes an agent's own figures, clamped: one agent's clock must not spoil the sum.
+    pub fn reported(&self, milliseconds: &[u32]) {
+        for figure in milliseconds {
+            self.agent_reconciled.observe(f64::from(*figure).min(MAX_RECONCILED_MS) / 1000.0);
+        }
+    }
+
     /// Counts an event.
     pub fn event(&self, contract: &str, change: Option<Change>, fate: Fate) {
         let change = match change {
             Some(Change::Changed) => "changed",
             Some(Change::Gone) => "gone",
+            Some(Change::Resync) => "resync",
             None => "unknown",
         };
         self.events.with_label_values(&[contract, change, fate.label()]).inc();

@@ -38,12 +38,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Args,
+    claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric},
     metrics::Metrics,
     path_watch::PathWatch,
     paths::Look,
-    runtimes_page, sizes,
+    runtimes_page,
+    sessions::Sessions,
+    sizes,
 };
 
 /// How often the TLS files are looked at.
@@ -205,10 +208,14 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
-    let observer: Arc<dyn Observer> = Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone() });
+    let (session, sessions) = (SessionId::random(), Sessions::default());
+    let claims = ClaimBook::new(session, sessions.clone());
+    let kcp = client.clone();
+    let observer: Arc<dyn Observer> =
+        Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone(), claims: claims.clone() });
     let namespace = engine.namespace.clone();
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
-    let deliveries = Deliveries::new(SessionId::random()).with_room_for(limits.held);
+    let deliveries = Deliveries::new(session).with_room_for(limits.held);
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
     let refused = refused_metric(&registry)?;
@@ -235,8 +242,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             engine: engine.clone(),
             forwarders: forwarders.clone(),
             paths: paths.clone(),
+            claims: claims.clone(),
             ready: Arc::clone(&known),
-            namespace,
+            namespace: namespace.clone(),
             refused,
         }),
         deliveries: deliveries.clone(),
@@ -251,11 +259,16 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     if let Some(files) = proxies {
         drain.spawn("proxies-reload", reload_proxies(trusted, files, drain.watch()));
     }
-    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, forwarders.clone(), drain.watch()));
+    drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, claims, forwarders.clone(), drain.watch()));
     drain.spawn_critical("forward", forwarders.run(drain.watch()));
     let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
-    // Agents report the configuration they have applied; which one is expected comes with the Watchers.
-    drain.spawn("event-paths", paths.run(engine.clone(), String::new, looked, drain.watch()));
+    // Agents report the configuration they have applied. Without a Watcher any will do: that of their files.
+    let watchers = engine.clone();
+    let expected = move || {
+        let plan = watchers.state().read().agent_plan();
+        if plan.config.watches.is_empty() { String::new() } else { plan.config.generation.clone() }
+    };
+    drain.spawn("event-paths", paths.run(engine.clone(), expected, looked, drain.watch()));
 
     let ready = readiness.register("control plane");
     let watch = drain.watch();
@@ -274,10 +287,14 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
         run.await;
     });
-    drain.spawn_critical(
-        "events",
-        listener::serve(events_listener, store, intake, Timestamp::now, listen_watch),
-    );
+    drain.spawn_critical("events", async move {
+        // Nobody is answered before it is known which sessions belong to this control plane's past.
+        tokio::select! {
+            () = sessions.record(kcp, &namespace, session) => {}
+            () = listen_watch.signaled() => {}
+        }
+        listener::serve(events_listener, store, intake, Timestamp::now, listen_watch).await;
+    });
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })
 }
@@ -331,6 +348,7 @@ const fn look_label(look: Look) -> &'static str {
 struct Observed {
     metrics: Metrics,
     paths: PathWatch,
+    claims: ClaimBook,
 }
 
 impl Observer for Observed {
@@ -342,6 +360,9 @@ impl Observer for Observed {
         queued: Duration,
         work: Duration,
     ) {
+        if matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
+            self.claims.touched(key.kyma());
+        }
         self.metrics.reconciled(key, class, outcome, queued, work);
     }
 
@@ -386,7 +407,13 @@ async fn reload_proxies(proxies: Arc<Proxies>, files: ProxyFiles, drain: Watch) 
     }
 }
 
-async fn sweep(engine: Engine, deliveries: Deliveries, forwarders: Forwarders<Guard>, drain: Watch) {
+async fn sweep(
+    engine: Engine,
+    deliveries: Deliveries,
+    claims: ClaimBook,
+    forwarders: Forwarders<Guard>,
+    drain: Watch,
+) {
     loop {
         tokio::select! {
             () = drain.signaled() => return,
@@ -397,5 +424,6 @@ async fn sweep(engine: Engine, deliveries: Deliveries, forwarders: Forwarders<Gu
             |id: &str| engine.state().read().runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown;
         forwarders.keep_runtimes(registered);
         deliveries.retain(registered);
+        claims.retain(registered);
     }
 }

@@ -21,6 +21,7 @@ use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_wire::{Route, v2, v3};
 
 use crate::{
+    claims::ClaimBook,
     forward::{
         Forwarders, Taken, Watchers,
         lane::{Change, Key, Settle},
@@ -43,6 +44,8 @@ pub struct EngineHost {
     pub forwarders: Forwarders<Guard>,
     /// The ways of all runtimes.
     pub paths: PathWatch,
+    /// What agents may claim.
+    pub claims: ClaimBook,
     /// Set once KCP was read as a whole. Before, nobody is known, and nothing could be said to depend on nothing.
     pub ready: Arc<AtomicBool>,
     /// The namespace in KCP, which the names of Watchers' watches begin with.
@@ -98,7 +101,12 @@ impl EngineHost {
         ticket: &mut Ticket,
     ) -> Fate {
         let object = object_of(event);
-        let targets = self.targets(runtime, &object);
+        let targets = match event.change {
+            v3::Change::Resync => {
+                route::targets_of_kind(&runtime.kyma, &event.group, &event.kind, &self.engine.state().read())
+            }
+            v3::Change::Changed | v3::Change::Gone => self.targets(runtime, &object),
+        };
         let guards = ticket.hold(Route::engine(), targets.len());
         if targets.is_empty() {
             return Fate::Unowned;
@@ -140,8 +148,9 @@ impl Host for EngineHost {
         }
     }
 
-    fn heard(&self, runtime: &Runtime, _request: &v3::Request) {
-        self.paths.heard(&runtime.kyma, None);
+    fn heard(&self, runtime: &Runtime, request: &v3::Request) -> bool {
+        self.paths.heard(&runtime.kyma, request.health.clone());
+        self.claims.must_resync(&runtime.kyma, &runtime.id, request)
     }
 
     fn take_v3(
@@ -154,6 +163,12 @@ impl Host for EngineHost {
         let table = self.forwarders.table();
         match route::direction(&table, &self.namespace, &event.watch, &event.group) {
             Direction::Engine => self.queue(runtime, request, event, &mut ticket),
+            // It names no object, and the other managers' contract knows nothing else.
+            Direction::Manager(target) if event.change == v3::Change::Resync => {
+                ticket.done(Route::manager(target.manager.as_str()));
+                let _ = self.queue(runtime, request, event, &mut ticket);
+                Fate::Unowned
+            }
             Direction::Manager(target) => {
                 let route = Route::manager(target.manager.as_str());
                 let guard = ticket.hold(route, 1).pop().map(|guard| (event.watch.clone(), guard));

@@ -53,6 +53,7 @@ fn host() -> EngineHost {
         Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
     let refused = refused_metric(&registry).unwrap();
     EngineHost {
+        claims: ClaimBook::new(SessionId::from_bits(7), crate::sessions::Sessions::default()),
         engine,
         forwarders,
         paths: PathWatch::new(Settings::default()),
@@ -141,7 +142,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
         event(4, "of-the-file", "apps"),
     ];
     let awaiting = events.iter().map(|e| e.seq).collect();
-    let request = v3::Request { epoch: Epoch::from_bits(1), session: None, events, awaiting, poll: false };
+    let request = v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
     deliveries.receive("r1", &request);
     let fates: Vec<Fate> = request
         .events

@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod args;
+pub mod claims;
 pub mod forward;
 pub mod host;
 pub mod limits;
@@ -13,6 +14,7 @@ pub mod path_watch;
 pub mod paths;
 pub mod route;
 pub mod runtimes_page;
+pub mod sessions;
 pub mod sizes;
 
 pub use app::{Bound, Config};

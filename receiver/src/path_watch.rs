@@ -10,7 +10,9 @@ use tidewatch_engine::{
     queue::{Class, Push, Tick},
 };
 
-use crate::paths::{Health, Look, Paths, Settings, Step};
+use tidewatch_wire::v3::Health;
+
+use crate::paths::{Look, Paths, Settings, Step};
 
 /// Between two looks at all runtimes.
 const TICK: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tidewatch_engine::queue::Tick;
+use tidewatch_wire::v3::Health;
 
 mod report;
 
@@ -52,15 +53,6 @@ impl Default for Settings {
             ill_stretch: 10,
         }
     }
-}
-
-/// What an agent says about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    /// The configuration it has applied.
-    pub configuration: String,
-    /// Watches that are not fresh.
-    pub blind: Vec<String>,
 }
 
 /// What is known of a runtime's way.

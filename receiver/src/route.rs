@@ -81,6 +81,16 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
     owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
 }
 
+/// The reconciles for whatever may have happened to objects of a kind: its Kyma's for Kymas, those of all its
+/// owners for any other.
+pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) -> Vec<WorkKey> {
+    if group == names::GROUP && kind == "Kyma" {
+        return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
+    }
+    let owners = state.owners.of_kind(kyma, group, kind);
+    owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -140,5 +150,11 @@ mod tests {
         let stray = object("operator.kyma-project.io", "v1beta2", "Kyma", "default", "default");
         assert!(of("harbour", &stray).is_empty());
         assert!(of("harbour", &object("", "v1", "ConfigMap", "s", "d")).is_empty());
+        let of_kind = |kyma: &str, group: &str, kind: &str| -> Vec<String> {
+            targets_of_kind(kyma, group, kind, &state).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(of_kind("harbour", "apps", "Deployment"), ["Manifest/m"]);
+        assert_eq!(of_kind("harbour", "operator.kyma-project.io", "Kyma"), ["Kyma/harbour"]);
+        assert!(of_kind("other", "apps", "Deployment").is_empty());
     }
 }

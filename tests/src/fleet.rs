@@ -23,7 +23,9 @@ use tidewatch_api::{
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
-use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, wait};
+use crate::{
+    ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, process::Spec, wait,
+};
 
 /// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
 /// and no more.
@@ -75,6 +77,7 @@ pub struct Receiver {
     pub process: Process,
     /// The namespace in KCP.
     pub namespace: String,
+    spec: Spec,
 }
 
 /// One agent.
@@ -238,13 +241,27 @@ impl Receiver {
         spec.grace = Duration::from_secs(10);
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
-        process
-            .ready("to answer /readyz", SOON, || async {
-                Ok((http::status(&format!("{admin}/readyz")).await? == hyper::StatusCode::OK).then_some(()))
-            })
-            .await?;
         let url = format!("https://127.0.0.1:{events}");
-        Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
+        let receiver = Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned(), spec };
+        receiver.ready().await?;
+        Ok(receiver)
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let url = format!("{}/readyz", self.admin);
+        self.process
+            .ready("to answer /readyz", SOON, || async {
+                Ok((http::status(&url).await? == hyper::StatusCode::OK).then_some(()))
+            })
+            .await
+    }
+
+    /// Ends it and starts it again, with the same addresses and certificates, and waits until it is ready.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.process.begin_end();
+        wait::until("the receiver to end", SOON, || async { Ok(self.process.ended()) }).await?;
+        self.process = Process::start(&self.spec)?;
+        self.ready().await
     }
 
     /// Issues an agent's certificate.
@@ -339,7 +356,7 @@ impl Agent {
             "--log-level=info,tidewatch_agent=debug".to_owned(),
         ];
         let mut spec = harness.spec(&format!("{folder}/agent"), &binaries::find("tidewatch-agent")?, args);
-        spec.grace = Duration::from_secs(5);
+        spec.grace = Duration::from_secs(12);
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
         process

@@ -3,10 +3,13 @@
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// Longest message kept; an API server's can be long.
 const MAX_MESSAGE: usize = 512;
+/// A watch that has heard nothing for longer would not notice a change: a bookmark comes about every minute.
+const FRESH: Duration = Duration::from_mins(3);
 
 /// In what state a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,19 @@ pub struct Condition {
     pub objects: usize,
     /// Group, version and kind as resolved, as `apps/v1/Deployment`; empty before.
     pub resolved: String,
+    /// When the API server last said anything about it; none before the first list was complete.
+    pub heard: Option<Instant>,
+}
+
+impl Condition {
+    /// Whether a change would not be noticed now. A kind that is not installed is looked for, which is enough.
+    fn is_blind(&self, now: Instant) -> bool {
+        match self.reason {
+            Reason::WaitingForKind => false,
+            Reason::Forbidden | Reason::Unauthorized | Reason::TooManyObjects => true,
+            _ => self.heard.is_none_or(|heard| now.saturating_duration_since(heard) > FRESH),
+        }
+    }
 }
 
 /// The conditions of all watches. Cheap to clone; all clones are the same.
@@ -86,6 +102,7 @@ impl Conditions {
             since: now,
             objects: 0,
             resolved: String::new(),
+            heard: None,
         });
         if entry.reason != reason {
             entry.since = now;
@@ -119,6 +136,35 @@ impl Conditions {
         if let Some(entry) = self.watches.lock().get_mut(watch) {
             entry.resolved = resolved;
         }
+    }
+
+    /// A watch's list is complete: from now on it counts when it was heard last.
+    pub fn listed(&self, watch: &str) {
+        if let Some(entry) = self.watches.lock().get_mut(watch) {
+            entry.heard = Some(Instant::now());
+        }
+    }
+
+    /// The API server has said something about a watch.
+    pub fn heard(&self, watch: &str) {
+        if let Some(heard) = self.watches.lock().get_mut(watch).and_then(|entry| entry.heard.as_mut()) {
+            *heard = Instant::now();
+        }
+    }
+
+    /// The watches that would not notice a change now.
+    pub fn blind(&self) -> Vec<String> {
+        let now = Instant::now();
+        let watches = self.watches.lock();
+        watches.iter().filter(|(_, entry)| entry.is_blind(now)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether every watch has said how it stands: it has listed once, or cannot.
+    pub fn settled(&self) -> bool {
+        let settled = |entry: &Condition| {
+            entry.heard.is_some() || !matches!(entry.reason, Reason::Starting | Reason::Listing)
+        };
+        self.watches.lock().values().all(settled)
     }
 
     /// The condition of one watch.
@@ -167,6 +213,29 @@ mod tests {
         conditions.set("a", Reason::Watching, "", at(3));
         assert_eq!(conditions.get("a").unwrap().since, at(3));
         assert_eq!(conditions.to_json()[0]["reason"], "Watching");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_hears_nothing_is_blind() {
+        let conditions = Conditions::new();
+        let set = |reason| conditions.set("a", reason, "", Timestamp::UNIX_EPOCH);
+        set(Reason::Starting);
+        assert!(!conditions.settled());
+        conditions.heard("a");
+        assert_eq!(conditions.blind(), ["a"], "not listed");
+        conditions.listed("a");
+        set(Reason::Watching);
+        assert!(conditions.blind().is_empty() && conditions.settled());
+        tokio::time::advance(FRESH).await;
+        conditions.heard("a");
+        tokio::time::advance(FRESH).await;
+        assert!(conditions.blind().is_empty());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(conditions.blind(), ["a"]);
+        set(Reason::WaitingForKind);
+        assert!(conditions.blind().is_empty());
+        set(Reason::Forbidden);
+        assert_eq!(conditions.blind(), ["a"]);
     }
 
     #[test]

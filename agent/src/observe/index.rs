@@ -1,6 +1,10 @@
 //! What is known of a watch's objects: a fingerprint each, never a body. Pure.
 
 use std::collections::HashMap;
+use tidewatch_delivery::{
+    digest::{BUCKETS, Sums, bucket, contribution},
+    outbox::Moved,
+};
 
 /// An object within a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,7 +19,9 @@ pub struct ObjectKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is new, or a part that counts is different.
-    Changed,
+    Changed(Moved),
+    /// Nothing that counts is different, but it contributes another number.
+    Quiet(Moved),
     /// Nothing that counts is different.
     Unchanged,
     /// It is new and the index is full: it is not remembered, so nothing about it can be told.
@@ -29,13 +35,14 @@ pub struct Index {
     objects: HashMap<ObjectKey, Entry>,
     limit: usize,
     /// Number of the current list; an entry with an older one was not in it (yet).
-    round: u64,
+    round: u32,
 }
 
 #[derive(Debug)]
 struct Entry {
     fingerprint: u64,
-    round: u64,
+    contribution: u64,
+    round: u32,
 }
 
 impl Index {
@@ -59,38 +66,65 @@ impl Index {
         self.limit = limit;
     }
 
-    /// An object was seen, in a list or by the watch.
-    pub fn apply(&mut self, key: ObjectKey, fingerprint: u64) -> Verdict {
+    /// An object was seen, in a list or by the watch. `version` is its resourceVersion, if the fingerprint alone
+    /// could return to an earlier value.
+    pub fn apply(&mut self, key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Verdict {
         let round = self.round;
+        let after = contribution(&key.namespace, &key.name, fingerprint, version);
         if let Some(entry) = self.objects.get_mut(&key) {
             entry.round = round;
             let changed = std::mem::replace(&mut entry.fingerprint, fingerprint) != fingerprint;
-            return if changed { Verdict::Changed } else { Verdict::Unchanged };
+            let before = std::mem::replace(&mut entry.contribution, after);
+            return match (changed, before == after) {
+                (true, _) => Verdict::Changed(Moved { before, after }),
+                (false, false) => Verdict::Quiet(Moved { before, after }),
+                (false, true) => Verdict::Unchanged,
+            };
         }
         if self.objects.len() >= self.limit {
             return Verdict::Full;
         }
-        self.objects.insert(key, Entry { fingerprint, round });
-        Verdict::Changed
+        self.objects.insert(key, Entry { fingerprint, contribution: after, round });
+        Verdict::Changed(Moved { before: 0, after })
     }
 
-    /// An object was deleted, or left the label selector. Returns whether it was known.
-    pub fn delete(&mut self, key: &ObjectKey) -> bool {
-        self.objects.remove(key).is_some()
+    /// An object was deleted, or left the label selector. Returns what it contributed, if it was known.
+    pub fn delete(&mut self, key: &ObjectKey) -> Option<u64> {
+        self.objects.remove(key).map(|entry| entry.contribution)
     }
 
     /// A list begins.
     pub fn begin_list(&mut self) {
-        self.round += 1;
+        self.round = self.round.wrapping_add(1);
     }
 
-    /// The list is complete: what was not in it is gone. Returns those, sorted.
-    pub fn end_list(&mut self) -> Vec<ObjectKey> {
+    /// The list is complete: what was not in it is gone. Returns those and what they contributed, sorted.
+    pub fn end_list(&mut self) -> Vec<(ObjectKey, u64)> {
         let round = self.round;
-        let mut gone: Vec<ObjectKey> =
-            self.objects.extract_if(|_, entry| entry.round != round).map(|(key, _)| key).collect();
+        let gone = self.objects.extract_if(|_, entry| entry.round != round);
+        let mut gone: Vec<_> = gone.map(|(key, entry)| (key, entry.contribution)).collect();
         gone.sort_unstable();
         gone
+    }
+
+    /// The contributions of all objects, summed by bucket.
+    pub fn sums(&self) -> Box<Sums> {
+        let mut sums = Box::new([0_u64; BUCKETS]);
+        for (key, entry) in &self.objects {
+            if let Some(sum) = sums.get_mut(bucket(&key.namespace, &key.name)) {
+                *sum = sum.wrapping_add(entry.contribution);
+            }
+        }
+        sums
+    }
+
+    /// The objects in the buckets of `mask` and what they contribute, sorted.
+    pub fn in_buckets(&self, mask: u64) -> Vec<(ObjectKey, u64)> {
+        let inside = |key: &ObjectKey| mask >> bucket(&key.namespace, &key.name) & 1 == 1;
+        let objects = self.objects.iter().filter(|(key, _)| inside(key));
+        let mut objects: Vec<_> = objects.map(|(key, entry)| (key.clone(), entry.contribution)).collect();
+        objects.sort_unstable();
+        objects
     }
 }
 
@@ -102,11 +136,26 @@ mod tests {
         ObjectKey { namespace: "n".into(), name: name.into() }
     }
 
+    fn of(name: &str, fingerprint: u64) -> u64 {
+        contribution("n", name, fingerprint, None)
+    }
+
+    fn changed(index: &mut Index, name: &str, fingerprint: u64) -> bool {
+        match index.apply(key(name), fingerprint, None) {
+            Verdict::Changed(moved) => {
+                assert_eq!(moved.after, of(name, fingerprint));
+                true
+            }
+            Verdict::Unchanged => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn listed(objects: &[(&str, u64)]) -> Index {
         let mut index = Index::new(10);
         index.begin_list();
         for (name, fingerprint) in objects {
-            assert_eq!(index.apply(key(name), *fingerprint), Verdict::Changed, "everything is new at first");
+            assert!(changed(&mut index, name, *fingerprint), "everything is new at first");
         }
         assert!(index.end_list().is_empty());
         index
@@ -115,22 +164,22 @@ mod tests {
     #[test]
     fn only_differences_are_changes() {
         let mut index = listed(&[("a", 1), ("b", 1)]);
-        assert_eq!(index.apply(key("a"), 1), Verdict::Unchanged);
-        assert_eq!(index.apply(key("a"), 2), Verdict::Changed);
-        assert_eq!(index.apply(key("a"), 2), Verdict::Unchanged);
-        assert_eq!(index.apply(key("c"), 1), Verdict::Changed);
-        assert!(index.delete(&key("b")));
-        assert!(!index.delete(&key("b")), "once");
-        assert_eq!(index.apply(key("b"), 1), Verdict::Changed, "made again");
+        assert!(!changed(&mut index, "a", 1));
+        assert!(changed(&mut index, "a", 2));
+        assert!(!changed(&mut index, "a", 2));
+        assert!(changed(&mut index, "c", 1));
+        assert_eq!(index.delete(&key("b")), Some(of("b", 1)));
+        assert_eq!(index.delete(&key("b")), None, "once");
+        assert!(changed(&mut index, "b", 1), "made again");
     }
 
     #[test]
     fn what_a_list_does_not_have_is_gone() {
         let mut index = listed(&[("a", 1), ("b", 1), ("c", 1)]);
         index.begin_list();
-        assert_eq!(index.apply(key("b"), 1), Verdict::Unchanged);
-        assert_eq!(index.apply(key("d"), 1), Verdict::Changed);
-        assert_eq!(index.end_list(), [key("a"), key("c")]);
+        assert!(!changed(&mut index, "b", 1));
+        assert!(changed(&mut index, "d", 1));
+        assert_eq!(index.end_list(), [(key("a"), of("a", 1)), (key("c"), of("c", 1))]);
         assert_eq!(index.len(), 2);
     }
 
@@ -138,19 +187,43 @@ mod tests {
     fn a_broken_off_list_deletes_nothing() {
         let mut index = listed(&[("a", 1), ("b", 1)]);
         index.begin_list();
-        assert_eq!(index.apply(key("a"), 1), Verdict::Unchanged);
+        assert!(!changed(&mut index, "a", 1));
         index.begin_list();
-        assert_eq!(index.apply(key("b"), 1), Verdict::Unchanged);
-        assert_eq!(index.end_list(), [key("a")], "only the complete list counts");
+        assert!(!changed(&mut index, "b", 1));
+        assert_eq!(index.end_list(), [(key("a"), of("a", 1))], "only the complete list counts");
     }
 
     #[test]
     fn a_full_index_takes_no_more_and_still_works() {
         let mut index = Index::new(1);
-        assert_eq!(index.apply(key("a"), 1), Verdict::Changed);
-        assert_eq!(index.apply(key("b"), 1), Verdict::Full);
-        assert_eq!(index.apply(key("a"), 2), Verdict::Changed);
-        assert!(index.delete(&key("a")));
-        assert_eq!(index.apply(key("b"), 1), Verdict::Changed);
+        assert!(changed(&mut index, "a", 1));
+        assert_eq!(index.apply(key("b"), 1, None), Verdict::Full);
+        assert!(changed(&mut index, "a", 2));
+        assert!(index.delete(&key("a")).is_some());
+        assert!(changed(&mut index, "b", 1));
+    }
+
+    #[test]
+    fn the_sums_are_of_what_there_is() {
+        let mut index = listed(&[("a", 1), ("b", 1)]);
+        let sums = index.sums();
+        assert!(changed(&mut index, "a", 2));
+        assert_ne!(sums, index.sums());
+        assert_eq!(index.delete(&key("a")), Some(of("a", 2)));
+        assert!(changed(&mut index, "a", 1));
+        assert_eq!(sums, index.sums(), "however it came to be");
+        assert_eq!(index.in_buckets(u64::MAX), [(key("a"), of("a", 1)), (key("b"), of("b", 1))]);
+        assert_eq!(index.in_buckets(1 << bucket("n", "a")).first(), Some(&(key("a"), of("a", 1))));
+        assert!(index.in_buckets(0).is_empty());
+    }
+
+    #[test]
+    fn another_version_of_the_same_content_is_a_quiet_move() {
+        let mut index = Index::new(1);
+        let Verdict::Changed(first) = index.apply(key("a"), 1, Some("10")) else { panic!("new") };
+        let Verdict::Quiet(moved) = index.apply(key("a"), 1, Some("11")) else { panic!("no change") };
+        assert_eq!(moved.before, first.after);
+        assert_ne!(moved.after, first.after, "or a change there and back could hide");
+        assert_eq!(index.apply(key("a"), 1, Some("11")), Verdict::Unchanged);
     }
 }

@@ -5,6 +5,8 @@ use super::{
     fingerprint,
     index::{Index, ObjectKey, Verdict},
     resolve::{self, ResolveError, Resolved},
+    tap::tapped,
+    told::{Baseline, Told},
 };
 use crate::{
     config::{self, Field},
@@ -20,13 +22,10 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use std::time::Duration;
-use tidewatch_delivery::{
-    backoff::Backoff,
-    outbox::{Key, Observation},
-};
+use tidewatch_delivery::{backoff::Backoff, outbox::Moved};
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
 const RESOLVE_BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(15) };
@@ -42,7 +41,9 @@ const RECOVERED_AFTER: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Where changes go; bounded, so that a flood waits in the API server.
-    pub changes: mpsc::Sender<Observation>,
+    pub changes: mpsc::Sender<Told>,
+    /// What to compare with before anything is reported.
+    pub baseline: watch::Receiver<Baseline>,
     /// What to say about the watches.
     pub conditions: Conditions,
     /// The agent's metrics.
@@ -50,7 +51,7 @@ pub struct Shared {
     /// The wall clock.
     pub clock: fn() -> Timestamp,
     /// Changes when the process did not run for a while: each watch begins anew, from a list.
-    pub resumed: tokio::sync::watch::Receiver<u64>,
+    pub resumed: watch::Receiver<u64>,
 }
 
 /// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
@@ -69,11 +70,19 @@ pub struct Watcher {
     shared: Shared,
     index: Index,
     /// Where it hears that something else is wanted.
-    wanted: Option<tokio::sync::watch::Receiver<Wanted>>,
+    wanted: Option<watch::Receiver<Wanted>>,
     /// Dropped when it is known how the watch stands, well or not.
     unready: Option<readiness::Guard>,
     /// New objects that found the index full, since the last list.
     overflow: u64,
+    /// Whether a list was complete, ever.
+    listed: bool,
+    /// The round of the baseline that was compared; 0 is none, and nothing is reported.
+    round: u64,
+    /// Buckets in which something has happened since the first list, before it could be compared.
+    early: u64,
+    /// Whether lists are asked for as streams, which neither side has to hold as a whole. Not every server can.
+    streaming: bool,
 }
 
 /// What the API server said, reduced to what is needed.
@@ -90,6 +99,8 @@ struct Seen {
     key: ObjectKey,
     uid: String,
     resource_version: String,
+    /// Whether the fingerprint is a hash of content, which can return to what it was.
+    content: bool,
     /// `None`: metadata alone do not tell, the whole object is needed.
     fingerprint: Option<u64>,
 }
@@ -101,6 +112,8 @@ enum Left {
     NeedsWhole,
     /// The kind is not served any more.
     KindGone,
+    /// The API server does not stream lists: list in pages.
+    NoStreaming,
     /// The stream ended, or a list stalled: begin again.
     Broken,
     /// Something else is wanted: begin again with that.
@@ -113,14 +126,24 @@ impl Watcher {
     /// A watch that remembers at most `max_objects` objects.
     pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
         shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
-        let index = Index::new(max_objects);
-        Self { spec, shared, index, wanted: None, unready: Some(unready), overflow: 0 }
+        Self {
+            spec,
+            shared,
+            index: Index::new(max_objects),
+            wanted: None,
+            unready: Some(unready),
+            overflow: 0,
+            listed: false,
+            round: 0,
+            early: 0,
+            streaming: true,
+        }
     }
 
     /// The same, that does something else when something else is wanted. It keeps what it knows of the objects, so
     /// that those which are gone meanwhile, or no longer selected, are reported as gone.
     #[must_use]
-    pub fn following(mut self, wanted: tokio::sync::watch::Receiver<Wanted>) -> Self {
+    pub fn following(mut self, wanted: watch::Receiver<Wanted>) -> Self {
         self.wanted = Some(wanted);
         self
     }
@@ -135,6 +158,8 @@ impl Watcher {
 
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
     pub async fn run(mut self, client: Client) {
+        let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
+        let client = tapped(&client, move || conditions.heard(&name));
         let mut whole = self.spec.field == Field::Status;
         let mut attempt = 0;
         loop {
@@ -144,7 +169,7 @@ impl Watcher {
             }
             let resolved = tokio::select! {
                 resolved = resolve::resolve(&client, &self.spec) => resolved,
-                () = changed(&mut self.wanted) => continue,
+                () = renewed(&mut self.wanted) => continue,
             };
             match resolved {
                 Ok(resolved) => {
@@ -159,26 +184,43 @@ impl Watcher {
                             std::future::pending::<()>().await;
                         }
                     };
-                    let events = stream(&client, &self.spec, &resolved, whole).take_until(Box::pin(pause));
+                    let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
+                    let events = events.take_until(Box::pin(pause));
                     match self.pump(events, &resolved, &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {
                             whole = true;
                             continue;
                         }
-                        Left::KindGone => self.condition(
-                            Reason::WaitingForKind,
-                            "the API server does not serve the kind any more; waiting for it",
-                        ),
                         Left::Renewed => continue,
+                        Left::NoStreaming => {
+                            tracing::info!(watch = self.spec.name, "the API server does not stream lists");
+                            self.streaming = false;
+                            continue;
+                        }
+                        Left::KindGone => {
+                            self.condition(
+                                Reason::WaitingForKind,
+                                "the API server does not serve the kind any more; waiting for it",
+                            );
+                            if self.all_gone(&gvk.version, &gvk.kind).await.is_err() {
+                                return;
+                            }
+                        }
                         Left::Broken => {}
                     }
                 }
-                Err(error) => self.unresolved(&error),
+                Err(error) => {
+                    self.unresolved(&error);
+                    let not_served = matches!(error, ResolveError::NotServed { .. });
+                    if not_served && self.never_served().await.is_err() {
+                        return;
+                    }
+                }
             }
             tokio::select! {
                 () = tokio::time::sleep(RESOLVE_BACKOFF.delay(attempt, jitter::random())) => {}
-                () = changed(&mut self.wanted) => {}
+                () = renewed(&mut self.wanted) => {}
             }
             attempt = attempt.saturating_add(1);
         }
@@ -191,8 +233,13 @@ impl Watcher {
         attempt: &mut u32,
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
+        let mut baseline = self.shared.baseline.clone();
         loop {
-            let next = async {
+            let gvk = &resolved.resource;
+            if let Err(left) = self.compare_if_due(&gvk.version, &gvk.kind).await {
+                return left;
+            }
+            let heard = async {
                 if listing || failing {
                     let wait = if listing { LIST_STALL } else { RECOVERED_AFTER };
                     tokio::time::timeout(wait, events.next()).await
@@ -203,10 +250,13 @@ impl Watcher {
             // Between two events only: one that is in hand is reported first.
             let next = tokio::select! {
                 biased;
-                () = changed(&mut self.wanted) => return Left::Renewed,
-                next = next => next,
+                () = renewed(&mut self.wanted) => return Left::Renewed,
+                next = heard => next,
+                () = changed(&mut baseline) => continue,
             };
             match next {
+                // A server that knows streams for some kinds only may never say that the list has ended.
+                Err(_) if listing && self.streaming => return Left::NoStreaming,
                 Err(_) if listing => {
                     self.condition(Reason::Unreachable, "the list makes no progress; beginning again");
                     return Left::Broken;
@@ -219,6 +269,11 @@ impl Watcher {
                 Ok(Some(Err(error))) => {
                     if status(&error).is_some_and(|status| status.code == 404) {
                         return Left::KindGone;
+                    }
+                    // It does not know the parameter, or not for this kind.
+                    let refused = status(&error).is_some_and(|status| matches!(status.code, 400 | 422));
+                    if refused && listing && self.streaming {
+                        return Left::NoStreaming;
                     }
                     failing = true;
                     self.failed(&error);
@@ -258,9 +313,15 @@ impl Watcher {
             }
             Heard::Applied(seen) => {
                 let fingerprint = seen.fingerprint.ok_or(Left::NeedsWhole)?;
-                match self.index.apply(seen.key.clone(), fingerprint) {
-                    Verdict::Changed => self.report(seen, Change::Changed, resolved).await?,
-                    Verdict::Unchanged => {}
+                let version = seen.content.then_some(seen.resource_version.as_str());
+                match self.index.apply(seen.key.clone(), fingerprint, version) {
+                    Verdict::Changed(moved) => {
+                        self.changed(seen, Change::Changed, moved, resolved).await?;
+                    }
+                    Verdict::Quiet(moved) if self.round > 0 => {
+                        self.tell(Told::Moved(self.key(seen.key), moved)).await?;
+                    }
+                    Verdict::Quiet(_) | Verdict::Unchanged => {}
                     Verdict::Full => {
                         self.overflow += 1;
                         self.shared.metrics.overflow(&self.spec.name);
@@ -271,38 +332,19 @@ impl Watcher {
                 }
             }
             Heard::Deleted(seen) => {
-                if self.index.delete(&seen.key) {
-                    self.report(seen, Change::Gone, resolved).await?;
+                if let Some(before) = self.index.delete(&seen.key) {
+                    self.changed(seen, Change::Gone, Moved { before, after: 0 }, resolved).await?;
                 }
             }
             Heard::ListEnds => {
-                for key in self.index.end_list() {
-                    let gone =
-                        Seen { key, uid: String::new(), resource_version: String::new(), fingerprint: None };
-                    self.report(gone, Change::Gone, resolved).await?;
-                }
+                let gvk = &resolved.resource;
+                self.end_list(&gvk.version, &gvk.kind).await?;
+                self.shared.conditions.listed(&self.spec.name);
                 self.watching();
             }
         }
         self.shared.conditions.set_objects(&self.spec.name, self.index.len());
         Ok(())
-    }
-
-    async fn report(&self, seen: Seen, change: Change, resolved: &Resolved) -> Result<(), Left> {
-        let Seen { key: ObjectKey { namespace, name }, uid, resource_version, fingerprint: _ } = seen;
-        let gvk = &resolved.resource;
-        self.shared.metrics.observed(&self.spec.name);
-        let observation = Observation {
-            key: Key { watch: self.spec.name.clone(), namespace, name },
-            group: gvk.group.clone(),
-            version: gvk.version.clone(),
-            kind: gvk.kind.clone(),
-            uid,
-            resource_version,
-            change,
-            at: (self.shared.clock)(),
-        };
-        self.shared.changes.send(observation).await.map_err(|_| Left::Closed)
     }
 
     fn watching(&mut self) {
@@ -354,8 +396,15 @@ impl Watcher {
     }
 }
 
+/// A new baseline; never, when nobody can give one any more.
+async fn changed(baseline: &mut watch::Receiver<Baseline>) {
+    if baseline.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Something else is wanted. Never, if nobody can want anything else.
-async fn changed(wanted: &mut Option<tokio::sync::watch::Receiver<Wanted>>) {
+async fn renewed(wanted: &mut Option<watch::Receiver<Wanted>>) {
     let heard = match wanted {
         Some(wanted) => wanted.changed().await.is_ok(),
         None => false,
@@ -386,10 +435,14 @@ fn stream(
     spec: &config::Watch,
     resolved: &Resolved,
     whole: bool,
+    streaming: bool,
 ) -> BoxStream<'static, watcher::Result<Heard>> {
     let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
     if let Some(selector) = spec.selector() {
         config = config.labels(&selector);
+    }
+    if streaming {
+        config = config.streaming_lists();
     }
     let (resource, client) = (&resolved.resource, client.clone());
     let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);
@@ -401,7 +454,8 @@ fn stream(
         let (field, group) = (spec.field, resource.group.clone());
         let seen = move |object: DynamicObject| {
             let fingerprint = fingerprint::of_object(field, &group, &object);
-            seen(object.metadata, Some(fingerprint))
+            let content = field == Field::Status || object.metadata.generation.is_none();
+            Seen { content, ..seen(object.metadata, Some(fingerprint)) }
         };
         watcher(api, config)
             .default_backoff()
@@ -440,9 +494,12 @@ fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
         },
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),
+        content: false,
         fingerprint,
     }
 }
+
+mod report;
 
 #[cfg(test)]
 mod api_tests;

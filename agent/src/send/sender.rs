@@ -9,7 +9,12 @@ use super::{
     link::{Batch, Event, Link, Poll, Sent, Up},
     spread::Spread,
 };
-use crate::{jitter, metrics::Metrics};
+use crate::{
+    digest::Memory,
+    jitter,
+    metrics::Metrics,
+    observe::told::{Baseline, Told},
+};
 use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -17,11 +22,14 @@ use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
     backoff::Backoff,
-    outbox::{Applied, InFlight, Observation, Observed, Outbox},
+    outbox::{Applied, InFlight, Moved, Observation, Observed, Outbox, Revision},
 };
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::{chain, readiness};
-use tidewatch_wire::{SessionId, limits, v3};
+use tidewatch_wire::{
+    SessionId, limits,
+    v3::{self, Health},
+};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -56,6 +64,12 @@ pub struct Settings {
     /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
     /// while the receiver is away would otherwise grow the set without end.
     pub max_dirty: usize,
+    /// From a change of the digest to its being stored.
+    pub store: Duration,
+    /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
+    pub store_quiet: Duration,
+    /// At shutdown, for the digest to be stored, and again for it to be declared.
+    pub farewell: Duration,
 }
 
 impl Default for Settings {
@@ -70,6 +84,9 @@ impl Default for Settings {
             replace_within: Duration::from_mins(3),
             replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
             max_dirty: 1_000_000,
+            store: Duration::from_secs(10),
+            store_quiet: Duration::from_mins(10),
+            farewell: Duration::from_secs(4),
         }
     }
 }
@@ -94,8 +111,17 @@ pub struct Progress {
 /// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
 pub struct Sender {
     outbox: Outbox,
-    changes: mpsc::Receiver<Observation>,
+    changes: mpsc::Receiver<Told>,
     control: Option<mpsc::Receiver<Control>>,
+    baseline: watch::Sender<Baseline>,
+    /// Where the digest is kept, if it is.
+    memory: Option<Memory>,
+    /// Whether it is still unknown what an earlier run has left. Nothing is sent before.
+    searching: bool,
+    /// What of the digest was given to be stored, and when it is given again.
+    given: Revision,
+    give_at: Option<Instant>,
+    health: Option<Box<dyn Fn() -> Health + Send>>,
     connector: Connector,
     settings: Settings,
     metrics: Metrics,
@@ -124,7 +150,7 @@ impl Sender {
     #[expect(clippy::too_many_arguments, reason = "each is another part of the agent, wired in one place")]
     pub fn new(
         outbox: Outbox,
-        changes: mpsc::Receiver<Observation>,
+        changes: mpsc::Receiver<Told>,
         connector: Connector,
         settings: Settings,
         metrics: Metrics,
@@ -138,6 +164,12 @@ impl Sender {
             outbox,
             changes,
             control: None,
+            baseline: watch::Sender::new(Baseline::default()),
+            memory: None,
+            searching: false,
+            given: Revision::default(),
+            give_at: None,
+            health: None,
             connector,
             settings,
             metrics,
@@ -165,29 +197,51 @@ impl Sender {
         self
     }
 
+    /// What the watches compare their objects with.
+    pub fn baseline(&self) -> watch::Receiver<Baseline> {
+        self.baseline.subscribe()
+    }
+
+    /// Keeps a digest of what was reconciled; without, every start reports everything.
+    #[must_use]
+    pub fn with_memory(self, memory: Memory) -> Self {
+        Self { memory: Some(memory), searching: true, ..self }
+    }
+
+    /// Tells the receiver with each sign of life how the watches stand.
+    #[must_use]
+    pub fn with_health(self, health: impl Fn() -> Health + Send + 'static) -> Self {
+        Self { health: Some(Box::new(health)), ..self }
+    }
+
     /// Where to read how it goes.
     pub fn progress(&self) -> Arc<Mutex<Progress>> {
         Arc::clone(&self.progress)
     }
 
-    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then is found again
-    /// by the next start's first list.
+    /// Sends until shutdown begins or nobody reports changes any more. What is not acknowledged then differs from the
+    /// digest at the next start.
     pub async fn run(mut self, shutdown: Watch) {
         let mut taken = Vec::with_capacity(TAKE);
+        if self.memory.is_none() {
+            self.baseline.send_replace(Baseline::nothing_known());
+        }
         loop {
             self.keep_up();
             self.begin_what_is_due();
+            self.give_what_is_due();
             self.show();
             let wake = self.wake();
             tokio::select! {
-                () = shutdown.signaled() => return,
+                () = shutdown.signaled() => return self.farewell().await,
                 count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
                     if count == 0 {
                         return;
                     }
-                    taken.drain(..).for_each(|observation| self.observe(observation));
+                    taken.drain(..).for_each(|told| self.hear(told));
                 }
                 Some(control) = control::next(&mut self.control) => self.reconfigure(control),
+                remembered = keep::remembered(&mut self.memory, self.searching) => self.remember(remembered),
                 event = self.link.next() => self.happened(event),
                 Ok(()) = self.renewed.changed() => self.look(),
                 Ok(()) = self.resumed.changed() => self.resumed(),
@@ -199,21 +253,34 @@ impl Sender {
     /// What a watch has reported before it ended is in the channel by now, and is let go with the rest.
     fn reconfigure(&mut self, control: Control) {
         for _ in 0..self.changes.len() {
-            let Ok(observation) = self.changes.try_recv() else { break };
-            self.observe(observation);
+            let Ok(told) = self.changes.try_recv() else { break };
+            self.hear(told);
         }
         let Control { routes, forget, done } = control;
         self.connector.set_routes(&routes);
         self.outbox.set_routes(routes);
-        let forgotten = forget.iter().map(|watch| self.outbox.forget_watch(watch)).sum();
+        let forgotten = forget.iter().map(|watch| self.outbox.forget(watch)).sum();
         // Nobody waits for it at shutdown.
         let _ = done.send(forgotten);
     }
 
-    fn observe(&mut self, observation: Observation) {
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Changed(observation, moved) => self.observe(observation, moved),
+            Told::Moved(key, moved) => self.outbox.moved(&key, moved),
+            Told::Compared { watch, section, unnamed } => {
+                let now = self.tick();
+                self.outbox.baseline(&watch, section, unnamed, now);
+                self.progress.lock().last_observed = self.outbox.serial();
+            }
+        }
+    }
+
+    fn observe(&mut self, observation: Observation, moved: Moved) {
         let now = self.tick();
         let (watch, name) = (observation.key.watch.clone(), observation.key.name.clone());
-        let (Observed::New(seq) | Observed::Coalesced(seq)) = self.outbox.observe(observation, now);
+        let (Observed::New(seq) | Observed::Coalesced(seq)) =
+            self.outbox.observe_moved(observation, moved, now);
         tracing::debug!(%seq, watch, name, "observed");
         self.progress.lock().last_observed = seq.0;
     }
@@ -225,11 +292,18 @@ impl Sender {
             Link::Down(pause) if pause.until(urgent).max(self.patience) <= now => {
                 self.link = Link::Connecting(self.connector.clone().connect().boxed());
             }
+            Link::Up(_) if self.searching => {}
             Link::Up(up) if up.batch.is_none() => {
                 let mut due = None;
+                if self.heartbeat_at <= now
+                    && let Some(health) = &self.health
+                {
+                    self.outbox.set_health(Some(health()));
+                }
                 if self.batch_after <= now {
                     due = self.outbox.next_batch(now.duration_since(self.start));
-                    if self.outbox.is_empty() && self.heartbeat_at <= now {
+                    let lull = self.outbox.is_empty() || self.outbox.is_claiming();
+                    if lull && self.heartbeat_at <= now {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
                     }
                 }
@@ -257,16 +331,22 @@ impl Sender {
 
     /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
+        let wake = self.wake_link();
+        self.give_at.map_or(wake, |give_at| wake.min(give_at))
+    }
+
+    fn wake_link(&self) -> Instant {
         let now = Instant::now();
         let idle = (now + self.settings.heartbeat).min(self.upkeep.wake());
         match &self.link {
             Link::Down(pause) => pause.until(!self.outbox.is_empty()).max(self.patience),
+            Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
                 let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
-                let heartbeat =
-                    if self.outbox.is_empty() { self.heartbeat_at.max(self.batch_after) } else { idle };
+                let lull = self.outbox.is_empty() || self.outbox.is_claiming();
+                let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
                 // Never at once again: what is due was begun just now, or waits for something else.
                 batch.min(poll).min(heartbeat).max(now + Duration::from_millis(1))
             }
@@ -330,7 +410,18 @@ impl Sender {
         if applied.ignored {
             return Err(SendError::OtherEpoch);
         }
-        let Applied { released, to_resend, new_session, ignored: _, retry_after } = applied;
+        let Applied { released, to_resend, new_session, ignored: _, retry_after, confirmed, resync } =
+            applied;
+        if confirmed.is_some() || resync {
+            let digest = if resync || confirmed == Some(false) {
+                tracing::info!(session = %response.session, "the receiver wants every object reported");
+                Arc::default()
+            } else {
+                tracing::info!("the receiver confirms the digest; reporting what differs");
+                Arc::new(self.outbox.digest().map(|(_, digest)| digest.clone()).unwrap_or_default())
+            };
+            self.baseline.send_modify(|baseline| *baseline = Baseline { round: baseline.round + 1, digest });
+        }
         self.failures = 0;
         self.unready = None;
         let now = Instant::now();
@@ -405,3 +496,5 @@ impl Sender {
         self.start.elapsed()
     }
 }
+
+mod keep;

@@ -1,5 +1,12 @@
 use super::{proxy::Proxy, *};
-use crate::{metrics::Metrics, observe::condition::Conditions};
+use crate::{
+    digest::{Memory, Snapshot},
+    metrics::Metrics,
+    observe::{
+        condition::Conditions,
+        told::{Baseline, Told},
+    },
+};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -13,14 +20,15 @@ use tempfile::TempDir;
 use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
 use tidewatch_delivery::{
     backoff::Backoff,
+    digest::{Digest, Section},
     outbox::{Key, Observation, Outbox},
 };
-use tidewatch_drain::Drain;
+use tidewatch_drain::{Drain, Outcome};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 use tidewatch_tls::{Files, Store, server_config};
 use tidewatch_wire::{
     Epoch, ErrorBody, Route, Seq, SeqSet, SessionId, limits,
-    v3::{self, Change, RouteAck},
+    v3::{self, Change, Resume, RouteAck},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -30,6 +38,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+mod memory;
 mod upkeep;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
@@ -135,13 +144,7 @@ impl Asked {
     }
 
     fn answer(self, change: impl FnOnce(&mut v3::Response)) {
-        let mut response = v3::Response {
-            epoch: self.request.epoch,
-            session: SessionId::from_bits(7),
-            acks: vec![],
-            unknown: SeqSet::new(),
-            retry_after_ms: None,
-        };
+        let mut response = v3::Response::new(self.request.epoch, SessionId::from_bits(7));
         change(&mut response);
         let body = serde_json::to_vec(&response).unwrap();
         assert!(self.reply.send(Reply::Http(Response::new(Full::new(body.into())))).is_ok());
@@ -175,7 +178,7 @@ fn acks(seqs: &[u64]) -> Vec<RouteAck> {
 
 /// A sender at work.
 struct Agent {
-    changes: mpsc::Sender<Observation>,
+    changes: mpsc::Sender<Told>,
     control: mpsc::Sender<Control>,
     progress: Arc<Mutex<Progress>>,
     registry: Registry,
@@ -183,19 +186,21 @@ struct Agent {
     files: Files,
     connector: Connector,
     resume: watch::Sender<u64>,
+    baseline: watch::Receiver<Baseline>,
     _dir: TempDir,
-    _drain: Drain,
+    drain: Drain,
 }
 
 /// `trust` is what the agent believes; `ca` issued its certificate.
 async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent {
-    agent_with(addr, trust, ca, |_, settings| settings.max_dirty = max_dirty).await
+    agent_with(addr, trust, ca, None, |_, settings| settings.max_dirty = max_dirty).await
 }
 
 async fn agent_with(
     addr: SocketAddr,
     trust: &Ca,
     ca: &Ca,
+    memory: Option<Memory>,
     change: impl FnOnce(&mut Target, &mut Settings),
 ) -> Agent {
     let dir = tempfile::tempdir().unwrap();
@@ -219,20 +224,13 @@ async fn agent_with(
     let sender =
         Sender::new(outbox, taken, connector.clone(), settings, metrics, Timestamp::now, guard, resumed)
             .controlled_by(controlled);
-    let progress = sender.progress();
+    let sender = match memory {
+        Some(memory) => sender.with_memory(memory),
+        None => sender,
+    };
+    let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("sender", sender.run(drain.watch()));
-    Agent {
-        changes,
-        control,
-        progress,
-        registry,
-        readiness,
-        files,
-        connector,
-        resume,
-        _dir: dir,
-        _drain: drain,
-    }
+    Agent { changes, control, progress, registry, readiness, files, connector, resume, _dir: dir, drain }
 }
 
 /// A certificate issued at `issued`, and what the agent is to trust.
@@ -257,13 +255,14 @@ fn settings() -> Settings {
         spread: Spread { calm: window, urgent: window },
         heartbeat: Duration::from_mins(10),
         max_dirty: 100,
+        store: Duration::from_millis(20),
         ..Settings::default()
     }
 }
 
 impl Agent {
     async fn see(&self, name: &str) {
-        self.changes.send(observation(name)).await.unwrap();
+        self.changes.send(observation(name).into()).await.unwrap();
     }
 
     async fn until(&self, what: &str, condition: impl Fn(&Progress) -> bool) {
@@ -462,7 +461,7 @@ async fn a_full_dirty_set_takes_no_more_until_something_is_let_go() {
     for n in 0..8 {
         agent.see(&format!("b{n}")).await;
     }
-    assert!(agent.changes.try_send(observation("one too many")).is_err(), "the watches wait");
+    assert!(agent.changes.try_send(observation("one too many").into()).is_err(), "the watches wait");
     batch.done(&[1]);
     agent.until("the rest to be taken", |p| p.last_observed == 9).await;
 }
@@ -478,7 +477,7 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     asked.held();
     let mut other = observation("kept");
     other.key.watch = "other".into();
-    agent.changes.send(other).await.unwrap();
+    agent.changes.send(other.into()).await.unwrap();
     // The set is full, so both stay in the channel.
     agent.see("late").await;
     let (done, told) = oneshot::channel();

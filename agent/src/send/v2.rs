@@ -86,7 +86,7 @@ impl Translator {
         F: Future<Output = Result<u16, SendError>>,
     {
         let until = Instant::now() + deadline.saturating_sub(MARGIN);
-        let v3::Request { epoch, events, awaiting, .. } = request;
+        let v3::Request { epoch, events, awaiting, resume, .. } = request;
         let mut parts = Vec::with_capacity(events.len());
         {
             let routes = self.routes.lock();
@@ -153,6 +153,8 @@ impl Translator {
             acks: acks.into_values().collect(),
             unknown,
             retry_after_ms: None,
+            // Nobody there remembers what an earlier run was told.
+            resync: resume.is_some(),
         })
     }
 
@@ -180,6 +182,10 @@ impl Translator {
     where
         F: Future<Output = Result<u16, SendError>>,
     {
+        if event.change == v3::Change::Resync {
+            // It names no object, and v2 knows nothing else.
+            return Answer::Taken;
+        }
         let object = (event.watch.clone(), event.namespace.clone(), event.name.clone());
         let now = Instant::now();
         let waits = self.failed.lock().get(&object).is_some_and(|failed| failed.not_before > now);

@@ -78,6 +78,20 @@ impl Owners {
         }
     }
 
+    /// The Manifests that own any object of a kind, sorted.
+    pub fn of_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
+        let first: Identity = (group.into(), kind.into(), String::new(), String::new());
+        let names: BTreeSet<&String> = self
+            .runtimes
+            .get(runtime)
+            .into_iter()
+            .flat_map(|index| index.range(first.clone()..))
+            .take_while(|((g, k, ..), _)| g == group && k == kind)
+            .flat_map(|(_, owners)| owners.iter().map(|(name, _)| name))
+            .collect();
+        names.into_iter().cloned().collect()
+    }
+
     /// The Manifests that own an object.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         self.runtimes
@@ -117,6 +131,20 @@ mod tests {
         owners.release("r1", "m1");
         owners.release("r1", "m2");
         assert!(owners.runtimes.is_empty() && owners.claims.is_empty());
+    }
+
+    #[test]
+    fn a_kind_belongs_to_all_who_own_one_of_it() {
+        let mut owners = Owners::default();
+        let service = ObjectRef { gvk: Gvk::of("v1", "Service"), ..object("a") };
+        owners.claim(Speaker::Watch, "r1", "m2", &[object("a"), service]);
+        owners.claim(Speaker::Reconcile, "r1", "m1", &[object("b")]);
+        owners.claim(Speaker::Watch, "r1", "m1", &[object("b")]);
+        owners.claim(Speaker::Watch, "r2", "m3", &[object("a")]);
+        assert_eq!(owners.of_kind("r1", "apps", "Deployment"), ["m1", "m2"]);
+        assert_eq!(owners.of_kind("r1", "", "Service"), ["m2"]);
+        assert!(owners.of_kind("r1", "apps", "Deploy").is_empty());
+        assert!(owners.of_kind("r3", "apps", "Deployment").is_empty());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request {
     };
     let events: Vec<_> = names.iter().zip(1..).map(event).collect();
     let awaiting = events.iter().map(|e| e.seq).collect();
-    v3::Request { epoch, session: None, events: if poll { Vec::new() } else { events }, awaiting, poll }
+    v3::Request { events: if poll { Vec::new() } else { events }, awaiting, poll, ..v3::Request::new(epoch) }
 }
 
 /// One connection of an agent.

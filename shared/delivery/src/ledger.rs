@@ -169,7 +169,7 @@ impl Ledger {
                 if *verdict == Verdict::Done { ack.done.insert(seq) } else { ack.refused.insert(seq) }
             }
         }
-        Response { epoch, session, acks: acks.into_values().collect(), unknown, retry_after_ms: None }
+        Response { acks: acks.into_values().collect(), unknown, ..Response::new(epoch, session) }
     }
 
     /// Numbers that wait for a reconcile, over all epochs.

@@ -2,12 +2,16 @@
 //!
 //! - [`outbox`]: the agent's dirty set. A change is kept until every route has let it go.
 //! - [`ledger`]: the receiver's memory of what it was told and what has become of it.
+//! - [`digest`]: what was reconciled last, small enough to outlive the agent.
+//! - [`claims`]: whether an agent that starts may rely on the digest it finds.
 //! - [`backoff`]: how long to wait before the next try.
 //!
 //! Neither half has a client, a clock, a runtime or randomness: time is an argument (a [`Tick`]), and
 //! so is jitter. One model can therefore drive both.
 
 pub mod backoff;
+pub mod claims;
+pub mod digest;
 pub mod ledger;
 pub mod outbox;
 

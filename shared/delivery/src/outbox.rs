@@ -3,16 +3,25 @@
 //! Coalescing is free and memory is bounded by the number of watched objects. A key that changes again
 //! while it is in flight gets a new number, so that an acknowledgement of the old number does not
 //! release it.
+//!
+//! It also keeps the [`Digest`] of what was reconciled last, and speaks for the digest that an earlier run has
+//! left behind: until the receiver has answered that claim, no event is sent.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+};
 
 use jiff::Timestamp;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
-    v3::{Change, Event, Request, Response},
+    v3::{Change, Event, Health, Request, Response, Resume},
 };
 
-use crate::Tick;
+use crate::{
+    Tick,
+    digest::{Digest, Section, bucket},
+};
 
 /// What is dirty: one object under one watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,6 +53,15 @@ pub struct Observation {
     pub change: Change,
     /// When, on the wall clock.
     pub at: Timestamp,
+}
+
+/// What an object contributes to the digest (see [`crate::digest::contribution`]), 0 while it is not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moved {
+    /// Before the change.
+    pub before: u64,
+    /// After it.
+    pub after: u64,
 }
 
 /// Whether an observation made a key dirty or found it so.
@@ -83,6 +101,10 @@ pub struct Applied {
     pub ignored: bool,
     /// The receiver's wish to be left alone for this long.
     pub retry_after: Option<Tick>,
+    /// The answer to the claim of [`Outbox::begin`]: whether the digest may be relied on.
+    pub confirmed: Option<bool>,
+    /// Every object must be reported again. The digest is empty now.
+    pub resync: bool,
 }
 
 /// Numbers sent in one request, to take back if the request fails.
@@ -109,6 +131,8 @@ struct Entry {
     /// Routes that have not let it go. Never empty.
     pending: Vec<Route>,
     refused: bool,
+    /// `before` is what was reconciled last, however often the key has changed since.
+    moved: Moved,
 }
 
 /// The dirty set of one agent process.
@@ -122,6 +146,42 @@ pub struct Outbox {
     by_key: BTreeMap<Key, Seq>,
     /// Numbers to send, oldest first. A subset of `entries`.
     unsent: std::collections::BTreeSet<Seq>,
+    digest: Digest,
+    /// What an earlier run has left behind, until the receiver has answered.
+    claim: Option<(Resume, Digest)>,
+    /// The last number that the stored digest of this epoch covers.
+    stored: Option<u64>,
+    /// The session whose demand for a resync was obeyed.
+    resynced: Option<SessionId>,
+    revision: Aside<Revision>,
+    health: Option<Health>,
+    reconciled_ms: Aside<Vec<u32>>,
+}
+
+/// Something that is counted beside the protocol and decides nothing in it: two outboxes that differ in it alone are
+/// equal, which keeps the states of a model few.
+#[derive(Clone, Debug, Default)]
+struct Aside<T>(T);
+
+impl<T> PartialEq for Aside<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Aside<T> {}
+
+impl<T> Hash for Aside<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// Counts what a digest that is stored later would say otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Revision {
+    /// Changes, acknowledgements, sessions.
+    pub counted: u64,
+    /// Changes that nobody was told of. A digest without them is right, and costs a report of those objects.
+    pub quiet: u64,
 }
 
 impl Outbox {
@@ -137,25 +197,117 @@ impl Outbox {
             entries: BTreeMap::new(),
             by_key: BTreeMap::new(),
             unsent: std::collections::BTreeSet::new(),
+            digest: Digest::new(),
+            claim: None,
+            stored: None,
+            resynced: None,
+            revision: Aside::default(),
+            health: None,
+            reconciled_ms: Aside::default(),
         }
+    }
+
+    /// Claims what an earlier run has stored. No event is sent until an answer says, by
+    /// [`Applied::confirmed`], whether the claim stands. To be called before the first request.
+    pub fn begin(&mut self, claim: Resume, digest: Digest) {
+        self.claim = Some((claim, digest));
+    }
+
+    /// Whether a claim waits for its answer.
+    pub fn is_claiming(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// What was reconciled last, and what a later run may claim with it; nothing before the first answer.
+    pub fn digest(&self) -> Option<(Resume, &Digest)> {
+        let session = self.session.filter(|_| self.claim.is_none())?;
+        Some((Resume { session, epoch: self.epoch, serial: self.serial() }, &self.digest))
+    }
+
+    /// Changes whenever [`Outbox::digest`] does.
+    pub fn revision(&self) -> Revision {
+        self.revision.0
+    }
+
+    /// The number of the latest change, 0 before the first.
+    pub fn serial(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// The digest with this serial is stored where the next run finds it.
+    pub fn digest_stored(&mut self, serial: u64) {
+        self.stored = Some(serial);
+    }
+
+    /// Whether the stored digest covers all that was observed, so that the next heartbeat declares it.
+    pub fn declares(&self) -> bool {
+        self.stored == Some(self.serial())
+    }
+
+    /// How the watches stand, to be told with each sign of life.
+    pub fn set_health(&mut self, health: Option<Health>) {
+        self.health = health;
+    }
+
+    /// A watch was compared with what is known to be reconciled of it. `section` has the sums of what was
+    /// listed, and as `stale` the buckets that differ: their objects must be observed again after this.
+    /// `unnamed` is a [`Change::Resync`] for what cannot be, needed if any bucket differs.
+    pub fn baseline(&mut self, watch: &str, mut section: Section, unnamed: Option<Observation>, now: Tick) {
+        let stale = section.stale;
+        let differs = |bucket: usize| stale >> bucket & 1 == 1;
+        for (_, sum) in section.sums.iter_mut().enumerate().filter(|(n, _)| differs(*n)) {
+            *sum = 0;
+        }
+        let before_any = Key { watch: watch.to_owned(), namespace: String::new(), name: String::new() };
+        for (key, seq) in self.by_key.range(before_any..).take_while(|(key, _)| key.watch == watch) {
+            if differs(bucket(&key.namespace, &key.name))
+                && let Some(entry) = self.entries.get_mut(seq)
+            {
+                entry.moved.before = 0;
+            }
+        }
+        // Together, so that an acknowledgement of an earlier one does not settle this.
+        if let Some(unnamed) = unnamed {
+            self.observe(unnamed, now);
+        }
+        self.digest.insert(watch, section);
+        self.revision.0.counted += 1;
+    }
+
+    /// An object's contribution is another one, without a change that counts.
+    pub fn moved(&mut self, key: &Key, moved: Moved) {
+        match self.by_key.get(key).and_then(|seq| self.entries.get_mut(seq)) {
+            // Whoever reconciles it sees the later state, too.
+            Some(entry) => entry.moved.after = moved.after,
+            None => self.digest.shift(&key.watch, &key.namespace, &key.name, moved.before, moved.after),
+        }
+        self.revision.0.quiet += 1;
+    }
+
+    /// A watch is not configured any more: its keys and its part of the digest are dropped. Returns how many keys were
+    /// dirty. A late acknowledgement of one is ignored, and so is the failure of a request that carried it.
+    pub fn forget(&mut self, watch: &str) -> usize {
+        let before_any = Key { watch: watch.to_owned(), namespace: String::new(), name: String::new() };
+        let keys: Vec<Key> = self
+            .by_key
+            .range(before_any..)
+            .map(|(key, _)| key)
+            .take_while(|key| key.watch == watch)
+            .cloned()
+            .collect();
+        for seq in keys.iter().filter_map(|key| self.by_key.remove(key)) {
+            self.entries.remove(&seq);
+            self.unsent.remove(&seq);
+        }
+        if self.digest.remove(watch) || !keys.is_empty() {
+            self.revision.0.counted += 1;
+        }
+        keys.len()
     }
 
     /// Sets the routes of watches that are not for the engine alone. What is dirty already keeps its own.
     pub fn set_routes(&mut self, routes: BTreeMap<String, Vec<Route>>) {
         self.routes = routes;
-    }
-
-    /// Lets go of all that is dirty under a watch that is no more, and returns how many keys that were. A late
-    /// acknowledgement of one is ignored, and so is the failure of a request that carried it.
-    pub fn forget_watch(&mut self, watch: &str) -> usize {
-        let forgotten: Vec<Key> = self.by_key.keys().filter(|key| key.watch == watch).cloned().collect();
-        for key in &forgotten {
-            if let Some(seq) = self.by_key.remove(key) {
-                self.entries.remove(&seq);
-                self.unsent.remove(&seq);
-            }
-        }
-        forgotten.len()
     }
 
     /// This process's epoch.
@@ -188,8 +340,13 @@ impl Outbox {
         self.entries.values().map(|e| now.saturating_sub(e.first_observed)).max()
     }
 
-    /// Records a change.
+    /// Records a change of an object that has no part in the digest.
     pub fn observe(&mut self, observation: Observation, now: Tick) -> Observed {
+        self.observe_moved(observation, Moved::default(), now)
+    }
+
+    /// Records a change. `moved` is from what was last observed of the object to what it is now.
+    pub fn observe_moved(&mut self, observation: Observation, moved: Moved, now: Tick) -> Observed {
         let seq = Seq(self.next);
         self.next += 1;
         let Observation { key, group, version, kind, uid, resource_version, change, at } = observation;
@@ -197,6 +354,10 @@ impl Outbox {
             self.unsent.remove(&old);
             self.entries.remove(&old)
         });
+        let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
+        if change == Change::Resync {
+            self.digest.doubt(&key.watch);
+        }
         let first_observed = before.as_ref().map_or(now, |e| e.first_observed);
         let pending = self.routes.get(&key.watch).cloned().unwrap_or_else(|| vec![Route::engine()]);
         let event = Event {
@@ -212,14 +373,19 @@ impl Outbox {
             change,
             observed_at: at,
         };
-        self.entries.insert(seq, Entry { event, first_observed, sent: None, pending, refused: false });
+        let entry = Entry { event, first_observed, sent: None, pending, refused: false, moved };
+        self.entries.insert(seq, entry);
         self.unsent.insert(seq);
+        self.revision.0.counted += 1;
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
 
     /// The next request with events, oldest first, if anything is unsent. What it carries counts as
     /// sent until [`Outbox::failed`] takes it back.
     pub fn next_batch(&mut self, now: Tick) -> Option<(Request, InFlight)> {
+        if self.is_claiming() {
+            return None;
+        }
         let seqs: Vec<Seq> = self.unsent.iter().take(limits::V3_EVENTS).copied().collect();
         if seqs.is_empty() {
             return None;
@@ -236,17 +402,20 @@ impl Outbox {
     }
 
     /// A request that waits for acknowledgements, if any number is awaited.
-    pub fn poll(&self) -> Option<Request> {
-        let request = self.request(Vec::new(), true);
-        (!request.awaiting.is_empty()).then_some(request)
+    pub fn poll(&mut self) -> Option<Request> {
+        if !self.entries.values().any(|e| e.sent.is_some()) {
+            return None;
+        }
+        Some(Request { health: self.health.clone(), ..self.request(Vec::new(), true) })
     }
 
-    /// A request that says only that the agent lives.
-    pub fn heartbeat(&self) -> Request {
-        self.request(Vec::new(), false)
+    /// A request that says only that the agent lives, and what it claims.
+    pub fn heartbeat(&mut self) -> Request {
+        let digest = self.stored.filter(|_| self.declares());
+        Request { health: self.health.clone(), digest, ..self.request(Vec::new(), false) }
     }
 
-    fn request(&self, events: Vec<Event>, poll: bool) -> Request {
+    fn request(&mut self, events: Vec<Event>, poll: bool) -> Request {
         let mut awaiting = SeqSet::new();
         for (&seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
             // A set of more ranges than the contract allows would be refused; the rest waits its turn.
@@ -255,7 +424,15 @@ impl Outbox {
             }
             awaiting.insert(seq);
         }
-        Request { epoch: self.epoch, session: self.session, events, awaiting, poll }
+        Request {
+            session: self.session,
+            resume: self.claim.as_ref().map(|(claim, _)| *claim),
+            reconciled_ms: std::mem::take(&mut self.reconciled_ms.0),
+            events,
+            awaiting,
+            poll,
+            ..Request::new(self.epoch)
+        }
     }
 
     /// A request did not get an answer: its events have to be sent again.
@@ -282,7 +459,23 @@ impl Outbox {
             new_session: self.session.is_some_and(|s| s != response.session),
             ..Applied::default()
         };
-        self.session = Some(response.session);
+        if self.session != Some(response.session) {
+            self.session = Some(response.session);
+            self.revision.0.counted += 1;
+        }
+        if let Some((_, digest)) = self.claim.take() {
+            applied.confirmed = Some(!response.resync);
+            if response.resync {
+                self.resynced = Some(response.session);
+            } else {
+                self.digest = digest;
+            }
+        } else if response.resync && self.resynced != Some(response.session) {
+            self.resynced = Some(response.session);
+            applied.resync = true;
+            self.digest = Digest::new();
+            self.revision.0.counted += 1;
+        }
         for ack in &response.acks {
             for (set, refused) in [(&ack.done, false), (&ack.refused, true)] {
                 let hit: Vec<Seq> = set
@@ -324,15 +517,28 @@ impl Outbox {
         self.unsent.remove(&seq);
         let key = Key { watch: entry.event.watch, namespace: entry.event.namespace, name: entry.event.name };
         self.by_key.remove(&key);
+        if entry.event.change == Change::Resync {
+            self.digest.settle(&key.watch);
+        } else {
+            let Moved { before, after } = entry.moved;
+            self.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
+        }
+        self.revision.0.counted += 1;
+        let since_observed = now.saturating_sub(entry.first_observed);
+        if self.reconciled_ms.0.len() < limits::RECONCILED {
+            self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
+        }
         Some(Released {
             key,
             seq,
-            since_observed: now.saturating_sub(entry.first_observed),
+            since_observed,
             since_sent: entry.sent.map_or(Tick::ZERO, |sent| now.saturating_sub(sent)),
             refused: entry.refused,
         })
     }
 }
 
+#[cfg(test)]
+mod digest_tests;
 #[cfg(test)]
 mod tests;

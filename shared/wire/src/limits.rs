@@ -13,3 +13,9 @@ pub const SEQ_RANGES: usize = 20_000;
 pub const FIELD_BYTES: usize = 512;
 /// How long the receiver keeps a poll open when there is nothing to say, in seconds.
 pub const POLL_SECONDS: u64 = 25;
+/// Longest name of a configuration of watches.
+pub const CONFIGURATION_BYTES: usize = 64;
+/// Most watches of one agent, its own canary included.
+pub const WATCHES: usize = 64;
+/// Most figures of finished reconciles in one request.
+pub const RECONCILED: usize = 256;

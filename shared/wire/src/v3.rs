@@ -21,6 +21,21 @@ pub struct Request {
     /// The receiver session of the last answer, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// What an agent that has just started claims to be reconciled, until that is answered. It sends no
+    /// event before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Resume>,
+    /// The digest stored last covers every number up to and including this one, and nothing was observed
+    /// since: what a [`Resume`] of this epoch may claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<u64>,
+    /// How the agent's watches stand; sent with each sign of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+    /// Of the keys let go since the last request, how long each took from its first unreconciled change, in
+    /// milliseconds; at most [`limits::RECONCILED`]. A sample for metrics: a lost request loses its figures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reconciled_ms: Vec<u32>,
     /// Changes, at most [`limits::V3_EVENTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
@@ -31,6 +46,30 @@ pub struct Request {
     /// [`limits::POLL_SECONDS`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub poll: bool,
+}
+
+/// What the digest that an agent found at its start says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct Resume {
+    /// The newest receiver session that acknowledged any of it.
+    pub session: SessionId,
+    /// The run of the agent that stored it.
+    pub epoch: Epoch,
+    /// The last number it covers.
+    pub serial: u64,
+}
+
+/// How an agent's watches stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Which configuration of watches is in use, opaque; at most [`limits::CONFIGURATION_BYTES`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub configuration: String,
+    /// The configured watches that would not notice a change now, at most [`limits::WATCHES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blind: Vec<String>,
 }
 
 /// One change of one object. It says that something happened, not what the object looks like now.
@@ -51,7 +90,8 @@ pub struct Event {
     /// Namespace, empty for cluster-scoped objects.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name.
+    /// Name, empty only in a [`Change::Resync`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The object's uid, empty if it was not known (a deletion found by a list).
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -73,6 +113,9 @@ pub enum Change {
     Changed,
     /// It is gone, or it left the label selector.
     Gone,
+    /// Any object of this watch may have changed or gone while nobody watched, and those that are gone
+    /// cannot be named. Such an event has neither namespace nor name.
+    Resync,
 }
 
 /// What the receiver answers.
@@ -92,6 +135,18 @@ pub struct Response {
     /// Overload: wait this long before the next batch, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// Nothing that the agent believes to be reconciled can be relied on: it reports every object again.
+    /// Repeated until the agent speaks of this session; an agent obeys it once for each session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resync: bool,
+}
+
+impl Response {
+    /// An answer that says nothing.
+    #[must_use]
+    pub fn new(epoch: Epoch, session: SessionId) -> Self {
+        Self { epoch, session, acks: Vec::new(), unknown: SeqSet::new(), retry_after_ms: None, resync: false }
+    }
 }
 
 /// Verdicts of one route. A number in neither set is held.
@@ -122,6 +177,12 @@ pub enum RequestError {
         /// The field.
         field: &'static str,
     },
+    /// A list of the request, or a string in it, is longer than the contract allows.
+    #[error("`{0}` is longer than the contract allows")]
+    TooLong(&'static str),
+    /// An event names an object though its change says that it cannot.
+    #[error("event {0}: a resync names no object")]
+    ResyncWithName(Seq),
     /// An event has no name, version or kind.
     #[error("event {seq}: `{field}` is empty")]
     FieldEmpty {
@@ -133,19 +194,50 @@ pub enum RequestError {
 }
 
 impl Request {
+    /// A request that says only that the agent lives.
+    #[must_use]
+    pub fn new(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            session: None,
+            resume: None,
+            digest: None,
+            health: None,
+            reconciled_ms: Vec::new(),
+            events: Vec::new(),
+            awaiting: SeqSet::new(),
+            poll: false,
+        }
+    }
+
     /// Checks the limits that JSON parsing alone does not.
     pub fn check(&self) -> Result<(), RequestError> {
         if self.events.len() > limits::V3_EVENTS {
             return Err(RequestError::TooManyEvents(self.events.len()));
         }
+        if self.reconciled_ms.len() > limits::RECONCILED {
+            return Err(RequestError::TooLong("reconciledMs"));
+        }
+        if let Some(Health { configuration, blind }) = &self.health {
+            if configuration.len() > limits::CONFIGURATION_BYTES {
+                return Err(RequestError::TooLong("health.configuration"));
+            }
+            if blind.len() > limits::WATCHES || blind.iter().any(|name| name.len() > limits::FIELD_BYTES) {
+                return Err(RequestError::TooLong("health.blind"));
+            }
+        }
         for event in &self.events {
+            let resync = event.change == Change::Resync;
+            if resync && !(event.name.is_empty() && event.namespace.is_empty()) {
+                return Err(RequestError::ResyncWithName(event.seq));
+            }
             let fields = [
                 ("watch", &event.watch, true),
                 ("group", &event.group, false),
                 ("version", &event.version, true),
                 ("kind", &event.kind, true),
                 ("namespace", &event.namespace, false),
-                ("name", &event.name, true),
+                ("name", &event.name, !resync),
                 ("uid", &event.uid, false),
                 ("resourceVersion", &event.resource_version, false),
             ];
@@ -183,7 +275,7 @@ mod tests {
     }
 
     fn request(events: Vec<Event>) -> Request {
-        Request { epoch: Epoch::from_bits(1), session: None, events, awaiting: SeqSet::new(), poll: false }
+        Request { events, ..Request::new(Epoch::from_bits(1)) }
     }
 
     #[test]
@@ -210,13 +302,70 @@ mod tests {
     }
 
     #[test]
+    fn only_a_resync_names_nothing() {
+        let nameless = |change, name: &str, namespace: &str| Event {
+            change,
+            namespace: namespace.into(),
+            ..event(name)
+        };
+        assert_eq!(request(vec![nameless(Change::Resync, "", "")]).check(), Ok(()));
+        for (name, namespace) in [("default", ""), ("", "kyma-system")] {
+            let bad = request(vec![nameless(Change::Resync, name, namespace)]);
+            assert_eq!(bad.check(), Err(RequestError::ResyncWithName(Seq(1))));
+        }
+        assert!(request(vec![nameless(Change::Gone, "", "")]).check().is_err());
+        let text = serde_json::to_string(&nameless(Change::Resync, "", "")).unwrap();
+        assert!(text.contains(r#""change":"resync""#) && !text.contains("name\""), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap().change, Change::Resync);
+    }
+
+    #[test]
+    fn what_goes_with_a_heartbeat_is_limited() {
+        let heartbeat = || request(vec![]);
+        let health = |configuration: &str, blind: Vec<String>| Request {
+            health: Some(Health { configuration: configuration.into(), blind }),
+            ..heartbeat()
+        };
+        assert_eq!(
+            health(&"c".repeat(limits::CONFIGURATION_BYTES), vec!["w".into(); limits::WATCHES]).check(),
+            Ok(())
+        );
+        for bad in [
+            health(&"c".repeat(limits::CONFIGURATION_BYTES + 1), vec![]),
+            health("c", vec!["w".into(); limits::WATCHES + 1]),
+            health("c", vec!["w".repeat(limits::FIELD_BYTES + 1)]),
+            Request { reconciled_ms: vec![1; limits::RECONCILED + 1], ..heartbeat() },
+        ] {
+            assert!(matches!(bad.check(), Err(RequestError::TooLong(_))));
+        }
+    }
+
+    #[test]
+    fn bodies_of_the_first_agents_and_receivers_are_understood() {
+        let epoch = r#""epoch":"00000000-0000-0000-0000-000000000001""#;
+        let session = r#""session":"00000000-0000-0000-0000-000000000002""#;
+        let request: Request = serde_json::from_str(&format!("{{{epoch},{session},\"later\":1}}")).unwrap();
+        assert_eq!((request.resume, request.digest, request.health), (None, None, None));
+        let answer: Response = serde_json::from_str(&format!("{{{epoch},{session}}}")).unwrap();
+        assert_eq!(answer, Response::new(Epoch::from_bits(1), SessionId::from_bits(2)));
+    }
+
+    #[test]
     fn a_full_batch_of_the_longest_names_fits_the_body_limit() {
         let mut longest = event(&"n".repeat(253));
         longest.namespace = "s".repeat(63);
         longest.uid = "u".repeat(36);
         longest.watch = "w".repeat(63);
         longest.group = "g".repeat(100);
-        let body = serde_json::to_vec(&request(vec![longest; limits::V3_EVENTS])).unwrap();
+        let full = Request {
+            reconciled_ms: vec![u32::MAX; limits::RECONCILED],
+            health: Some(Health {
+                configuration: "c".repeat(limits::CONFIGURATION_BYTES),
+                blind: vec!["w".repeat(63); limits::WATCHES],
+            }),
+            ..request(vec![longest; limits::V3_EVENTS])
+        };
+        let body = serde_json::to_vec(&full).unwrap();
         assert!(body.len() < limits::V3_BODY_BYTES, "{} bytes", body.len());
     }
 }

@@ -207,7 +207,7 @@ fn body(epoch: Epoch, seq: u64) -> Result<Bytes> {
         observed_at: Timestamp::now(),
     };
     let awaiting = [Seq(seq)].into_iter().collect();
-    let request = Request { epoch, session: None, events: vec![event], awaiting, poll: false };
+    let request = Request { events: vec![event], awaiting, ..Request::new(epoch) };
     Ok(serde_json::to_vec(&request)?.into())
 }
 

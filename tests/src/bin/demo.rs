@@ -70,7 +70,7 @@ fn pids() -> PathBuf {
 
 async fn run(command: Command, terminal: &Terminal) -> Result<()> {
     match command {
-        Command::Up { keep } => up(keep, terminal).await,
+        Command::Up { keep } => Box::pin(up(keep, terminal)).await,
         Command::Down => {
             let ended = down().await?;
             terminal.say(&format!("{ended} processes ended"));

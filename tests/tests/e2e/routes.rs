@@ -188,7 +188,7 @@ impl Agent {
             self.awaiting.insert(event.seq);
         }
         let awaiting = self.awaiting.clone();
-        let request = v3::Request { epoch: self.epoch, session: None, events, awaiting, poll: false };
+        let request = v3::Request { events, awaiting, ..v3::Request::new(self.epoch) };
         let answer = self.connection.send("POST", v3::PATH, sized(serde_json::to_vec(&request)?)).await?;
         ensure!(answer.status() == 200, "{answer:?}");
         Ok(serde_json::from_slice(answer.body())?)

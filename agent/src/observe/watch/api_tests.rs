@@ -11,12 +11,14 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc};
+use tidewatch_delivery::outbox::Observation;
 
 /// What the server serves now, and what it was asked.
 #[derive(Default)]
 struct Server {
     installed: bool,
     forbidden: bool,
+    streams: bool,
     items: Vec<Value>,
     lists: Vec<String>,
 }
@@ -57,6 +59,20 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             "verbs": ["get", "list", "watch"],
         }]})),
         "/apis/g.example/v1/things" if server.forbidden => failed(403, "things is forbidden to the agent"),
+        "/apis/g.example/v1/things" if query.contains("sendInitialEvents=true") && !server.streams => failed(
+            422,
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+        ),
+        "/apis/g.example/v1/things" if query.contains("sendInitialEvents=true") => {
+            server.lists.push(format!("stream {query}"));
+            let line = |kind: &str, object: &Value| format!("{}\n", json!({"type": kind, "object": object}));
+            let end = json!({"kind": "Thing", "apiVersion": "g.example/v1", "metadata": {
+                "resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
+            let mut text: String = server.items.iter().map(|item| line("ADDED", item)).collect();
+            text += &line("BOOKMARK", &end);
+            let open = std::future::pending::<Option<Result<_, Infallible>>>();
+            return Response::new(Full::new(Bytes::from(text)).with_trailers(open).boxed());
+        }
         "/apis/g.example/v1/things" if query.contains("watch=true") => {
             // A watch that stays open and says nothing.
             let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
@@ -95,15 +111,20 @@ async fn reason(conditions: &Conditions, expected: Reason) {
     panic!("not {expected:?} but {:?}", conditions.get("w"));
 }
 
-async fn next(taken: &mut mpsc::Receiver<Observation>, conditions: &Conditions) -> Observation {
-    let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
-    seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")))
+async fn next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> Observation {
+    loop {
+        let seen = tokio::time::timeout(Duration::from_mins(10), taken.recv()).await.ok().flatten();
+        let seen = seen.unwrap_or_else(|| panic!("nothing seen, {:?}", conditions.get("w")));
+        if let Told::Changed(seen, _) = seen {
+            return seen;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_is_picked_up_when_it_appears() {
     let server = Shown::default();
-    let Bench { mut watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     watcher.spec.labels.insert("team".into(), "a".into());
     let run = tokio::spawn(watcher.run(client(&server)));
     reason(&conditions, Reason::WaitingForKind).await;
@@ -131,7 +152,7 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
         server.installed = true;
         server.items = vec![item(None)];
     }
-    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
     assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
@@ -149,7 +170,7 @@ async fn a_forbidden_kind_is_tried_again() {
         (server.installed, server.forbidden) = (true, true);
         server.items = vec![item(Some(1))];
     }
-    let Bench { watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
     reason(&conditions, Reason::Forbidden).await;
     assert!(conditions.get("w").unwrap().message.contains("things is forbidden to the agent"));
@@ -167,7 +188,7 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
         server.installed = true;
         server.items = vec![item(Some(1))];
     }
-    let Bench { mut watcher, mut taken, conditions, .. } = bench(10);
+    let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let (resume, resumed) = tokio::sync::watch::channel(0);
     watcher.shared.resumed = resumed;
     let run = tokio::spawn(watcher.run(client(&server)));
@@ -178,5 +199,23 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     let gone = next(&mut taken, &conditions).await;
     assert_eq!((gone.change, gone.key.name.as_str()), (Change::Gone, "one"));
     assert_eq!(server.lock().lists.len(), 2, "one list for one pause");
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_streamed_where_the_server_can() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams) = (true, true);
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    reason(&conditions, Reason::Watching).await;
+    assert!(conditions.blind().is_empty() && conditions.settled());
+    let lists = server.lock().lists.clone();
+    assert!(lists.len() == 1 && lists[0].starts_with("stream "), "{lists:?}");
     run.abort();
 }

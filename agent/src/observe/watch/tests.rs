@@ -1,12 +1,14 @@
 use super::*;
 use futures::{channel::mpsc as script, stream};
 use kube::{api::ApiResource, core::Status};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tidewatch_delivery::digest::{self, ALL, Section, bucket};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 
 pub(super) struct Bench {
     pub(super) watcher: Watcher,
-    pub(super) taken: mpsc::Receiver<Observation>,
+    pub(super) taken: mpsc::Receiver<Told>,
+    pub(super) baseline: watch::Sender<Baseline>,
     pub(super) conditions: Conditions,
     readiness: Readiness,
     registry: Registry,
@@ -17,9 +19,15 @@ pub(super) fn bench(limit: usize) -> Bench {
     let conditions = Conditions::new();
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &conditions).unwrap();
-    let clock = || Timestamp::UNIX_EPOCH;
-    let (_, resumed) = tokio::sync::watch::channel(0);
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock, resumed };
+    let baseline = watch::Sender::new(Baseline::nothing_known());
+    let shared = Shared {
+        changes,
+        baseline: baseline.subscribe(),
+        conditions: conditions.clone(),
+        metrics,
+        clock: || Timestamp::UNIX_EPOCH,
+        resumed: watch::channel(0).1,
+    };
     let spec = config::Watch {
         name: "w".into(),
         route: "engine".into(),
@@ -32,7 +40,7 @@ pub(super) fn bench(limit: usize) -> Bench {
     };
     let readiness = Readiness::new();
     let watcher = Watcher::new(spec, limit, shared, readiness.register("w"));
-    Bench { watcher, taken, conditions, readiness, registry }
+    Bench { watcher, taken, baseline, conditions, readiness, registry }
 }
 
 fn resolved() -> Resolved {
@@ -51,6 +59,7 @@ fn thing(name: &str, fingerprint: u64) -> Seen {
         key: ObjectKey { namespace: "n".into(), name: name.into() },
         uid: format!("uid-{name}"),
         resource_version: "7".into(),
+        content: false,
         fingerprint: Some(fingerprint),
     }
 }
@@ -65,9 +74,15 @@ impl Bench {
         self.watcher.pump(stream::iter(events), &resolved(), &mut 0).await
     }
 
+    fn told(&mut self) -> Vec<Told> {
+        std::iter::from_fn(|| self.taken.try_recv().ok()).collect()
+    }
+
+    /// The changes, without what the digest needs.
     fn taken(&mut self) -> Vec<(String, Change, String)> {
         let mut all = Vec::new();
-        while let Ok(seen) = self.taken.try_recv() {
+        for told in self.told() {
+            let Told::Changed(seen, _) = told else { continue };
             assert_eq!((seen.group.as_str(), seen.kind.as_str()), ("g.example", "Thing"));
             all.push((seen.key.name, seen.change, seen.uid));
         }
@@ -90,15 +105,22 @@ async fn differences_are_reported() {
     bench.pump(first.into_iter().chain(then).map(Ok).collect()).await;
     let changed = |name: &str| (name.to_owned(), Change::Changed, format!("uid-{name}"));
     let gone = |name: &str| (name.to_owned(), Change::Gone, format!("uid-{name}"));
-    assert_eq!(bench.taken(), [changed("a"), changed("b"), changed("a"), gone("b")]);
+    // What a first list has is reported from memory.
+    let listed = |name: &str| (name.to_owned(), Change::Changed, String::new());
+    assert_eq!(bench.taken(), [listed("a"), listed("b"), changed("a"), gone("b")]);
     assert_eq!(bench.reason(), Reason::Watching);
     assert!(bench.readiness.unready().is_empty());
     // A new stream after a break: what the list does not have is gone.
     bench.pump([ListBegins, Applied(thing("c", 1)), ListEnds].map(Ok).into()).await;
-    assert_eq!(bench.taken(), [changed("c"), ("a".into(), Change::Gone, String::new())]);
+    let unnamed = (String::new(), Change::Resync, String::new());
+    assert_eq!(
+        bench.taken(),
+        [changed("c"), ("a".into(), Change::Gone, String::new()), unnamed],
+        "something else may have come and gone meanwhile"
+    );
     assert_eq!(bench.conditions.get("w").unwrap().objects, 1);
     let text = bench.registry.encode().unwrap();
-    assert!(text.contains("t_changes_observed_total{watch=\"w\"} 6\n"), "{text}");
+    assert!(text.contains("t_changes_observed_total{watch=\"w\"} 7\n"), "{text}");
     assert!(text.contains("t_watch_objects{watch=\"w\"} 1\n"), "{text}");
     assert!(text.contains("t_watch_state{reason=\"Watching\",watch=\"w\"} 1\n"), "{text}");
 }
@@ -139,9 +161,12 @@ async fn a_forbidden_kind_is_named_and_recovers() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_list_is_begun_again() {
     let mut bench = bench(10);
-    let (say, events) = script::unbounded();
-    say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
-    assert_eq!(bench.watcher.pump(events, &resolved(), &mut 0).await, Left::Broken);
+    for (streaming, left) in [(true, Left::NoStreaming), (false, Left::Broken)] {
+        bench.watcher.streaming = streaming;
+        let (say, events) = script::unbounded();
+        say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
+        assert_eq!(bench.watcher.pump(events, &resolved(), &mut 0).await, left);
+    }
     assert_eq!(bench.reason(), Reason::Unreachable);
 }
 
@@ -165,5 +190,103 @@ async fn streams_are_left_for_their_reasons() {
     assert_eq!(bench.pump(vec![Ok(Heard::ListBegins), Ok(Heard::Applied(bare))]).await, Left::NeedsWhole);
     assert!(bench.taken().is_empty(), "nothing is reported before it can be compared");
     drop(std::mem::replace(&mut bench.taken, mpsc::channel(1).1));
-    assert_eq!(bench.pump(vec![Ok(Heard::Applied(thing("a", 1)))]).await, Left::Closed);
+    let listed = [Heard::ListBegins, Heard::Applied(thing("a", 1)), Heard::ListEnds];
+    assert_eq!(bench.pump(listed.map(Ok).into()).await, Left::Closed);
+}
+
+fn contributes(name: &str, fingerprint: u64) -> u64 {
+    digest::contribution("n", name, fingerprint, None)
+}
+
+/// What a watch has told after a first list of `a` and `b`, with both reconciled.
+async fn reconciled() -> (Bench, digest::Digest) {
+    use Heard::{Applied, ListBegins, ListEnds};
+    let mut bench = bench(10);
+    bench.pump([ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok).into()).await;
+    let Some(Told::Compared { section, unnamed: Some(unnamed), .. }) = bench.told().into_iter().next() else {
+        panic!("compared with nothing")
+    };
+    assert_eq!((section.stale, unnamed.change, unnamed.key.name.as_str()), (ALL, Change::Resync, ""));
+    let mut known = digest::Digest::new();
+    known.insert("w", Section { stale: 0, ..section });
+    (bench, known)
+}
+
+#[tokio::test]
+async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
+    use Heard::{Applied, Deleted, ListBegins, ListEnds};
+    let (_, known) = reconciled().await;
+    let mut bench = bench(10);
+    bench.baseline.send_replace(Baseline::default());
+    let listed = [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds];
+    bench.pump(listed.map(Ok).into()).await;
+    assert!(bench.told().is_empty());
+    bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known.clone()) });
+    // What comes and goes before the comparison leaves a trace: its bucket.
+    bench.watcher.round = 0;
+    bench.watcher.changed(thing("x", 1), Change::Changed, Moved::default(), &resolved()).await.unwrap();
+    assert_eq!(bench.watcher.early, 1 << bucket("n", "x"));
+    bench.watcher.early = 0;
+    bench.pump(vec![Ok(Deleted(thing("unknown", 1)))]).await;
+    let told = bench.told();
+    let [Told::Compared { section, unnamed: None, .. }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(Some(section), known.get("w"), "equal: nothing to say");
+    let text = bench.registry.encode().unwrap();
+    assert!(text.contains("t_digest_comparisons_total{result=\"equal\",watch=\"w\"} 1\n"), "{text}");
+}
+
+#[tokio::test]
+async fn only_what_differs_from_the_digest_is_reported() {
+    use Heard::{Applied, ListBegins, ListEnds};
+    let (_, known) = reconciled().await;
+    assert_ne!(bucket("n", "a"), bucket("n", "b"), "or this shows nothing");
+    for (second, expected) in [(Some(2), vec!["b"]), (None, vec![])] {
+        let mut bench = bench(10);
+        bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known.clone()) });
+        let listed = [Some(thing("a", 1)), second.map(|fingerprint| thing("b", fingerprint))];
+        let listed = listed.into_iter().flatten().map(Applied);
+        bench.pump([ListBegins].into_iter().chain(listed).chain([ListEnds]).map(Ok).collect()).await;
+        let told = bench.told();
+        let [Told::Compared { section, unnamed: Some(_), .. }, changes @ ..] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(section.stale, 1 << bucket("n", "b"));
+        let names = changes.iter().map(|told| match told {
+            Told::Changed(seen, moved) => {
+                assert_eq!(*moved, Moved { before: 0, after: contributes(&seen.key.name, 2) });
+                seen.key.name.as_str()
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[tokio::test]
+async fn another_round_reports_everything_again() {
+    let (mut bench, _) = reconciled().await;
+    bench.baseline.send_replace(Baseline { round: 2, ..Baseline::default() });
+    bench.pump(vec![]).await;
+    let names: Vec<String> = bench.taken().into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_kind_that_goes_takes_its_objects_with_it() {
+    use Heard::{Applied, ListBegins, ListEnds};
+    let (mut served, known) = reconciled().await;
+    served.watcher.all_gone("v1", "Thing").await.unwrap();
+    let gone = served.taken();
+    assert_eq!(gone.iter().filter(|(_, change, _)| *change == Change::Gone).count(), 2);
+    // It comes back, and what it brings is reported.
+    served.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
+    assert_eq!(served.taken()[0], ("a".into(), Change::Changed, "uid-a".into()));
+
+    // It went while the agent was down.
+    let mut bench = bench(10);
+    bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known) });
+    bench.watcher.never_served().await.unwrap();
+    let told = bench.told();
+    let [Told::Compared { unnamed: Some(unnamed), .. }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((unnamed.version.as_str(), unnamed.kind.as_str()), ("v1", "Thing"));
 }

@@ -34,7 +34,8 @@ async fn an_egress_proxy_is_gone_through() {
     let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
     let url = format!("http://agent:hunter2@{proxy}");
     let agent =
-        agent_with(peer.addr, &ca, &ca, |target, _| target.proxy = Some(Proxy::parse(&url).unwrap())).await;
+        agent_with(peer.addr, &ca, &ca, None, |target, _| target.proxy = Some(Proxy::parse(&url).unwrap()))
+            .await;
     let hello = peer.next().await;
     agent.until("the proxy's refusal", |p| p.last_error.contains("403")).await;
     assert!(!agent.progress.lock().last_error.contains("hunter2"));
@@ -54,7 +55,7 @@ async fn an_egress_proxy_is_gone_through() {
 async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
-    let agent = agent_with(peer.addr, &ca, &ca, |_, s| s.replace_within = Duration::ZERO).await;
+    let agent = agent_with(peer.addr, &ca, &ca, None, |_, s| s.replace_within = Duration::ZERO).await;
     peer.next().await.held();
     agent.see("a").await;
     let in_flight = peer.next().await;
@@ -88,7 +89,8 @@ async fn a_renewed_certificate_replaces_the_connection_without_a_gap() {
 async fn a_receiver_that_is_trusted_no_more_is_told_nothing_more() {
     let (ca, other) = (new_ca(), new_ca());
     let mut peer = peer(&ca).await;
-    let agent = agent_with(peer.addr, &ca, &ca, |_, s| s.replace_within = Duration::from_hours(1)).await;
+    let agent =
+        agent_with(peer.addr, &ca, &ca, None, |_, s| s.replace_within = Duration::from_hours(1)).await;
     peer.next().await.held();
     let both = format!("{}{}", ca.cert_pem(), other.cert_pem());
     write(&agent.files, &both, &ca, Timestamp::now());
@@ -113,7 +115,7 @@ async fn a_replacement_that_cannot_be_made_leaves_the_connection() {
     let mut peer = peer(&ca).await;
     let (proxy, mut tunnels) = egress_proxy(peer.addr).await;
     let url = format!("http://{proxy}");
-    let agent = agent_with(peer.addr, &ca, &ca, |target, settings| {
+    let agent = agent_with(peer.addr, &ca, &ca, None, |target, settings| {
         target.proxy = Some(Proxy::parse(&url).unwrap());
         settings.replace_within = Duration::ZERO;
         settings.replace_backoff = settings.backoff;
@@ -162,7 +164,7 @@ async fn after_a_pause_the_connection_is_made_anew_within_its_patience() {
 async fn an_agent_with_a_change_does_not_wait_for_its_turn() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
-    let agent = agent_with(peer.addr, &ca, &ca, |_, settings| {
+    let agent = agent_with(peer.addr, &ca, &ca, None, |_, settings| {
         let hours = Duration::from_hours(1000);
         settings.spread.calm = Window { first: hours, max: hours };
     })

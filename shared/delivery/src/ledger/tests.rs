@@ -28,11 +28,9 @@ fn event(seq: u64) -> Event {
 
 fn request(epoch: u128, events: &[u64], awaiting: &[u64]) -> Request {
     Request {
-        epoch: Epoch::from_bits(epoch),
-        session: None,
         events: events.iter().map(|&n| event(n)).collect(),
         awaiting: awaiting.iter().map(|&n| Seq(n)).collect(),
-        poll: false,
+        ..Request::new(Epoch::from_bits(epoch))
     }
 }
 

@@ -29,13 +29,7 @@ fn answer(session: u128, done: &[u64]) -> Response {
         done: done.iter().map(|&n| Seq(n)).collect(),
         refused: SeqSet::new(),
     };
-    Response {
-        epoch: Epoch::from_bits(1),
-        session: SessionId::from_bits(session),
-        acks: vec![ack],
-        unknown: SeqSet::new(),
-        retry_after_ms: None,
-    }
+    Response { acks: vec![ack], ..Response::new(Epoch::from_bits(1), SessionId::from_bits(session)) }
 }
 
 #[test]
@@ -153,12 +147,12 @@ fn a_watch_that_is_no_more_is_forgotten_and_the_others_are_not() {
     outbox.observe(other("a"), T0);
     let (_, in_flight) = outbox.next_batch(T0).unwrap();
     outbox.observe(saw("b"), T0);
-    assert_eq!(outbox.forget_watch("kyma"), 2, "one in flight, one not sent");
+    assert_eq!(outbox.forget("kyma"), 2, "one in flight, one not sent");
     assert_eq!((outbox.len(), outbox.unsent()), (1, 0));
     outbox.failed(&in_flight);
     assert_eq!((outbox.len(), outbox.unsent()), (1, 1), "what is forgotten is not sent again");
     assert!(outbox.answered(&answer(9, &[1, 3]), T0).released.is_empty(), "a late acknowledgement");
-    assert_eq!(outbox.forget_watch("kyma"), 0);
+    assert_eq!(outbox.forget("kyma"), 0);
     assert_eq!(outbox.observe(saw("a"), T0), Observed::New(Seq(4)), "numbers go on");
 }
 

@@ -98,7 +98,7 @@ impl World {
     fn can_poll(&self, state: &State) -> bool {
         state.agent.poll.is_none()
             && state.agent.batch.is_none()
-            && self.rules.poll(&state.agent.outbox, &state.agent.forgotten).is_some()
+            && self.rules.poll(&mut state.agent.outbox.clone(), &state.agent.forgotten).is_some()
     }
 
     /// Whether the fault-free continuation arrives. Each state on its way is one of this model's, so

@@ -101,12 +101,16 @@ impl Rules {
         if self.is(Mutation::StopAndWait) && outbox.len() > outbox.unsent() {
             return None;
         }
-        outbox.next_batch(Tick::ZERO)
+        let (mut request, in_flight) = outbox.next_batch(Tick::ZERO)?;
+        // Figures for metrics, not protocol.
+        request.reconciled_ms.clear();
+        Some((request, in_flight))
     }
 
     /// `forgotten`: see [`Mutation::FailedRequestIsForgotten`].
-    pub(crate) fn poll(self, outbox: &Outbox, forgotten: &[Seq]) -> Option<Request> {
+    pub(crate) fn poll(self, outbox: &mut Outbox, forgotten: &[Seq]) -> Option<Request> {
         let mut request = outbox.poll()?;
+        request.reconciled_ms.clear();
         let mut awaited = numbers(&request.awaiting);
         if self.is(Mutation::PollNamesTheHighest) {
             awaited = awaited.split_off(awaited.len() - 1);

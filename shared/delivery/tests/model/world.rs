@@ -233,8 +233,12 @@ impl State {
             }
             Action::SendPoll => {
                 let exchange = self.free_exchange();
-                if let Some(request) = rules.poll(&self.agent.outbox, &self.agent.forgotten) {
-                    self.agent.change(|agent| agent.poll = Some(exchange));
+                let sent = self.agent.change(|agent| {
+                    let request = rules.poll(&mut agent.outbox, &agent.forgotten)?;
+                    agent.poll = Some(exchange);
+                    Some(request)
+                });
+                if let Some(request) = sent {
                     self.post(exchange, Letter::Request(Frozen::new(request)));
                 }
             }

@@ -1,0 +1,139 @@
+//! What a watch reports: changes, and at the start only what differs from the digest.
+
+use super::{
+    super::{
+        index::ObjectKey,
+        resolve::Resolved,
+        told::{Baseline, Told},
+    },
+    Left, Seen, Watcher,
+};
+use tidewatch_delivery::{
+    digest::{self, ALL, Section, bucket},
+    outbox::{Key, Moved, Observation},
+};
+use tidewatch_wire::v3::Change;
+
+impl Watcher {
+    pub(super) async fn changed(
+        &mut self,
+        seen: Seen,
+        change: Change,
+        moved: Moved,
+        resolved: &Resolved,
+    ) -> Result<(), Left> {
+        let Seen { key, uid, resource_version, .. } = seen;
+        if self.round == 0 {
+            // The first list is what will be compared; what comes and goes after it would leave no trace there.
+            if self.listed {
+                self.early |= 1 << bucket(&key.namespace, &key.name);
+            }
+            return Ok(());
+        }
+        let gvk = &resolved.resource;
+        let observation = self.observation(key, change, &gvk.version, &gvk.kind);
+        self.report(Observation { uid, resource_version, ..observation }, moved).await
+    }
+
+    /// The list is complete. What was not in it is gone; and between two lists, things may have come and gone.
+    pub(super) async fn end_list(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        let again = std::mem::replace(&mut self.listed, true);
+        let gone = self.index.end_list();
+        if self.round == 0 {
+            if again {
+                self.early = ALL;
+            }
+            return Ok(());
+        }
+        for (key, before) in gone {
+            let observation = self.observation(key, Change::Gone, version, kind);
+            self.report(observation, Moved { before, after: 0 }).await?;
+        }
+        if again {
+            let unnamed = self.unnamed(version, kind);
+            self.report(unnamed, Moved::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// The kind was served and is not any more, and all its objects are gone with it.
+    pub(super) async fn all_gone(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        if self.index.is_empty() {
+            return Ok(());
+        }
+        self.index.begin_list();
+        self.end_list(version, kind).await?;
+        self.shared.conditions.set_objects(&self.spec.name, 0);
+        Ok(())
+    }
+
+    /// The kind is not served. If it was in an earlier run, its objects are gone.
+    pub(super) async fn never_served(&mut self) -> Result<(), Left> {
+        let stored = self.shared.baseline.borrow().digest.get(&self.spec.name).cloned();
+        let Some(Section { version, kind, .. }) = stored.filter(|_| self.index.is_empty()) else {
+            return Ok(());
+        };
+        self.listed = true;
+        self.compare_if_due(&version, &kind).await
+    }
+
+    /// Compares what there is with what is known to be reconciled, if there is a list and a new baseline, and
+    /// reports what differs.
+    pub(super) async fn compare_if_due(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        let Baseline { round, digest: known } = self.shared.baseline.borrow().clone();
+        if !self.listed || round <= self.round {
+            return Ok(());
+        }
+        let (watch, configuration) = (self.spec.name.clone(), self.spec.selection());
+        let sums = self.index.sums();
+        let stale = digest::compare(known.get(&watch), configuration, &sums) | self.early;
+        let unnamed = (stale != 0).then(|| self.unnamed(version, kind));
+        let section = Section { stale, sums, ..Section::unknown(configuration, version, kind) };
+        let objects = self.index.in_buckets(stale);
+        tracing::info!(
+            watch,
+            buckets = stale.count_ones(),
+            objects = objects.len(),
+            "compared with the digest"
+        );
+        self.shared.metrics.compared(&watch, unnamed.is_some());
+        (self.round, self.early) = (round, 0);
+        self.tell(Told::Compared { watch, section, unnamed }).await?;
+        for (key, after) in objects {
+            let observation = self.observation(key, Change::Changed, version, kind);
+            self.report(observation, Moved { before: 0, after }).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn key(&self, ObjectKey { namespace, name }: ObjectKey) -> Key {
+        Key { watch: self.spec.name.clone(), namespace, name }
+    }
+
+    fn unnamed(&self, version: &str, kind: &str) -> Observation {
+        let nothing = ObjectKey { namespace: String::new(), name: String::new() };
+        self.observation(nothing, Change::Resync, version, kind)
+    }
+
+    fn observation(&self, key: ObjectKey, change: Change, version: &str, kind: &str) -> Observation {
+        Observation {
+            key: self.key(key),
+            group: self.spec.group.clone(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            uid: String::new(),
+            resource_version: String::new(),
+            change,
+            at: (self.shared.clock)(),
+        }
+    }
+
+    async fn report(&self, observation: Observation, moved: Moved) -> Result<(), Left> {
+        self.shared.metrics.observed(&self.spec.name);
+        self.tell(Told::Changed(observation, moved)).await
+    }
+
+    pub(super) async fn tell(&self, told: Told) -> Result<(), Left> {
+        self.shared.changes.send(told).await.map_err(|_| Left::Closed)
+    }
+}

@@ -1,0 +1,119 @@
+//! The sender's dealings with the digest: claiming it at the start, having it stored, declaring it at the end.
+
+use super::{super::link::Link, Sender};
+use crate::{
+    digest::{Memory, Snapshot},
+    observe::told::Baseline,
+};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What comes from where the digest is kept.
+pub(super) enum Remembered {
+    Found(Option<Snapshot>),
+    Stored(u64),
+}
+
+/// Never resolves without a memory. Cancel-safe.
+pub(super) async fn remembered(memory: &mut Option<Memory>, searching: bool) -> Remembered {
+    let Some(memory) = memory else { return std::future::pending().await };
+    if searching {
+        return Remembered::Found((&mut memory.found).await.unwrap_or_default());
+    }
+    loop {
+        if memory.stored.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(serial) = *memory.stored.borrow_and_update() {
+            return Remembered::Stored(serial);
+        }
+    }
+}
+
+impl Sender {
+    pub(super) fn remember(&mut self, remembered: Remembered) {
+        match remembered {
+            Remembered::Found(Some((claim, digest))) => {
+                tracing::info!(epoch = %claim.epoch, serial = claim.serial, "an earlier run has left a digest");
+                self.searching = false;
+                self.outbox.begin(claim, digest);
+            }
+            Remembered::Found(None) => {
+                self.searching = false;
+                self.baseline.send_replace(Baseline::nothing_known());
+            }
+            Remembered::Stored(serial) => {
+                tracing::debug!(serial, "the digest is stored");
+                self.outbox.digest_stored(serial);
+                if self.outbox.declares() {
+                    self.heartbeat_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Gives the digest to be stored, some time after it has changed.
+    pub(super) fn give_what_is_due(&mut self) {
+        let (now, revision) = (Instant::now(), self.outbox.revision());
+        if self.memory.is_none() || revision == self.given {
+            return;
+        }
+        let counts = revision.counted != self.given.counted;
+        let due = now + if counts { self.settings.store } else { self.settings.store_quiet };
+        let give_at = self.give_at.map_or(due, |earlier| earlier.min(due));
+        self.give_at = Some(give_at);
+        if give_at <= now {
+            self.give();
+        }
+    }
+
+    /// Whether there is anything to store.
+    fn give(&mut self) -> bool {
+        let (Some(memory), Some((claim, digest))) = (&self.memory, self.outbox.digest()) else {
+            // Looked at again later: there was no answer yet.
+            self.give_at = None;
+            return false;
+        };
+        memory.snapshots.send_replace(Some(Arc::new((claim, digest.clone()))));
+        (self.given, self.give_at) = (self.outbox.revision(), None);
+        true
+    }
+
+    /// Stores the digest as it is now, and declares it, so that the next start may claim it.
+    pub(super) async fn farewell(mut self) {
+        let patience = self.settings.farewell;
+        // Changes that are still on their way here are not told; they differ at the next start.
+        if let Some(memory) = &mut self.memory {
+            memory.stored.mark_unchanged();
+        }
+        if self.outbox.revision() != self.given
+            && self.give()
+            && let Some(memory) = &mut self.memory
+        {
+            // An earlier one may be on its way.
+            let serial = self.outbox.serial();
+            let stored = async {
+                while memory.stored.changed().await.is_ok() {
+                    if *memory.stored.borrow_and_update() == Some(serial) {
+                        return true;
+                    }
+                }
+                false
+            };
+            match tokio::time::timeout(patience, stored).await {
+                Ok(true) => self.outbox.digest_stored(serial),
+                _ => {
+                    return tracing::warn!(
+                        "the digest could not be stored; the next start reports everything"
+                    );
+                }
+            }
+        }
+        if let Link::Up(up) = &mut self.link
+            && self.outbox.declares()
+        {
+            let request = self.outbox.heartbeat();
+            let _declared = up.connection.post(&request, patience).await;
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What an agent finds out at its start, and what it does not say again.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, ServiceAccount},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::wait::{await_condition, conditions},
+};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, State,
+    names::{RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
+};
+use tidewatch_tests::{
+    env, fixtures,
+    fleet::{self, Agent, Member, Receiver},
+    kcp,
+    observed::{self, metric},
+    spare, story, wait,
+};
+
+const NAMESPACE: &str = "kcp-resync";
+const SYSTEM: &str = "lighthouse-system";
+const MANAGER: &str = "lighthouse-keeper";
+const SOON: Duration = Duration::from_mins(1);
+const WATCHES: [&str; 5] = ["kyma", "deployments", "deployments-status", "namespaces", "crds"];
+
+struct World {
+    receiver: Receiver,
+    member: Member<'static>,
+}
+
+impl World {
+    /// Starts the agent and waits until it has nothing left to say.
+    async fn agent(&self) -> Result<Agent> {
+        let agent = Agent::start(&env::shared().await?.harness, &self.receiver, &self.member).await?;
+        for watch in WATCHES {
+            agent
+                .process
+                .ready(&format!("to have compared {watch}"), SOON, || async {
+                    Ok((compared(&agent, watch, "equal").await?
+                        + compared(&agent, watch, "different").await?
+                        > 0)
+                    .then_some(()))
+                })
+                .await?;
+        }
+        self.at_rest(&agent).await?;
+        Ok(agent)
+    }
+
+    async fn at_rest(&self, agent: &Agent) -> Result<()> {
+        agent.connected().await?;
+        fleet::settled(&self.receiver).await?;
+        agent.connected().await
+    }
+
+    /// As a rolling update ends it.
+    async fn end(&self, mut agent: Agent) -> Result<()> {
+        self.at_rest(&agent).await?;
+        agent.process.begin_end();
+        wait::until("the agent to end", SOON, || async { Ok(agent.process.ended()) }).await?;
+        observed::no_panic(&agent.process)
+    }
+
+    fn deployments(&self) -> Result<Api<Deployment>> {
+        Ok(Api::namespaced(self.member.cluster.client()?, SYSTEM))
+    }
+
+    async fn deployment(&self, what: &str, is: impl Fn(&Deployment) -> bool) -> Result<Deployment> {
+        let api = self.deployments()?;
+        wait::until(what, SOON, || async { Ok(api.get_opt(MANAGER).await?.filter(&is)) }).await
+    }
+
+    async fn delete_deployment(&self, uid: &str) -> Result<()> {
+        let api = self.deployments()?;
+        api.delete(MANAGER, &DeleteParams::background()).await?;
+        let gone = await_condition(api, MANAGER, conditions::is_deleted(uid));
+        tokio::time::timeout(SOON, gone).await.context("the Deployment does not go")??;
+        Ok(())
+    }
+}
+
+async fn compared(agent: &Agent, watch: &str, result: &str) -> Result<u64> {
+    let series = format!("tidewatch_agent_digest_comparisons_total{{result=\"{result}\",watch=\"{watch}\"}}");
+    metric(&agent.admin, &series).await
+}
+
+async fn sent(agent: &Agent) -> Result<u64> {
+    metric(&agent.admin, "tidewatch_agent_events_sent_total").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
+    let env = env::shared().await?;
+    let spare = spare::shared().await?;
+    let _alone = spare.register_alone().await;
+    let left: Api<Kyma> = Api::namespaced(spare.runtime4.client()?, RUNTIME_NAMESPACE);
+    match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {
+        // No Kyma, or no such kind yet.
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        deleted => drop(deleted?),
+    }
+    let kcp = env.kcp.client()?;
+    fleet::prepare_kcp(&kcp, NAMESPACE).await?;
+    fleet::push_lighthouse(env.registry.host(), "1.0.0", fixtures::LIGHTHOUSE_1_0_0).await?;
+    fleet::offer_template(&kcp, NAMESPACE, "1.0.0").await?;
+    fleet::release(&kcp, NAMESPACE, &[("regular", "1.0.0")]).await?;
+    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, env.registry.host()).await?;
+    let member = Member { cluster: &spare.runtime4, kyma: "resync", id: "runtime-resync" };
+    fleet::register(&kcp, NAMESPACE, &member).await?;
+    fleet::kyma_in_state(&kcp, NAMESPACE, member.kyma, State::Ready).await?;
+    let mut world = World { receiver, member };
+
+    // A first start knows nothing.
+    let agent = world.agent().await?;
+    for watch in WATCHES {
+        ensure!(compared(&agent, watch, "different").await? == 1, "{watch} knows of an earlier run");
+    }
+    story::set_modules(&member.cluster.client()?, &json!([{"name": "lighthouse"}])).await?;
+    let first = world.deployment("the module's Deployment", |_| true).await?;
+
+    // Nothing has changed: one list of each watch and not one event.
+    world.end(agent).await?;
+    let agent = world.agent().await?;
+    for watch in WATCHES {
+        ensure!(compared(&agent, watch, "equal").await? == 1, "{watch}: {}", agent.process.log_tail(40));
+    }
+    ensure!(sent(&agent).await? == 0, "events of an unchanged runtime: {}", agent.process.log_tail(40));
+
+    // Deleted while the agent is down.
+    world.end(agent).await?;
+    world.delete_deployment(&first.uid().context("no uid")?).await?;
+    let agent = world.agent().await?;
+    let second = world.deployment("the Deployment to be restored", |_| true).await?;
+    ensure!(compared(&agent, "kyma", "equal").await? == 1, "the other watches have nothing to say");
+
+    // Deleted and made again with the same generation, but not as it should be.
+    world.end(agent).await?;
+    let second = world.deployments()?.get(&second.name_any()).await?;
+    world.delete_deployment(&second.uid().context("no uid")?).await?;
+    let mut impostor = second.clone();
+    impostor.metadata = kube::core::ObjectMeta {
+        name: Some(MANAGER.to_owned()),
+        labels: second.metadata.labels.clone(),
+        ..kube::core::ObjectMeta::default()
+    };
+    impostor.spec.as_mut().context("no spec")?.replicas = Some(0);
+    let impostor = world.deployments()?.create(&PostParams::default(), &impostor).await?;
+    ensure!(impostor.metadata.generation == second.metadata.generation, "this shows nothing: {impostor:#?}");
+    let agent = world.agent().await?;
+    let replicas = |d: &Deployment| d.spec.as_ref().and_then(|s| s.replicas);
+    world.deployment("the impostor to be corrected", |d| replicas(d) == Some(1)).await?;
+
+    // A receiver that restarts knows its past.
+    world.at_rest(&agent).await?;
+    world.receiver.restart().await?;
+    world.at_rest(&agent).await?;
+    ensure!(compared(&agent, "kyma", "different").await? == 0, "a usual restart costs no resync");
+
+    // One whose control plane comes from a backup does not.
+    let sessions: Api<ConfigMap> = Api::namespaced(kcp.clone(), NAMESPACE);
+    let backup = Patch::Merge(json!({"data": {"sessions.json": "[]"}}));
+    sessions.patch("tidewatch-sessions", &PatchParams::default(), &backup).await?;
+    world.receiver.restart().await?;
+    for watch in WATCHES {
+        agent
+            .process
+            .ready(&format!("to report all of {watch}"), SOON, || async {
+                Ok((compared(&agent, watch, "different").await? > 0).then_some(()))
+            })
+            .await?;
+    }
+    world.at_rest(&agent).await?;
+    ensure!(metric(&world.receiver.admin, "tidewatch_receiver_resync_answers_total").await? > 0, "not asked");
+    observed::no_panic(&world.receiver.process)?;
+    observed::no_panic(&agent.process)
+}
+
+/// Objects in one watch.
+const MANY: usize = 2_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_enter_and_leave_a_selector_by_the_thousand() -> Result<()> {
+    let env = env::shared().await?;
+    let cluster = &spare::shared().await?.runtime3;
+    let (namespace, id) = ("kcp-selector", "runtime-selector");
+    let control = env.kcp.client()?;
+    fleet::prepare_kcp(&control, namespace).await?;
+    let member = Member { cluster, kyma: "selector", id };
+    kcp::put_kyma(&control, namespace, member.kyma, id, Some(&member.domain())).await?;
+    let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "selector-accounts"},
+        "rules": [{"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get", "list", "watch"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "selector-accounts"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "selector-accounts"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
+    fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
+
+    // Without spec and without generation. A third of them is in the selector from the start.
+    let api: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
+    let name = |n: usize| format!("selector-{n}");
+    let put = |n: usize, mark: &'static str| {
+        let (api, name) = (api.clone(), name(n));
+        async move {
+            let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                              "metadata": {"name": name, "labels": {"tidewatch.dev/test": mark}}});
+            api.patch(&name, &PatchParams::apply("tidewatch-tests"), &Patch::Apply(body)).await.map(drop)
+        }
+    };
+    let put_all = |which: std::ops::Range<usize>, mark: &'static str| {
+        stream::iter(which).map(Ok).try_for_each_concurrent(16, move |n| put(n, mark))
+    };
+    put_all(0..MANY / 2, "in").await?;
+    put_all(MANY / 2..MANY, "out").await?;
+
+    let identity = receiver.identity(&env.harness, id, &member.domain())?;
+    let watches = json!([{"name": "accounts", "resource": "serviceaccounts", "field": "spec",
+                          "labels": {"tidewatch.dev/test": "in"}}]);
+    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, watches).await?;
+    let objects = |count: usize| {
+        let agent = &agent;
+        async move {
+            let what = format!("to remember {count} objects");
+            let is = || async { Ok((agent.status().await?["watches"][0]["objects"] == count).then_some(())) };
+            agent.process.ready(&what, SOON, is).await?;
+            agent.connected().await
+        }
+    };
+    objects(MANY / 2).await?;
+    put_all(MANY / 2..MANY, "in").await?;
+    objects(MANY).await?;
+    put_all(0..MANY - 1, "out").await?;
+    objects(1).await?;
+    // Each object's way in and out was told, whatever became of those in between.
+    let event = |change: &str| {
+        let series = format!(
+            "tidewatch_receiver_events_total{{change=\"{change}\",contract=\"v3\",fate=\"unowned\"}}"
+        );
+        let admin = receiver.admin.clone();
+        async move { metric(&admin, &series).await }
+    };
+    ensure!(event("changed").await? >= MANY as u64, "{} came", event("changed").await?);
+    ensure!(event("gone").await? >= MANY as u64 - 1, "{} went", event("gone").await?);
+    let log = observed::text(&agent.process)?;
+    ensure!(!log.contains("does not stream lists"), "this server streams lists");
+    observed::no_panic(&agent.process)
+}
