@@ -282,8 +282,6 @@ mod tests {
 
     fn request(awaiting: &[u64]) -> Request {
         Request {
-            epoch: Epoch::from_bits(1),
-            session: None,
             events: awaiting
                 .iter()
                 .map(|n| tidewatch_wire::v3::Event {
@@ -301,7 +299,7 @@ mod tests {
                 })
                 .collect(),
             awaiting: awaiting.iter().map(|n| Seq(*n)).collect(),
-            poll: false,
+            ..Request::new(Epoch::from_bits(1))
         }
     }
 

@@ -339,7 +339,7 @@ pub(crate) mod tests {
     fn request(seq: u64, events: Vec<v3::Event>) -> v3::Request {
         // All that came before stays awaited.
         let awaiting: SeqSet = (1..=seq).map(Seq).collect();
-        v3::Request { epoch: Epoch::from_bits(1), session: None, events, awaiting, poll: false }
+        v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) }
     }
 
     #[test]

@@ -53,6 +53,7 @@ async fn bench() -> Bench {
         conditions: conditions.clone(),
         metrics: metrics.clone(),
         clock,
+        baseline: tokio::sync::watch::channel(crate::observe::told::Baseline::nothing_known()).1,
         resumed: tokio::sync::watch::channel(0).1,
     };
     let supervisor = Supervisor::new(client(), shared, control);

@@ -230,7 +230,19 @@ async fn agent_with(
     };
     let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("sender", sender.run(drain.watch()));
-    Agent { changes, control, progress, registry, readiness, files, connector, resume, _dir: dir, drain }
+    Agent {
+        changes,
+        control,
+        progress,
+        baseline,
+        registry,
+        readiness,
+        files,
+        connector,
+        resume,
+        _dir: dir,
+        drain,
+    }
 }
 
 /// A certificate issued at `issued`, and what the agent is to trust.

@@ -27,7 +27,7 @@ fn request(seqs: std::ops::Range<u64>, observed_at: Timestamp) -> v3::Request {
     };
     let awaiting = seqs.clone().map(Seq).collect();
     let epoch = Epoch::from_bits(1);
-    v3::Request { epoch, session: None, events: seqs.map(event).collect(), awaiting, poll: false }
+    v3::Request { events: seqs.map(event).collect(), awaiting, ..v3::Request::new(epoch) }
 }
 
 #[tokio::test(start_paused = true)]

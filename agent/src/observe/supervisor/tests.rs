@@ -1,5 +1,11 @@
 use super::*;
-use crate::{metrics::Metrics, observe::condition::Conditions};
+use crate::{
+    metrics::Metrics,
+    observe::{
+        condition::Conditions,
+        told::{self, Baseline},
+    },
+};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
@@ -8,7 +14,6 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc, time::Duration};
-use tidewatch_delivery::outbox::Observation;
 use tidewatch_telemetry::{BuildInfo, metrics::Registry};
 use tidewatch_wire::v3::Change;
 
@@ -92,7 +97,7 @@ type Told = Arc<Mutex<Vec<(BTreeMap<String, Vec<Route>>, Vec<String>)>>>;
 struct Bench {
     supervisor: Supervisor,
     conditions: Conditions,
-    taken: mpsc::Receiver<Observation>,
+    taken: mpsc::Receiver<told::Told>,
     told: Told,
     lists: Arc<Mutex<Vec<String>>>,
 }
@@ -108,6 +113,7 @@ fn bench() -> Bench {
         conditions: conditions.clone(),
         metrics,
         clock: || Timestamp::UNIX_EPOCH,
+        baseline: watch::channel(Baseline::nothing_known()).1,
         resumed: watch::channel(0).1,
     };
     let (told, lists) = (Told::default(), Arc::default());
@@ -124,9 +130,12 @@ fn bench() -> Bench {
 
 impl Bench {
     async fn next(&mut self) -> (String, String, Change) {
-        let next = tokio::time::timeout(Duration::from_mins(5), self.taken.recv()).await;
-        let Observation { key, change, .. } = next.expect("a change in time").unwrap();
-        (key.watch, key.name, change)
+        loop {
+            let next = tokio::time::timeout(Duration::from_mins(5), self.taken.recv()).await;
+            if let told::Told::Changed(seen, _) = next.expect("a change in time").unwrap() {
+                return (seen.key.watch, seen.key.name, seen.change);
+            }
+        }
     }
 
     async fn apply(&mut self, watches: &[&str]) {

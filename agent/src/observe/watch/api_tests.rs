@@ -189,7 +189,7 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
         server.items = vec![item(Some(1))];
     }
     let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
-    let (resume, resumed) = tokio::sync::watch::channel(0);
+    let (resume, resumed) = watch::channel(0);
     watcher.shared.resumed = resumed;
     let run = tokio::spawn(watcher.run(client(&server)));
     assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
