@@ -3,6 +3,7 @@
 use crate::{
     EXIT_USAGE,
     args::Args,
+    canary,
     config::{Config, ConfigError, Protocol},
     digest,
     live::{Configuration, Live},
@@ -190,6 +191,14 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         }
     });
     drain.spawn_critical("sender", sender.run(drain.watch()));
+    let (told, canaries, client_of_canary, shutdown) =
+        (changes.clone(), metrics.clone(), client.clone(), drain.watch());
+    drain.spawn_critical("canary", async move {
+        tokio::select! {
+            () = shutdown.signaled() => {}
+            () = canary::run(client_of_canary, told, canaries, clock) => {}
+        }
+    });
     let shared = Shared {
         changes,
         baseline,

@@ -352,6 +352,12 @@ impl Watch {
         if !is_name(route, 63, "-.") {
             return Err(wrong(format!("{at}.route"), "must be \"engine\" or a manager's name"));
         }
+        if name == tidewatch_wire::v3::CANARY {
+            return Err(wrong(
+                format!("{at}.name"),
+                format!("{name:?} is the agent's own; use another name"),
+            ));
+        }
         if resource.eq_ignore_ascii_case("secrets") && group.is_empty() {
             return Err(wrong(format!("{at}.resource"), "secrets are never watched; remove this watch"));
         }

@@ -7,6 +7,7 @@
 
 pub mod app;
 pub mod args;
+pub mod canary;
 pub mod config;
 pub mod digest;
 mod jitter;

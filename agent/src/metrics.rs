@@ -18,6 +18,10 @@ pub struct Metrics {
     /// Dirty keys let go because their watch was removed.
     pub forgotten: IntCounter,
     comparisons: IntCounterVec,
+    /// Changes of the canary, by result.
+    pub canaries: IntCounterVec,
+    /// The canary's way there and back.
+    pub canary: Histogram,
     /// Digests written, by result.
     pub digests: IntCounterVec,
     /// Keys that are not acknowledged.
@@ -95,6 +99,16 @@ impl Metrics {
             forgotten: registry.counter(
                 "keys_forgotten_total",
                 "Dirty keys let go because their watch was removed from the configuration.",
+            )?,
+            canary: registry.histogram(
+                "canary_seconds",
+                "From a canary's observation to its acknowledgement.",
+                LAG_SECONDS,
+            )?,
+            canaries: registry.counter_vec(
+                "canary_changes_total",
+                "Changes that the agent made to its canary, by result.",
+                &["result"],
             )?,
             comparisons: registry.counter_vec(
                 "digest_comparisons_total",

@@ -101,7 +101,9 @@ impl EngineHost {
         ticket: &mut Ticket,
     ) -> Fate {
         let object = object_of(event);
+        let canary = event.watch == v3::CANARY;
         let targets = match event.change {
+            _ if canary => vec![WorkKey::Path { kyma: runtime.kyma.clone() }],
             v3::Change::Resync => {
                 route::targets_of_kind(&runtime.kyma, &event.group, &event.kind, &self.engine.state().read())
             }
@@ -119,8 +121,14 @@ impl EngineHost {
                 object: object.to_string(),
             };
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
-            let guards = vec![Box::new(Held(guard)) as _];
-            self.engine.queue().push(key, Push { class: Class::UserEdit, cause: Some(cause), guards });
+            let guard = if canary {
+                Box::new(Canary(guard, self.paths.clone(), runtime.kyma.clone())) as Box<dyn Acknowledge>
+            } else {
+                Box::new(Held(guard))
+            };
+            self.engine
+                .queue()
+                .push(key, Push { class: Class::UserEdit, cause: Some(cause), guards: vec![guard] });
         }
         Fate::Queued
     }
@@ -221,6 +229,16 @@ impl Host for EngineHost {
 
 fn object_of(event: &v3::Event) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
+}
+
+/// A canary's guard: when its work has finished, the way is proven.
+struct Canary(Guard, PathWatch, String);
+
+impl Acknowledge for Canary {
+    fn finished(self: Box<Self>) {
+        self.1.canary(&self.2);
+        self.0.finished();
+    }
 }
 
 /// A listener's guard in the engine's queue.

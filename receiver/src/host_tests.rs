@@ -165,3 +165,38 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
     host.ready.store(false, Ordering::Release);
     assert_eq!(host.lookup("r1"), RuntimeLookup::Starting);
 }
+
+#[tokio::test]
+async fn a_canary_proves_the_way_when_its_work_has_finished() {
+    let host = host();
+    let deliveries = Deliveries::new(SessionId::from_bits(1));
+    let event = v3::Event {
+        seq: Seq(1),
+        watch: v3::CANARY.into(),
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Lease".into(),
+        namespace: String::new(),
+        name: "canary".into(),
+        uid: String::new(),
+        resource_version: String::new(),
+        change: v3::Change::Changed,
+        observed_at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let awaiting = std::iter::once(event.seq).collect();
+    let request = v3::Request { events: vec![event], awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
+    host.paths.register(&["harbour"]);
+    host.heard(&runtime(), &request);
+    deliveries.receive("r1", &request);
+    let ticket = deliveries.ticket("r1", request.epoch, Seq(1));
+    assert_eq!(host.take_v3(&runtime(), &request, &request.events[0], ticket), Fate::Queued);
+    let staleness = || host.paths.inspect(crate::paths::Paths::staleness).len();
+    let mut lease = host.engine.queue().next().await;
+    assert_eq!((lease.key().to_string().as_str(), staleness()), ("Path/harbour", 0), "queued is not proven");
+    for guard in lease.take_guards() {
+        guard.finished();
+    }
+    assert_eq!(staleness(), 1);
+    assert!(deliveries.answer("r1", &request, None).acks[0].done.contains(Seq(1)));
+    lease.end(Ended::Done);
+}

@@ -37,6 +37,11 @@ impl PathWatch {
         self.start.elapsed()
     }
 
+    /// See [`Paths::registered`].
+    pub fn register(&self, kymas: &[&str]) {
+        self.paths.lock().registered(kymas.iter().copied(), self.now());
+    }
+
     /// See [`Paths::heard`].
     pub fn heard(&self, kyma: &str, health: Option<Health>) {
         self.paths.lock().heard(kyma, health, self.now());
@@ -76,7 +81,7 @@ impl PathWatch {
             }
             if count.is_multiple_of(REGISTER_EVERY) {
                 let kymas = engine.state().read().kymas();
-                self.paths.lock().registered(kymas.iter().map(String::as_str), self.now());
+                self.register(&kymas.iter().map(String::as_str).collect::<Vec<_>>());
             }
             count = count.wrapping_add(1);
             let was_ill = self.paths.lock().ill();

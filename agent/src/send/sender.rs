@@ -287,7 +287,7 @@ impl Sender {
 
     fn begin_what_is_due(&mut self) {
         let now = Instant::now();
-        let urgent = !self.outbox.is_empty();
+        let urgent = !self.outbox.is_calm();
         match &mut self.link {
             Link::Down(pause) if pause.until(urgent).max(self.patience) <= now => {
                 self.link = Link::Connecting(self.connector.clone().connect().boxed());
@@ -295,7 +295,8 @@ impl Sender {
             Link::Up(_) if self.searching => {}
             Link::Up(up) if up.batch.is_none() => {
                 let mut due = None;
-                if self.heartbeat_at <= now
+                // With the heartbeat, or the canary, which comes as often.
+                if (self.heartbeat_at <= now || self.outbox.unsent() > 0 && self.outbox.is_calm())
                     && let Some(health) = &self.health
                 {
                     self.outbox.set_health(Some(health()));
@@ -308,7 +309,8 @@ impl Sender {
                     }
                 }
                 if let Some((request, in_flight)) = due {
-                    let observed = request.events.iter().map(|event| event.observed_at).collect();
+                    let changes = request.events.iter().filter(|event| event.watch != v3::CANARY);
+                    let observed = changes.map(|event| event.observed_at).collect();
                     let seqs = request.events.first().zip(request.events.last()).map(|(a, b)| (a.seq, b.seq));
                     let exchange = up.connection.post(&request, self.settings.answer).boxed();
                     up.batch =
@@ -339,7 +341,7 @@ impl Sender {
         let now = Instant::now();
         let idle = (now + self.settings.heartbeat).min(self.upkeep.wake());
         match &self.link {
-            Link::Down(pause) => pause.until(!self.outbox.is_empty()).max(self.patience),
+            Link::Down(pause) => pause.until(!self.outbox.is_calm()).max(self.patience),
             Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
@@ -390,13 +392,14 @@ impl Sender {
         {
             poll.stale = true;
         }
-        if sent.in_flight.is_empty() {
+        // The canary is no event of the runtime.
+        if sent.observed.is_empty() {
             return;
         }
         let (first, last) = sent.seqs.map_or((0, 0), |(first, last)| (first.0, last.0));
-        tracing::info!(events = sent.in_flight.len(), first, last, "sent");
+        tracing::info!(events = sent.observed.len(), first, last, "sent");
         self.metrics.batches_sent.inc();
-        self.metrics.events_sent.inc_by(sent.in_flight.len() as u64);
+        self.metrics.events_sent.inc_by(sent.observed.len() as u64);
         let now = (self.clock)();
         for observed in &sent.observed {
             let lag = now.duration_since(*observed).as_secs_f64().max(0.0);
@@ -410,7 +413,7 @@ impl Sender {
         if applied.ignored {
             return Err(SendError::OtherEpoch);
         }
-        let Applied { released, to_resend, new_session, ignored: _, retry_after, confirmed, resync } =
+        let Applied { mut released, to_resend, new_session, ignored: _, retry_after, confirmed, resync } =
             applied;
         if confirmed.is_some() || resync {
             let digest = if resync || confirmed == Some(false) {
@@ -440,6 +443,10 @@ impl Sender {
         }
         let mut progress = self.progress.lock();
         progress.last_error.clear();
+        let canary = released.iter().position(|release| release.key.watch == v3::CANARY);
+        if let Some(release) = canary.map(|index| released.swap_remove(index)) {
+            self.metrics.canary.observe(release.since_observed.as_secs_f64());
+        }
         for release in &released {
             tracing::debug!(seq = %release.seq, watch = release.key.watch, name = release.key.name,
                 refused = release.refused, "acknowledged");

@@ -27,7 +27,10 @@
 
 use std::collections::VecDeque;
 
-use tidewatch_wire::{Epoch, SessionId, v3::Request};
+use tidewatch_wire::{
+    Epoch, SessionId,
+    v3::{self, Request},
+};
 
 /// Superseded epochs that are remembered.
 const PAST: usize = 8;
@@ -53,7 +56,9 @@ impl Claims {
     /// `session` is this receiver's; `known` says whether an earlier one belongs to this control plane's past.
     pub fn take(&mut self, request: &Request, session: SessionId, known: impl Fn(SessionId) -> bool) -> bool {
         let stranger = request.session.is_some_and(|s| s != session && !known(s));
-        let told = request.events.iter().map(|event| event.seq.0).max();
+        // The canary says nothing about the runtime.
+        let about = request.events.iter().filter(|event| event.watch != v3::CANARY);
+        let told = about.map(|event| event.seq.0).max();
         if self.past.contains(&request.epoch) {
             if told.is_some() {
                 self.holds = None;

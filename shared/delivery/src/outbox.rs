@@ -15,7 +15,7 @@ use std::{
 use jiff::Timestamp;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
-    v3::{Change, Event, Health, Request, Response, Resume},
+    v3::{self, Change, Event, Health, Request, Response, Resume},
 };
 
 use crate::{
@@ -140,6 +140,8 @@ struct Entry {
 pub struct Outbox {
     epoch: Epoch,
     next: u64,
+    /// The latest number that is not the canary's.
+    serial: u64,
     session: Option<SessionId>,
     routes: BTreeMap<String, Vec<Route>>,
     entries: BTreeMap<Seq, Entry>,
@@ -192,6 +194,7 @@ impl Outbox {
         Self {
             epoch,
             next: 1,
+            serial: 0,
             session: None,
             routes,
             entries: BTreeMap::new(),
@@ -229,9 +232,9 @@ impl Outbox {
         self.revision.0
     }
 
-    /// The number of the latest change, 0 before the first.
+    /// The number of the latest change that a digest has to cover, which the canary's are not; 0 before the first.
     pub fn serial(&self) -> u64 {
-        self.next - 1
+        self.serial
     }
 
     /// The digest with this serial is stored where the next run finds it.
@@ -330,6 +333,11 @@ impl Outbox {
         self.entries.is_empty()
     }
 
+    /// Whether nothing but the canary is dirty.
+    pub fn is_calm(&self) -> bool {
+        self.entries.values().all(|entry| entry.event.watch == v3::CANARY)
+    }
+
     /// Number of changes that still have to be sent.
     pub fn unsent(&self) -> usize {
         self.unsent.len()
@@ -349,6 +357,10 @@ impl Outbox {
     pub fn observe_moved(&mut self, observation: Observation, moved: Moved, now: Tick) -> Observed {
         let seq = Seq(self.next);
         self.next += 1;
+        let counts = observation.key.watch != v3::CANARY;
+        if counts {
+            self.serial = seq.0;
+        }
         let Observation { key, group, version, kind, uid, resource_version, change, at } = observation;
         let before = self.by_key.insert(key.clone(), seq).and_then(|old| {
             self.unsent.remove(&old);
@@ -376,7 +388,7 @@ impl Outbox {
         let entry = Entry { event, first_observed, sent: None, pending, refused: false, moved };
         self.entries.insert(seq, entry);
         self.unsent.insert(seq);
-        self.revision.0.counted += 1;
+        self.revision.0.counted += u64::from(counts);
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
 
@@ -398,7 +410,11 @@ impl Outbox {
                 events.push(entry.event.clone());
             }
         }
-        Some((self.request(events, false), InFlight(seqs)))
+        // The canary is a sign of life, so it takes with it what the heartbeat would say.
+        let alone = events.iter().all(|event| event.watch == v3::CANARY);
+        let request =
+            if alone { Request { events, ..self.heartbeat() } } else { self.request(events, false) };
+        Some((request, InFlight(seqs)))
     }
 
     /// A request that waits for acknowledgements, if any number is awaited.
@@ -517,13 +533,14 @@ impl Outbox {
         self.unsent.remove(&seq);
         let key = Key { watch: entry.event.watch, namespace: entry.event.namespace, name: entry.event.name };
         self.by_key.remove(&key);
+        let counts = key.watch != v3::CANARY;
         if entry.event.change == Change::Resync {
             self.digest.settle(&key.watch);
-        } else {
+        } else if counts {
             let Moved { before, after } = entry.moved;
             self.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
         }
-        self.revision.0.counted += 1;
+        self.revision.0.counted += u64::from(counts);
         let since_observed = now.saturating_sub(entry.first_observed);
         if self.reconciled_ms.0.len() < limits::RECONCILED {
             self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));

@@ -12,6 +12,9 @@ use crate::{Epoch, Route, Seq, SeqSet, SessionId, limits};
 /// The path of the endpoint.
 pub const PATH: &str = "/v3/events";
 
+/// The name of the watch on the agent's own canary object. It says nothing about the runtime: its way is the message.
+pub const CANARY: &str = "tidewatch-canary";
+
 /// What an agent sends: a batch of changes, a poll for acknowledgements, or both empty as a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

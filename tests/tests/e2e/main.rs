@@ -3,6 +3,7 @@
 mod bad_input_agent;
 mod bad_input_engine;
 mod bad_input_receiver;
+mod canary;
 mod control_plane;
 mod crds;
 mod resync;

@@ -573,7 +573,7 @@ fn a_quiet_move_belongs_to_what_is_reconciled() {
     assert_eq!(sum(&outbox), 0, "dirty");
     outbox.next_batch(T0).unwrap();
     let done = [Seq(1)].into_iter().collect();
-    let ack = tidewatch_wire::v3::RouteAck { route: Route::engine(), done, refused: SeqSet::new() };
+    let ack = v3::RouteAck { route: Route::engine(), done, refused: SeqSet::new() };
     let answer = Response { acks: vec![ack], ..Response::new(Epoch::from_bits(1), SessionId::from_bits(1)) };
     outbox.answered(&answer, T0);
     assert_eq!(sum(&outbox), 8);

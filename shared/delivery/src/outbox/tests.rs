@@ -24,7 +24,7 @@ fn outbox() -> Outbox {
 }
 
 fn answer(session: u128, done: &[u64]) -> Response {
-    let ack = tidewatch_wire::v3::RouteAck {
+    let ack = v3::RouteAck {
         route: Route::engine(),
         done: done.iter().map(|&n| Seq(n)).collect(),
         refused: SeqSet::new(),
@@ -168,4 +168,34 @@ fn routes_hold_for_what_is_observed_after_they_were_set() {
     let mut from_manager = answer(9, &[2]);
     from_manager.acks[0].route = Route::manager("m");
     assert_eq!(outbox.answered(&from_manager, T0).released.len(), 1);
+}
+
+#[test]
+fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
+    let mut outbox = outbox();
+    let canary = || {
+        let mut canary = saw("canary");
+        canary.key.watch = v3::CANARY.into();
+        canary
+    };
+    outbox.observe(saw("a"), T0);
+    outbox.next_batch(T0).unwrap();
+    outbox.answered(&answer(9, &[1]), T0);
+    outbox.digest_stored(1);
+    let before = outbox.revision();
+    let health = Health { configuration: "c".into(), blind: vec![] };
+    outbox.set_health(Some(health.clone()));
+
+    outbox.observe(canary(), T0);
+    assert!(outbox.is_calm() && !outbox.is_empty());
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!((request.health, request.digest), (Some(health), Some(1)), "the stored digest still holds");
+    outbox.answered(&answer(9, &[2]), T0);
+    assert_eq!((outbox.serial(), outbox.revision()), (1, before), "nothing new to store");
+
+    outbox.observe(canary(), T0);
+    outbox.observe(saw("b"), T0);
+    assert!(!outbox.is_calm());
+    assert_eq!(outbox.next_batch(T0).unwrap().0.health, None);
+    assert!(!outbox.declares(), "a change of the runtime is not covered");
 }

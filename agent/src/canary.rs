@@ -1,0 +1,120 @@
+//! The canary: an object of the agent's own that changes once a minute, so that the whole way of an event is walked
+//! all the time, from the API server to the finished work and back.
+//!
+//! It is a Lease, as the smallest thing that may change often. What makes it an event is a watch on it like any other;
+//! it is in no digest, since it says nothing about the runtime.
+
+use crate::{jitter, metrics::Metrics, observe::told::Told};
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::json;
+use std::time::Duration;
+use tidewatch_delivery::{
+    backoff::Backoff,
+    outbox::{Key, Moved, Observation},
+};
+use tidewatch_telemetry::chain;
+use tidewatch_wire::v3::{CANARY, Change};
+use tokio::{sync::mpsc, time::Instant};
+
+/// The Lease's name.
+pub const NAME: &str = "tidewatch-agent-canary";
+/// Its namespace.
+pub const NAMESPACE: &str = "kyma-system";
+/// Who writes it.
+const MANAGER: &str = "tidewatch-agent";
+/// The first change comes within this.
+const FIRST: Duration = Duration::from_secs(3);
+/// Between two changes.
+pub const INTERVAL: Duration = Duration::from_mins(1);
+/// For one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two tries of a change that failed.
+const RETRY: Backoff = Backoff { base: Duration::from_secs(2), max: Duration::from_secs(30) };
+/// Seconds that one watch request lasts.
+const WATCH_SECONDS: u32 = 200;
+
+/// Changes the Lease and tells of its changes, until nobody listens. The caller drops it to end it earlier.
+pub async fn run(client: Client, changes: mpsc::Sender<Told>, metrics: Metrics, clock: fn() -> Timestamp) {
+    tokio::select! {
+        () = change(Api::namespaced(client.clone(), NAMESPACE), &metrics, clock) => {}
+        () = watch(Api::namespaced(client, NAMESPACE), &changes, clock) => {}
+    }
+}
+
+async fn change(api: Api<Lease>, metrics: &Metrics, clock: fn() -> Timestamp) {
+    // Not in step with the rest of a fleet that was started at once.
+    let mut due = Instant::now() + FIRST.mul_f64(jitter::random());
+    let mut attempt = 0;
+    loop {
+        tokio::time::sleep_until(due).await;
+        let renewed = tokio::time::timeout(TIMEOUT, renew(&api, clock())).await;
+        let now = Instant::now();
+        let error = match renewed {
+            Ok(Ok(())) => {
+                attempt = 0;
+                metrics.canaries.with_label_values(&["changed"]).inc();
+                due = (due + INTERVAL).max(now + INTERVAL / 2);
+                continue;
+            }
+            Ok(Err(error)) => chain(&error).to_string(),
+            Err(_) => format!("the API server did not answer within {} s", TIMEOUT.as_secs()),
+        };
+        metrics.canaries.with_label_values(&["failed"]).inc();
+        if attempt == 0 {
+            tracing::warn!(error, "the canary cannot be changed; the way of events is not proven");
+        }
+        due = now + RETRY.delay(attempt, jitter::random());
+        attempt = attempt.saturating_add(1);
+    }
+}
+
+async fn renew(api: &Api<Lease>, now: Timestamp) -> kube::Result<()> {
+    let time = now.round(jiff::Unit::Microsecond).unwrap_or(now);
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
+        "spec": {"holderIdentity": MANAGER, "renewTime": format!("{time:.6}")}
+    });
+    api.patch_metadata(NAME, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&lease)).await.map(drop)
+}
+
+async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>, clock: fn() -> Timestamp) {
+    let config = watcher::Config::default().fields(&format!("metadata.name={NAME}")).timeout(WATCH_SECONDS);
+    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut last = None;
+    loop {
+        // An error is the watcher's to get over; while it lasts, nothing is proven.
+        let Ok(event) = events.try_next().await else { continue };
+        let Some(event) = event else { return };
+        let (watcher::Event::Apply(lease) | watcher::Event::InitApply(lease)) = event else { continue };
+        let version = lease.metadata.resource_version;
+        if version == last {
+            continue;
+        }
+        if changes.send(Told::Changed(seen(clock()), Moved::default())).await.is_err() {
+            return;
+        }
+        last = version;
+    }
+}
+
+/// As small as an event can be: it goes out every minute of every day.
+fn seen(at: Timestamp) -> Observation {
+    Observation {
+        key: Key { watch: CANARY.to_owned(), namespace: String::new(), name: NAME.to_owned() },
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "Lease".to_owned(),
+        uid: String::new(),
+        resource_version: String::new(),
+        change: Change::Changed,
+        at: at.round(jiff::Unit::Millisecond).unwrap_or(at),
+    }
+}
