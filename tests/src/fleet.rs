@@ -214,7 +214,7 @@ impl Receiver {
             format!("--kubeconfig={}", text(&kubeconfig)),
             format!("--namespace={namespace}"),
             format!("--modules={modules}"),
-            // A lost event is a failed test.
+            // No step begins without its event.
             "--fallback-poll=0".to_owned(),
             "--safety-resync=0".to_owned(),
             "--log-format=text".to_owned(),

@@ -2,7 +2,9 @@
 //! shows, the other checks.
 //!
 //! There is no polling fallback on the way: the receiver opens no watch on a runtime and has no resync
-//! timer, so a lost event ends this story with a timeout.
+//! timer, so a step whose event is lost never begins, and this story ends with a timeout. Only a reconcile
+//! that waits for a deletion it has begun looks again by itself (`Finish::Recheck`): an event that would
+//! merely have ended that wait sooner can be lost unnoticed here.
 
 use std::time::Duration;
 

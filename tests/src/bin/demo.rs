@@ -94,8 +94,9 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
         terminal.say("A demo that was kept running has been ended.");
     }
     terminal.say(
-        "Tidewatch on real control planes: one as KCP, two as runtimes. Nothing polls: the receiver opens no watch\n\
-         on a runtime and has no resync timer, so a lost event would end this demo with an error.\n\n\
+        "Tidewatch on real control planes: one as KCP, two as runtimes. No step begins without an event: nothing\n\
+         polls a runtime to find a change, so one whose event is lost ends this demo with an error. (A reconcile\n\
+         that waits for a deletion it has begun looks again, after 200 ms to 30 s.)\n\n\
          \u{20}   time  what happened                                                                  took",
     );
     let lifetime = if keep { Lifetime::Detached { pids: pids() } } else { Lifetime::WithUs };
