@@ -12,7 +12,10 @@ use tidewatch_tests::{
     report::{Line, Reporter, Terminal},
     story::{RUNTIMES, World},
 };
-use tokio::time::Instant;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 /// Shows an event's way: three real control planes, a registry, the receiver, two agents, one module.
 #[derive(Parser)]
@@ -44,20 +47,50 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let kept = matches!(command, Command::Up { keep: true });
     let result = runtime.block_on(async {
-        tokio::select! {
+        let result = tokio::select! {
             result = run(command, &terminal) => result,
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            interrupted = interrupted() => interrupted,
+        };
+        if result.is_err() && kept {
+            end_kept(&terminal).await;
         }
+        result
     });
     terminal.finish();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal.say(&format!("\nThe demo failed: {error:#}\nLogs are in {}", folder().display()));
+            let folder = folder();
+            let logs = folder.canonicalize().unwrap_or(folder);
+            terminal.say(&format!("\nThe demo failed: {error:#}\nLogs are in {}", logs.display()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends, with an error, when somebody asks this program to end.
+async fn interrupted() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => bail!("it was told to end"),
+        _ = interrupt.recv() => bail!("it was interrupted"),
+    }
+}
+
+/// What was to be left running outlives this program: it is ended when there is no whole demo to try.
+async fn end_kept(terminal: &Terminal) {
+    terminal.working("ending what was started");
+    terminal.say(&match down().await {
+        Ok(ended) => {
+            format!("\nNothing is left running: {ended} processes ended. `make demo-down` makes sure of it.")
+        }
+        Err(error) => {
+            format!("\nNot everything could be ended: {error:#}\n`make demo-down` tries it again.")
+        }
+    });
 }
 
 fn folder() -> PathBuf {
@@ -105,30 +138,16 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     let env = Environment::start(Harness::new(&folder(), lifetime)?).await?;
     let what = "etcd, registry, 3 x kube-apiserver and kube-controller-manager ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
-    let result = async {
-        let world = World::start(&env, terminal).await?;
-        world.run(terminal).await?;
-        if keep {
-            let file = write_env(&env, &world)?;
-            terminal.say(&to_try(&file));
-        }
-        Ok(world)
-    }
-    .await;
-    match result {
-        Ok(_world) if !keep => {
-            terminal
-                .say("\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.");
-            Ok(())
-        }
-        Ok(_world) => Ok(()),
-        Err(error) => {
-            if keep {
-                down().await?;
-            }
-            Err(error)
-        }
-    }
+    let world = World::start(&env, terminal).await?;
+    world.run(terminal).await?;
+    let last = if keep {
+        to_try(&write_env(&env, &world)?)
+    } else {
+        "\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.".to_owned()
+    };
+    terminal.finish();
+    terminal.say(&last);
+    Ok(())
 }
 
 /// Shell variables for scripts.

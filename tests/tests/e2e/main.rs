@@ -5,6 +5,7 @@ mod bad_input_engine;
 mod bad_input_receiver;
 mod control_plane;
 mod crds;
+mod demo;
 mod shutdown;
 mod skeleton;
 mod watchers;
