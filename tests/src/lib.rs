@@ -25,6 +25,7 @@ pub mod ports;
 pub mod process;
 pub mod registry;
 pub mod report;
+pub mod snapshot;
 pub mod spare;
 pub mod story;
 pub mod tools;
