@@ -69,7 +69,7 @@ async fn list(client: &Client, kind: ApiResource) -> Result<Vec<(String, String)
     let objects = match api.list_metadata(&ListParams::default()).await {
         Ok(list) => list.items,
         // A CRD that has gone meanwhile.
-        Err(kube::Error::Api(status)) if status.is_not_found() => Vec::new(),
+        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(error).with_context(|| format!("cannot list {}", kind.plural)),
     };
     Ok(objects
