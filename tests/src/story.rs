@@ -123,9 +123,11 @@ impl<'a> World<'a> {
 
     /// Enables the module in runtime 1, breaks it, removes it; runtime 2 must not notice.
     pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
+        let tell = Tell::start(reporter, "looking at both runtimes as they are");
         let runtime2 = self.env.runtime2.client()?;
-        let before = Snapshot::take(&runtime2).await?;
         let without_module = Snapshot::take(&self.env.runtime1.client()?).await?;
+        let before = Snapshot::take(&runtime2).await?;
+        tell.done("both runtimes noted as they are, every object of every kind");
         self.enable(reporter).await?;
         self.break_and_repair(reporter).await?;
         self.upgrade(reporter).await?;

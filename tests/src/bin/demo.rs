@@ -5,7 +5,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use tidewatch_tests::{
-    Harness, Lifetime,
+    Harness, Lifetime, binaries,
+    cluster::ADMIN,
     env::Environment,
     harness::target_folder,
     process::end_recorded,
@@ -36,6 +37,9 @@ enum Command {
     /// End what `up --keep` has left running.
     Down,
 }
+
+/// In the demo's folder: links to programs.
+const BIN: &str = "bin";
 
 fn main() -> ExitCode {
     let Args { command } = Args::parse();
@@ -114,7 +118,7 @@ async fn run(command: Command, terminal: &Terminal) -> Result<()> {
 
 async fn down() -> Result<usize> {
     let ended = end_recorded(&pids(), Duration::from_secs(10)).await?;
-    for left in ["etcd-data", "env"] {
+    for left in ["etcd-data", "env", BIN] {
         let path = folder().join(left);
         let _absent =
             if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
@@ -160,8 +164,8 @@ fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
         ("RUNTIME1_KUBECONFIG", &env.runtime1),
         ("RUNTIME2_KUBECONFIG", &env.runtime2),
     ] {
-        let path = env.harness.folder().join(format!("{}.kubeconfig", cluster.name()));
-        cluster.write_kubeconfig(&path)?;
+        let path =
+            env.harness.write(&format!("{}.kubeconfig", cluster.name()), &cluster.kubeconfig_yaml(ADMIN)?)?;
         set(name, path.display().to_string());
     }
     set("RECEIVER_URL", world.receiver.url.clone());
@@ -171,16 +175,35 @@ fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
     set("AGENT1_CERT", agent.identity.cert.display().to_string());
     set("AGENT1_KEY", agent.identity.key.display().to_string());
     set("REGISTRY_URL", env.registry.url());
-    set("BIN", env.harness.tools().folder().display().to_string());
+    set("BIN", link_programs(env)?.display().to_string());
     let text = format!("{}\n", lines.join("\n"));
     env.harness.write("env", &text)
+}
+
+/// A folder with what the control planes are made of, kubectl, and our own command.
+fn link_programs(env: &Environment) -> Result<PathBuf> {
+    let bin = env.harness.folder().join(BIN);
+    std::fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
+    let tools = env.harness.tools().folder();
+    let mut programs = vec![binaries::find("tidewatch")?];
+    for entry in std::fs::read_dir(tools).with_context(|| format!("cannot read {}", tools.display()))? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        programs.extend((!hidden).then_some(path));
+    }
+    for program in programs {
+        let name = program.file_name().context("a program has no name")?;
+        std::os::unix::fs::symlink(&program, bin.join(name))
+            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))?;
+    }
+    Ok(bin)
 }
 
 fn to_try(env: &std::path::Path) -> String {
     let id = RUNTIMES[0].1;
     format!(
         "\nEverything is still running. Three things to try, after: . {}\n\n\
-         1. Enable the module, and watch it become Ready:\n\
+         1. Enable the module, and watch it become Ready (Ctrl-C ends the watching):\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
          '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system get kyma default -w\n\
@@ -188,7 +211,7 @@ fn to_try(env: &std::path::Path) -> String {
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
          3. Ask why each reconcile was made:\n\
-         \u{20}  curl -s $RECEIVER_ADMIN_URL/runtimes/{id}\n\n\
+         \u{20}  $BIN/tidewatch explain {id}\n\n\
          `make demo-down` ends it.",
         env.display()
     )
