@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tidewatch_tests::{Tools, process::end_recorded, wait};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// How many processes the demo has written down.
 fn recorded(pids: &Path) -> usize {
