@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools: ## Build the real control planes' programs into a cache, once (about 12 min on two cores)
@@ -34,6 +34,10 @@ demo-down: ## End what `make demo KEEP=1` has left running
 .PHONY: test
 test: lint tools build promtool ## Lint, build and run every test, the end-to-end ones on real control planes included
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked
+
+.PHONY: e2e
+e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --locked -p tidewatch-tests --test e2e $(T) -- --nocapture
 
 .PHONY: lint
 lint: ## Formatting, clippy and rustdoc with warnings denied, generated files

@@ -86,13 +86,12 @@ fn text(page: &Value) -> String {
         for cause in record["causes"].as_array().into_iter().flatten() {
             let _ = match cause["type"].as_str() {
                 Some("event") => {
-                    writeln!(
-                        out,
-                        "    because of event #{} ({}): {}",
-                        cause["seq"],
-                        word(&cause["watch"]),
-                        word(&cause["object"])
-                    )
+                    // Events of the older contract have neither a number nor a watch.
+                    let event = match cause["seq"].as_u64() {
+                        Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
+                        _ => "a v2 event".to_owned(),
+                    };
+                    writeln!(out, "    because of {event}: {}", word(&cause["object"]))
                 }
                 Some("kcp") => writeln!(
                     out,
@@ -135,7 +134,9 @@ mod tests {
                 {"type": "event", "seq": 7, "watch": "kyma", "object": "Kyma kyma-system/default"},
                 {"type": "kcp", "object": "Kyma/k", "change": "changed"}]},
             {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:02.500Z", "queuedSeconds": 0, "workSeconds": 0,
-             "causeCount": 0, "causes": []}]});
+             "causeCount": 0, "causes": []},
+            {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:03.500Z", "queuedSeconds": 0, "workSeconds": 0,
+             "causeCount": 1, "causes": [{"type": "event", "seq": 0, "watch": "v2", "object": "Kyma kyma-system/default"}]}]});
         insta::assert_snapshot!(text(&page));
     }
 }

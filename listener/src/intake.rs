@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use jiff::Timestamp;
@@ -23,8 +23,8 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Of a body that is too large, this much more is read and thrown away, and for this long, so that an HTTP/1 peer
-/// that is still sending sees the answer.
+/// Of a body that is too large, this much more is read and thrown away, and for this long, so that a peer that
+/// is still sending sees the answer.
 const SKIP: (usize, Duration) = (4 * 1024 * 1024, Duration::from_secs(2));
 
 /// For the work of a canary.
@@ -337,10 +337,9 @@ where
     if !too_large {
         return Err(Fault::Broken);
     }
-    // HTTP/2 ends one stream. HTTP/1 has to close the connection, which would reset it under a peer that writes.
-    if parts.version < Version::HTTP_2 {
-        let _all_or_enough = tokio::time::timeout(SKIP.1, skip(body, SKIP.0)).await;
-    }
+    // Else HTTP/1 would close the connection and HTTP/2 reset the stream under a peer that writes, and some peers
+    // lose the answer by that.
+    let _all_or_enough = tokio::time::timeout(SKIP.1, skip(body, SKIP.0)).await;
     Err(Fault::TooLarge(limit))
 }
 
@@ -397,6 +396,7 @@ mod tests {
     use std::convert::Infallible;
 
     use futures::{StreamExt, stream};
+    use http::Version;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
 

@@ -1,14 +1,17 @@
-//! Checks `docs/requirements.md`: every requirement has a row, and every test it names exists.
+//! Checks `docs/requirements.md`: every requirement has a row with its own text, and every test it names exists.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+/// Id and text of every requirement, one a line: a row of the ledger can neither be left out nor say less.
+const REQUIREMENTS: &str = include_str!("ledger.txt");
 /// How many requirements each source document has.
-const IDS: [(&str, u32); 5] = [("S0", 11), ("S1", 5), ("S2", 12), ("S3", 7), ("S4", 5)];
+const IDS: [(&str, usize); 5] = [("S0", 11), ("S1", 5), ("S2", 12), ("S3", 7), ("S4", 5)];
 
 struct Row<'a> {
     id: &'a str,
+    text: &'a str,
     state: &'a str,
     shown_by: &'a str,
 }
@@ -23,16 +26,31 @@ fn rows(text: &str) -> Vec<Row<'_>> {
         .filter_map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
             match cells[..] {
-                [id, _, state, shown_by] => Some(Row { id, state, shown_by }),
+                [id, text, state, shown_by] => Some(Row { id, text, state, shown_by }),
                 _ => None,
             }
         })
         .collect()
 }
 
-/// Names of tests in a cell: words with `::` that start with a crate's name.
+/// Names of tests in a cell: every word with `::`.
 fn tests(cell: &str) -> impl Iterator<Item = &str> {
-    cell.split([' ', ',', ';']).filter(|word| word.starts_with("tidewatch_") && word.contains("::"))
+    cell.split([' ', ',', ';', '(', ')', '`'])
+        .map(|word| word.trim_end_matches(['.', ':']))
+        .filter(|word| word.contains("::"))
+}
+
+/// What is wrong with a row, besides tests that do not exist.
+fn fault(row: &Row<'_>) -> Option<&'static str> {
+    let named = tests(row.shown_by).next().is_some();
+    match row.state {
+        "yes" if !named => Some("'yes' is shown by no test"),
+        "part" if !named && !row.shown_by.contains("no test") => {
+            Some("'part' names neither a test nor says 'no test'")
+        }
+        "yes" | "part" | "no" => None,
+        _ => Some("that is no state: yes, part or no"),
+    }
 }
 
 /// The file that holds `crate::path::test`, and the test's name.
@@ -40,12 +58,16 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
     let mut parts: Vec<&str> = test.split("::").collect();
     let name = parts.pop().context("no test name")?;
     let krate = parts.remove(0);
-    let folder = match krate.trim_start_matches("tidewatch_") {
+    let krate =
+        krate.strip_prefix("tidewatch_").context("a test's name begins with its crate's: tidewatch_")?;
+    let folder = match krate {
         "tests" if parts.first() == Some(&"e2e") => {
             parts.remove(0);
             "tests/tests/e2e".to_owned()
         }
-        known @ ("agent" | "certs" | "cli" | "engine" | "receiver" | "tests") => format!("{known}/src"),
+        known @ ("agent" | "certs" | "cli" | "engine" | "listener" | "receiver" | "tests") => {
+            format!("{known}/src")
+        }
         shared => format!("shared/{shared}/src"),
     };
     let folder = root().join(folder);
@@ -79,24 +101,35 @@ fn is_test_in(text: &str, name: &str) -> bool {
 fn every_requirement_has_one_row_with_a_state() -> Result<()> {
     let text = fs::read_to_string(root().join("docs/requirements.md"))?;
     let rows = rows(&text);
-    for (document, count) in IDS {
-        for n in 1..=count {
-            let id = format!("{document}.{n}");
-            let found: Vec<&Row<'_>> = rows.iter().filter(|r| r.id == id).collect();
-            ensure!(found.len() == 1, "{id} has {} rows", found.len());
-            ensure!(
-                ["yes", "part", "no"].contains(&found[0].state),
-                "{id}: '{}' is no state",
-                found[0].state
-            );
-            ensure!(
-                found[0].state != "yes" || tests(found[0].shown_by).next().is_some(),
-                "{id} is shown by no test"
-            );
+    for line in REQUIREMENTS.lines() {
+        let (id, wanted) = line.split_once(' ').context("a requirement is an id and a text")?;
+        let found: Vec<&Row<'_>> = rows.iter().filter(|r| r.id == id).collect();
+        ensure!(found.len() == 1, "{id} has {} rows", found.len());
+        ensure!(found[0].text == wanted, "{id} says '{}' instead of '{wanted}'", found[0].text);
+        if let Some(fault) = fault(found[0]) {
+            anyhow::bail!("{id}: {fault}");
         }
     }
-    ensure!(rows.len() == 40, "there are {} rows; a requirement has exactly one", rows.len());
+    ensure!(rows.len() == REQUIREMENTS.lines().count(), "there are {} rows", rows.len());
+    for (document, count) in IDS {
+        let ids = |n: usize| format!("{document}.{n} ");
+        let pinned = (1..=count).all(|n| REQUIREMENTS.lines().any(|line| line.starts_with(&ids(n))));
+        ensure!(pinned && rows.iter().filter(|r| r.id.starts_with(document)).count() == count, "{document}");
+    }
     Ok(())
+}
+
+#[test]
+fn a_row_that_shows_nothing_is_noticed() {
+    let row = |state, shown_by| Row { id: "S0.1", text: "t", state, shown_by };
+    assert!(fault(&row("yes", "soon")).is_some());
+    assert!(fault(&row("part", "most of it")).is_some());
+    assert!(fault(&row("nearly", "a::b")).is_some());
+    assert!(fault(&row("part", "most of it; no test")).is_none());
+    assert!(fault(&row("yes", "by a::b")).is_none());
+    assert!(fault(&row("no", "")).is_none());
+    assert_eq!(tests("x: a::b, (engine::c); `d::e`.").collect::<Vec<_>>(), ["a::b", "engine::c", "d::e"]);
+    assert!(locate("engine::plan::naming::tests::names_fit").is_err());
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub mod process;
 pub mod promtool;
 pub mod registry;
 pub mod report;
+pub mod snapshot;
 pub mod spare;
 pub mod story;
 pub mod tools;

@@ -1,7 +1,14 @@
 //! A client of the receiver's event port that says exactly what a test wants: any certificate or none,
 //! HTTP/1.1 or HTTP/2, any body; one connection that is kept for the next request.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -51,8 +58,14 @@ pub fn sized(bytes: impl Into<Bytes>) -> Body {
 /// A body of `length` bytes that does not say how many are coming: chunked in HTTP/1.1, without
 /// `content-length` in HTTP/2.
 pub fn unsized_of(byte: u8, length: usize) -> Body {
+    counted(byte, length, Arc::default())
+}
+
+/// Like [`unsized_of`]; `sent` is how many of its bytes the connection has taken so far.
+pub fn counted(byte: u8, length: usize, sent: Arc<AtomicUsize>) -> Body {
     let pieces = (0..length).step_by(PIECE).map(move |at| {
         let piece = vec![byte; PIECE.min(length - at)];
+        sent.fetch_add(piece.len(), Ordering::Relaxed);
         Ok(Frame::data(Bytes::from(piece)))
     });
     StreamBody::new(stream::iter(pieces)).boxed_unsync()

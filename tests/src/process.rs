@@ -9,14 +9,14 @@
 use std::{
     fs::{self, File, OpenOptions},
     future::Future,
-    io::{Read, Seek, SeekFrom, Write},
+    io::{ErrorKind, Read, Seek, SeekFrom, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use parking_lot::Mutex;
 
 use crate::wait;
@@ -27,6 +27,10 @@ const DETACHED: &str = "trap '' HUP; exec \"$0\" \"$@\"";
 /// What of our environment a program gets; the rest is named in its [`Spec`], so that no
 /// KUBECONFIG or proxy of the user changes a test.
 const KEPT_ENV: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
+/// How long the kernel may take to end what was killed.
+const KILLED: Duration = Duration::from_secs(5);
+/// "No such process", in Linux.
+const ESRCH: i32 = 3;
 /// Of a log, not more than this is read for its tail.
 const TAIL_BYTES: u64 = 256 * 1024;
 
@@ -192,11 +196,16 @@ impl Drop for Process {
 
 /// Ends every process written down in `pids` (SIGTERM, then SIGKILL to what is left after
 /// `grace`), removes the file and returns how many were running. A pid that belongs to
-/// another program by now is left alone; no file means there is nothing to end.
+/// another program by now is left alone; no file means there is nothing to end. While it
+/// cannot be told whether they run, or one does not end, the file stays.
 pub async fn end_recorded(pids: &Path, grace: Duration) -> Result<usize> {
+    end_recorded_in(Path::new("/proc"), pids, grace).await
+}
+
+async fn end_recorded_in(proc: &Path, pids: &Path, grace: Duration) -> Result<usize> {
     let text = match fs::read_to_string(pids) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", pids.display())),
     };
     let recorded: Vec<(u32, &str)> = text
@@ -205,16 +214,22 @@ pub async fn end_recorded(pids: &Path, grace: Duration) -> Result<usize> {
         .filter(|(_, program)| !program.is_empty())
         .filter_map(|(pid, program)| Some((pid.parse().ok()?, program)))
         .collect();
-    let running = || -> Vec<u32> {
-        recorded.iter().filter(|(pid, program)| runs(*pid, program)).map(|(pid, _)| *pid).collect()
+    let running = || -> Result<Vec<u32>> {
+        let mut found = Vec::new();
+        for (pid, program) in &recorded {
+            if runs(proc, *pid, program)? {
+                found.push(*pid);
+            }
+        }
+        Ok(found)
     };
-    let found = running();
-    signal("-TERM", &found);
-    let ended = wait::until("the recorded processes to end", grace, || async {
-        Ok(running().is_empty().then_some(()))
-    });
-    if ended.await.is_err() {
-        signal("-KILL", &running());
+    let all_ended = || async { Ok(running()?.is_empty().then_some(())) };
+    let stays = || format!("{} names the processes that may still run", pids.display());
+    let found = running().with_context(stays)?;
+    signal("TERM", &found);
+    if wait::until("the recorded processes to end", grace, all_ended).await.is_err() {
+        signal("KILL", &running().with_context(stays)?);
+        wait::until("the killed processes to end", KILLED, all_ended).await.with_context(stays)?;
     }
     fs::remove_file(pids).with_context(|| format!("cannot remove {}", pids.display()))?;
     Ok(found.len())
@@ -239,17 +254,39 @@ fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
         .with_context(|| format!("cannot record pid {pid} in {}", pids.display()))
 }
 
-/// Whether `pid` runs and its command line is that of `program`. A zombie has none.
-fn runs(pid: u32, program: &str) -> bool {
-    let ps = Command::new("ps").args(["-o", "args=", "-p", &pid.to_string()]).output();
-    ps.is_ok_and(|ps| String::from_utf8_lossy(&ps.stdout).trim_start().starts_with(program))
+/// Whether `pid` runs and its command line is that of `program`, by the kernel's table of
+/// processes (`/proc`). A zombie has no command line.
+fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
+    let own = proc.join("self/cmdline");
+    ensure!(own.exists(), "{} is not there: what runs cannot be told", own.display());
+    let line = match fs::read(proc.join(pid.to_string()).join("cmdline")) {
+        Ok(line) => line,
+        // Not there, or gone while it was read, or somebody else's.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+                || error.raw_os_error() == Some(ESRCH) =>
+        {
+            return Ok(false);
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot look at process {pid}")),
+    };
+    let line = String::from_utf8_lossy(&line);
+    let args: Vec<&str> = line.split('\0').collect();
+    Ok(match args[..] {
+        // Itself, as a script of its interpreter, and not yet put in the place of its shell.
+        [first, ..] if first == program => true,
+        [_, second, ..] if second == program => true,
+        [_, _, script, fourth, ..] => script == DETACHED && fourth == program,
+        _ => false,
+    })
 }
 
+/// By the shell's own `kill`: the program of that name is not everywhere.
 fn signal(signal: &str, pids: &[u32]) {
     if !pids.is_empty() {
         // Fails when one has ended meanwhile, which is what is wanted.
-        let _ended = Command::new("kill")
-            .arg(signal)
+        let _ended = Command::new("sh")
+            .args(["-c", "for pid; do kill -s \"$0\" \"$pid\"; done", signal])
             .args(pids.iter().map(u32::to_string))
             .stderr(Stdio::null())
             .status();

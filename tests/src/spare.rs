@@ -3,6 +3,11 @@
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+use kube::{Api, api::DeleteParams};
+use tidewatch_api::{
+    Kyma,
+    names::{RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
+};
 use tokio::sync::{Mutex, MutexGuard, OnceCell, oneshot};
 
 use crate::{ControlPlane, Options, User, env, fleet::AGENT_USER};
@@ -61,6 +66,16 @@ async fn start_apart() -> Result<Spare> {
         })
         .context("cannot start a thread")?;
     receive.await.context("the thread that starts the spare control planes panicked")?
+}
+
+/// A runtime has one Kyma: what another test has left goes first.
+pub async fn take_over(cluster: &ControlPlane) -> Result<()> {
+    let left: Api<Kyma> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
+    match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn start(env: &env::Environment, name: &str) -> Result<ControlPlane> {

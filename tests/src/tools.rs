@@ -59,3 +59,57 @@ impl Tools {
         Ok(path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    const PROGRAMS: [&str; 7] = [
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+        "kwok",
+        "registry",
+    ];
+
+    fn put_program(path: &Path, script: &str) {
+        fs::write(path, script).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn ready_made_programs_need_no_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let [assets, path] = ["assets", "path"].map(|name| folder.path().join(name));
+        fs::create_dir_all(assets.join("kwok-stages")).unwrap();
+        fs::create_dir_all(&path).unwrap();
+        put_program(&path.join("go"), "#!/bin/sh\nexit 1\n");
+        for program in PROGRAMS {
+            put_program(&assets.join(program), "");
+        }
+        let run = || {
+            let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build.sh"))
+                .envs([("PATH", path.as_str()), ("KUBEBUILDER_ASSETS", "assets")])
+                .env("TIDEWATCH_CACHE", folder.path().join("cache"))
+                .current_dir(folder.path())
+                .output()
+                .unwrap()
+        };
+        fs::rename(assets.join("kwok-stages"), assets.join("elsewhere")).unwrap();
+        assert!(!run().status.success(), "without stage files it asks Go where they are");
+
+        fs::rename(assets.join("elsewhere"), assets.join("kwok-stages")).unwrap();
+        let output = run();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tools = Tools { folder: String::from_utf8(output.stdout).unwrap().trim_end().into() };
+        for program in PROGRAMS.into_iter().chain(["kwok-stages"]) {
+            let assets = assets.canonicalize().unwrap();
+            assert_eq!(tools.get(program).unwrap().canonicalize().unwrap(), assets.join(program));
+        }
+    }
+}

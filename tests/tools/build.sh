@@ -7,7 +7,10 @@
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
-#                      controller-runtime's envtest); what it has is not built.
+#                      controller-runtime's envtest); what it has is not built. envtest's own
+#                      has etcd, kube-apiserver and kubectl; with kube-controller-manager,
+#                      kube-scheduler, kwok, registry and the folder kwok-stages (kwok's stage
+#                      files for nodes and pods) beside them, Go is not needed.
 #
 # Standard output is the folder alone; what is going on is said on standard error.
 set -euo pipefail
@@ -15,9 +18,12 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${TIDEWATCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tidewatch}/tools
 kubernetes_version=v1.36.3
-[ $# -gt 0 ] || set -- etcd kubernetes kwok registry
-
 say() { printf '%s\n' "$*" >&2; }
+if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+  # Links are made to what is in it: a relative path would lead elsewhere from there.
+  KUBEBUILDER_ASSETS=$(cd "$KUBEBUILDER_ASSETS" && pwd) || { say "build.sh: KUBEBUILDER_ASSETS names no folder"; exit 64; }
+fi
+[ $# -gt 0 ] || set -- etcd kubernetes kwok registry
 
 # programs GROUP: lines of "name package".
 programs() {
@@ -89,7 +95,7 @@ mkdir -p "$bin"
 
 need_go() {
   command -v go >/dev/null && return
-  say "build.sh: $1 is not in KUBEBUILDER_ASSETS and there is no Go toolchain to build it."
+  say "build.sh: $1 is not in KUBEBUILDER_ASSETS and there is no Go toolchain to make it."
   say "          Install Go 1.26 or newer, or put $1 into the folder that KUBEBUILDER_ASSETS names."
   exit 1
 }
@@ -115,8 +121,12 @@ for group in "$@"; do
   done < <(programs "$group")
   if [ "$group" = kwok ]; then
     # kwok ends at once without stage files; those of its own module make nodes and pods ready.
+    if [ -n "${KUBEBUILDER_ASSETS:-}" ] && [ -d "$KUBEBUILDER_ASSETS/kwok-stages" ]; then
+      ln -sfn "$KUBEBUILDER_ASSETS/kwok-stages" "$bin/kwok-stages"
+      continue
+    fi
     if [ ! -d "$out/stages" ]; then
-      need_go "kwok's stage files"
+      need_go kwok-stages
       dir=$(cd "$here/kwok" && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
       mkdir -p "$out/stages.part"
       for stage in "$dir/node/fast/node-initialize.yaml" "$dir"/node/heartbeat-with-lease/*.yaml "$dir"/pod/fast/*.yaml; do

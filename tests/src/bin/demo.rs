@@ -5,14 +5,18 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use tidewatch_tests::{
-    Harness, Lifetime,
+    Harness, Lifetime, binaries,
+    cluster::ADMIN,
     env::Environment,
     harness::target_folder,
     process::end_recorded,
     report::{Line, Reporter, Terminal},
     story::{RUNTIMES, World},
 };
-use tokio::time::Instant;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 /// Shows an event's way: three real control planes, a registry, the receiver, two agents, one module.
 #[derive(Parser)]
@@ -34,6 +38,9 @@ enum Command {
     Down,
 }
 
+/// In the demo's folder: links to programs.
+const BIN: &str = "bin";
+
 fn main() -> ExitCode {
     let Args { command } = Args::parse();
     let terminal = Terminal::default();
@@ -44,20 +51,50 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let kept = matches!(command, Command::Up { keep: true });
     let result = runtime.block_on(async {
-        tokio::select! {
+        let result = tokio::select! {
             result = run(command, &terminal) => result,
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            interrupted = interrupted() => interrupted,
+        };
+        if result.is_err() && kept {
+            end_kept(&terminal).await;
         }
+        result
     });
     terminal.finish();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal.say(&format!("\nThe demo failed: {error:#}\nLogs are in {}", folder().display()));
+            let folder = folder();
+            let logs = folder.canonicalize().unwrap_or(folder);
+            terminal.say(&format!("\nThe demo failed: {error:#}\nLogs are in {}", logs.display()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends, with an error, when somebody asks this program to end.
+async fn interrupted() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => bail!("it was told to end"),
+        _ = interrupt.recv() => bail!("it was interrupted"),
+    }
+}
+
+/// What was to be left running outlives this program: it is ended when there is no whole demo to try.
+async fn end_kept(terminal: &Terminal) {
+    terminal.working("ending what was started");
+    terminal.say(&match down().await {
+        Ok(ended) => {
+            format!("\nNothing is left running: {ended} processes ended. `make demo-down` makes sure of it.")
+        }
+        Err(error) => {
+            format!("\nNot everything could be ended: {error:#}\n`make demo-down` tries it again.")
+        }
+    });
 }
 
 fn folder() -> PathBuf {
@@ -81,7 +118,7 @@ async fn run(command: Command, terminal: &Terminal) -> Result<()> {
 
 async fn down() -> Result<usize> {
     let ended = end_recorded(&pids(), Duration::from_secs(10)).await?;
-    for left in ["etcd-data", "env"] {
+    for left in ["etcd-data", "env", BIN] {
         let path = folder().join(left);
         let _absent =
             if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
@@ -94,8 +131,9 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
         terminal.say("A demo that was kept running has been ended.");
     }
     terminal.say(
-        "Tidewatch on real control planes: one as KCP, two as runtimes. Nothing polls: the receiver opens no watch\n\
-         on a runtime and has no resync timer, so a lost event would end this demo with an error.\n\n\
+        "Tidewatch on real control planes: one as KCP, two as runtimes. No step begins without an event: nothing\n\
+         polls a runtime to find a change, so one whose event is lost ends this demo with an error. (A reconcile\n\
+         that waits for a deletion it has begun looks again, after 200 ms to 30 s.)\n\n\
          \u{20}   time  what happened                                                                  took",
     );
     let lifetime = if keep { Lifetime::Detached { pids: pids() } } else { Lifetime::WithUs };
@@ -104,30 +142,16 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     let env = Environment::start(Harness::new(&folder(), lifetime)?).await?;
     let what = "etcd, registry, 3 x kube-apiserver and kube-controller-manager ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
-    let result = async {
-        let world = World::start(&env, terminal).await?;
-        world.run(terminal).await?;
-        if keep {
-            let file = write_env(&env, &world)?;
-            terminal.say(&to_try(&file));
-        }
-        Ok(world)
-    }
-    .await;
-    match result {
-        Ok(_world) if !keep => {
-            terminal
-                .say("\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.");
-            Ok(())
-        }
-        Ok(_world) => Ok(()),
-        Err(error) => {
-            if keep {
-                down().await?;
-            }
-            Err(error)
-        }
-    }
+    let world = World::start(&env, terminal).await?;
+    world.run(terminal).await?;
+    let last = if keep {
+        to_try(&write_env(&env, &world)?)
+    } else {
+        "\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.".to_owned()
+    };
+    terminal.finish();
+    terminal.say(&last);
+    Ok(())
 }
 
 /// Shell variables for scripts.
@@ -140,8 +164,8 @@ fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
         ("RUNTIME1_KUBECONFIG", &env.runtime1),
         ("RUNTIME2_KUBECONFIG", &env.runtime2),
     ] {
-        let path = env.harness.folder().join(format!("{}.kubeconfig", cluster.name()));
-        cluster.write_kubeconfig(&path)?;
+        let path =
+            env.harness.write(&format!("{}.kubeconfig", cluster.name()), &cluster.kubeconfig_yaml(ADMIN)?)?;
         set(name, path.display().to_string());
     }
     set("RECEIVER_URL", world.receiver.url.clone());
@@ -151,16 +175,35 @@ fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
     set("AGENT1_CERT", agent.identity.cert.display().to_string());
     set("AGENT1_KEY", agent.identity.key.display().to_string());
     set("REGISTRY_URL", env.registry.url());
-    set("BIN", env.harness.tools().folder().display().to_string());
+    set("BIN", link_programs(env)?.display().to_string());
     let text = format!("{}\n", lines.join("\n"));
     env.harness.write("env", &text)
+}
+
+/// A folder with what the control planes are made of, kubectl, and our own command.
+fn link_programs(env: &Environment) -> Result<PathBuf> {
+    let bin = env.harness.folder().join(BIN);
+    std::fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
+    let tools = env.harness.tools().folder();
+    let mut programs = vec![binaries::find("tidewatch")?];
+    for entry in std::fs::read_dir(tools).with_context(|| format!("cannot read {}", tools.display()))? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        programs.extend((!hidden).then_some(path));
+    }
+    for program in programs {
+        let name = program.file_name().context("a program has no name")?;
+        std::os::unix::fs::symlink(&program, bin.join(name))
+            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))?;
+    }
+    Ok(bin)
 }
 
 fn to_try(env: &std::path::Path) -> String {
     let id = RUNTIMES[0].1;
     format!(
         "\nEverything is still running. Three things to try, after: . {}\n\n\
-         1. Enable the module, and watch it become Ready:\n\
+         1. Enable the module, and watch it become Ready (Ctrl-C ends the watching):\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
          '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system get kyma default -w\n\
@@ -168,7 +211,7 @@ fn to_try(env: &std::path::Path) -> String {
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
          \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
          3. Ask why each reconcile was made:\n\
-         \u{20}  curl -s $RECEIVER_ADMIN_URL/runtimes/{id}\n\n\
+         \u{20}  $BIN/tidewatch explain {id}\n\n\
          `make demo-down` ends it.",
         env.display()
     )

@@ -6,10 +6,7 @@ mod pki;
 mod pods;
 mod programs;
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -138,12 +135,6 @@ impl ControlPlane {
     /// A kubeconfig for that user, with CA and token inline: no file paths.
     pub fn kubeconfig_yaml(&self, user: &str) -> Result<String> {
         Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
-    }
-
-    /// Writes the kubeconfig of [`ADMIN`] to a file.
-    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.kubeconfig_yaml(ADMIN)?)
-            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// A client for [`ADMIN`], in and for the current tokio runtime.

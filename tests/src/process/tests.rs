@@ -31,9 +31,9 @@ async fn until_gone(pid: u32) {
 
 /// A zombie has ended, whoever fails to collect it.
 fn exists(pid: u32) -> bool {
-    let ps = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
-    let state = String::from_utf8_lossy(&ps.stdout).trim().to_owned();
-    !state.is_empty() && !state.starts_with('Z')
+    // `pid (name) state ...`; the name may hold anything.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 #[tokio::test]
@@ -109,17 +109,50 @@ async fn a_detached_one_outlives_its_handle_and_ends_by_its_record() {
     .unwrap();
     let pid = process.pid();
     let program = which("sleep").display().to_string();
-    wait::until("the program to replace the shell", LONG, || async { Ok(runs(pid, &program).then_some(())) })
-        .await
-        .unwrap();
+    // At once: also before it has taken the place of its shell.
+    assert!(ours(pid, &program));
     drop(process);
-    assert!(runs(pid, &program));
+    assert!(ours(pid, &program));
 
     // A pid that now belongs to something else: this very test.
     record(&pids, std::process::id(), Path::new("/no/such/program")).unwrap();
     assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 1);
-    assert!(!runs(pid, &program));
+    assert!(!ours(pid, &program));
     assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 0);
+}
+
+fn ours(pid: u32, program: &str) -> bool {
+    runs(Path::new("/proc"), pid, program).unwrap()
+}
+
+#[tokio::test]
+async fn a_record_stays_while_it_cannot_be_told_what_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    record(&pids, std::process::id(), Path::new("/no/such/program")).unwrap();
+    let text = format!("{:#}", end_recorded_in(folder.path(), &pids, LONG).await.unwrap_err());
+    assert!(text.contains("cannot be told") && text.contains("pids names"), "{text}");
+    assert!(pids.exists());
+    assert_eq!(end_recorded(&pids, LONG).await.unwrap(), 0);
+    assert!(!pids.exists());
+}
+
+#[test]
+fn a_program_is_known_by_its_command_line() {
+    let proc = tempfile::tempdir().unwrap();
+    let put = |pid: &str, line: &str| {
+        fs::create_dir_all(proc.path().join(pid)).unwrap();
+        fs::write(proc.path().join(pid).join("cmdline"), line).unwrap();
+    };
+    put("self", "test\0");
+    put("1", "/bin/etcd\0--name=a\0");
+    put("2", "/bin/sh\0/bin/etcd\0--name=a\0");
+    put("3", &format!("sh\0-c\0{DETACHED}\0/bin/etcd\0"));
+    put("4", "vi\0-c\0set nowrap\0/bin/etcd\0");
+    put("5", "/bin/etcdctl\0");
+    put("6", "");
+    let known = (1..8).map(|pid| runs(proc.path(), pid, "/bin/etcd").unwrap());
+    assert_eq!(known.collect::<Vec<_>>(), [true, true, true, false, false, false, false]);
 }
 
 fn which(program: &str) -> PathBuf {

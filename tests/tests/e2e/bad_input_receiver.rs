@@ -1,7 +1,13 @@
 //! What a receiver does with certificates and requests it must not serve: the right status, a metric, one
 //! log line, no panic, and a connection that serves the next good request.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -16,7 +22,7 @@ use tidewatch_tests::{
     env,
     fleet::{self, Identity, Receiver},
     kcp,
-    mtls::{Answer, Body, Connection, Http, sized, unsized_of},
+    mtls::{Answer, Body, Connection, Http, counted, sized, unsized_of},
     observed::{self, LogMark, metric},
     wait,
 };
@@ -322,6 +328,25 @@ async fn a_body_that_is_too_large_or_malformed_is_refused() -> Result<()> {
         }
     }
     ensure!(door.metric("events_held").await? == 0, "of a refused request nothing is kept");
+    Ok(())
+}
+
+/// Some clients see no answer before they have sent everything, and lose it when their stream is reset first.
+#[tokio::test]
+async fn a_client_that_keeps_sending_is_answered() -> Result<()> {
+    let door = Door::open("kcp-bad-sender").await?;
+    let length = 3 * limits::V3_BODY_BYTES;
+    for http in [Http::H1, Http::H2] {
+        for (path, endpoint) in [(V2, "v2"), (v3::PATH, "v3")] {
+            let mut connection = door.connect(http).await?;
+            let sent = Arc::new(AtomicUsize::new(0));
+            let body = counted(b' ', length, Arc::clone(&sent));
+            door.refuses(&mut connection, ("POST", path, body), refusal(413, "too_large", endpoint)).await?;
+            let sent = sent.load(Ordering::Relaxed);
+            ensure!(sent == length, "{http:?} {path}: stopped after {sent} bytes");
+            after(&door, connection, http).await?;
+        }
+    }
     Ok(())
 }
 

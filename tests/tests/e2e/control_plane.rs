@@ -37,7 +37,7 @@ async fn the_version_is_the_pinned_one() -> Result<()> {
 
 #[tokio::test]
 async fn a_deployment_becomes_available() -> Result<()> {
-    let client = env::shared().await?.runtime2.client()?;
+    let client = env::shared().await?.runtime1.client()?;
     namespace(&client, "harness-deployment").await?;
     let deployments: Api<Deployment> = Api::namespaced(client, "harness-deployment");
     let deployment: Deployment = serde_json::from_value(json!({
@@ -86,13 +86,13 @@ async fn the_control_planes_share_nothing() -> Result<()> {
         ..ConfigMap::default()
     };
     let config_maps = |client| Api::<ConfigMap>::default_namespaced(client);
-    let here = config_maps(env.runtime1.client()?);
+    let here = config_maps(env.kcp.client()?);
     here.create(&PostParams::default(), &config_map).await?;
     assert!(here.get_opt("only-here").await?.is_some());
-    for other in [&env.runtime2, &env.kcp] {
+    for other in [&env.runtime1, &env.runtime2] {
         assert!(config_maps(other.client()?).get_opt("only-here").await?.is_none(), "{}", other.name());
-        assert_ne!(other.token(ADMIN)?, env.runtime1.token(ADMIN)?);
-        assert_ne!(other.ca_pem(), env.runtime1.ca_pem());
+        assert_ne!(other.token(ADMIN)?, env.kcp.token(ADMIN)?);
+        assert_ne!(other.ca_pem(), env.kcp.ca_pem());
     }
     here.delete("only-here", &DeleteParams::default()).await?;
     Ok(())

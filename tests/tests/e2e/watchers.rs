@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, State, Watcher,
-    names::{AGENT_CONFIG_MAP, AGENT_WATCHES_ROLE, API_VERSION, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
+    names::{AGENT_CONFIG_MAP, AGENT_WATCHES_ROLE, API_VERSION, RUNTIME_NAMESPACE},
 };
 use tidewatch_tests::{
     ControlPlane, env,
@@ -150,16 +150,6 @@ async fn ensure_nothing_left(cluster: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// A runtime has one Kyma: what another test has left goes first.
-async fn take_over(cluster: &ControlPlane) -> Result<()> {
-    let left: Api<Kyma> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
-    match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -> Result<()> {
     let env = env::shared().await?;
@@ -172,7 +162,7 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     let member = Member { cluster: with_agent, kyma: "lookout", id: "runtime-lookout" };
     let other = Member { cluster: without, kyma: "blind", id: "runtime-blind" };
     for member in [&member, &other] {
-        take_over(member.cluster).await?;
+        spare::take_over(member.cluster).await?;
         fleet::register(&kcp, NAMESPACE, member).await?;
         fleet::kyma_in_state(&kcp, NAMESPACE, member.kyma, State::Ready).await?;
     }
