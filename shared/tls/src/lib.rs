@@ -8,6 +8,7 @@ mod files;
 mod handshake;
 mod identity;
 mod store;
+pub mod xfcc;
 
 pub use bundle::{Bundle, BundleError, Pem, client_config, provider, server_config};
 pub use files::{Files, FilesError};
