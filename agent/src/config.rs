@@ -372,8 +372,6 @@ fn wrong(field: impl Into<String>, problem: impl Into<String>) -> ConfigError {
     ConfigError::Value { field: field.into(), problem: problem.into() }
 }
 
-/// Parse errors come with a picture of the place; the message is one line.
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ const MAX_REASON: usize = 300;
 /// Most characters of a value that are repeated.
 const MAX_QUOTED: usize = 80;
 
-/// Parsers quote what they were given, at any length and with whatever is in it.
+/// Parse errors come with a picture of the place; of that, only the first line. Parsers quote what they were given, at any length and with whatever is in it.
 pub(super) fn one_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
     let line = line.strip_prefix("error: ").unwrap_or(line);
