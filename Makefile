@@ -59,6 +59,10 @@ bench: tools ## Measure; writes target/bench/report.json and prints a table (rel
 	@$(CARGO) build --release --workspace --locked
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench
 
+.PHONY: fuzz
+fuzz: ## Fuzz what comes from outside, every target for SECONDS=60 (TARGETS="xfcc seqset" picks some)
+	@fuzz/run.sh $(or $(SECONDS),60) $(TARGETS)
+
 .PHONY: fmt
 fmt: ## Format the code
 	@$(CARGO) fmt --all

@@ -1,7 +1,10 @@
 //! The configuration file: YAML, checked as a whole before anything is bound or dialled. And what the agent is told to
 //! watch besides, in a ConfigMap.
 
+mod message;
+
 use crate::send::proxy::{self, Choice, Proxy, SettingsError};
+use message::{one_line, quoted};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -183,7 +186,8 @@ fn default_max_objects() -> usize {
 /// With an error that names the field, which the parser of addresses does not know.
 fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let problem = || format!("adminAddress {text:?} must be an address and a port as \"127.0.0.1:9090\"");
+    let shown = quoted(&text);
+    let problem = || format!("adminAddress {shown} must be an address and a port as \"127.0.0.1:9090\"");
     text.parse().map_err(|_| serde::de::Error::custom(problem()))
 }
 
@@ -303,7 +307,7 @@ fn check_watches(watches: &[Watch]) -> Result<(), ConfigError> {
 impl Receiver {
     /// Host and port to dial.
     pub fn endpoint(&self) -> Result<(String, u16), ConfigError> {
-        let problem = || wrong("receiver.url", format!("{:?} must be https://host:port", self.url));
+        let problem = || wrong("receiver.url", format!("{} must be https://host:port", quoted(&self.url)));
         let uri: http::Uri = self.url.parse().map_err(|_| problem())?;
         let authority = uri.authority().ok_or_else(problem)?;
         let port = authority.port_u16().ok_or_else(problem)?;
@@ -346,7 +350,7 @@ impl Watch {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
         let Self { name, route, group, version, resource, field: _, labels, namespace } = self;
         if !is_name(name, MAX_WATCH_NAME, "-.") {
-            let problem = format!("{name:?} must be 1 to {MAX_WATCH_NAME} of a-z, 0-9, - and .");
+            let problem = format!("{} must be 1 to {MAX_WATCH_NAME} of a-z, 0-9, - and .", quoted(name));
             return Err(wrong(format!("{at}.name"), problem));
         }
         if !is_name(route, 63, "-.") {
@@ -362,15 +366,21 @@ impl Watch {
             return Err(wrong(format!("{at}.resource"), "secrets are never watched; remove this watch"));
         }
         if !is_name(resource, 253, "-") {
-            let problem =
-                format!("{resource:?} must be one resource's plural name in lower case, as \"deployments\"");
+            let problem = format!(
+                "{} must be one resource's plural name in lower case, as \"deployments\"",
+                quoted(resource)
+            );
             return Err(wrong(format!("{at}.resource"), problem));
         }
         if !group.is_empty() && !is_name(group, 253, "-.") {
-            return Err(wrong(format!("{at}.group"), format!("{group:?} is not an API group, as \"apps\"")));
+            return Err(wrong(
+                format!("{at}.group"),
+                format!("{} is not an API group, as \"apps\"", quoted(group)),
+            ));
         }
         if version != "*" && !is_name(version, 63, "-") {
-            let problem = format!("{version:?} must be a version as \"v1\", or \"*\" for the preferred one");
+            let problem =
+                format!("{} must be a version as \"v1\", or \"*\" for the preferred one", quoted(version));
             return Err(wrong(format!("{at}.version"), problem));
         }
         if namespace.as_ref().is_some_and(|n| !is_name(n, 63, "-")) {
@@ -383,7 +393,10 @@ impl Watch {
             };
             if key.is_empty() || key.len() > 317 || !plain(key, "/") || value.len() > 63 || !plain(value, "")
             {
-                return Err(wrong(format!("{at}.labels"), format!("{key:?}: {value:?} is not a label")));
+                return Err(wrong(
+                    format!("{at}.labels"),
+                    format!("{}: {} is not a label", quoted(key), quoted(value)),
+                ));
             }
         }
         Ok(())
@@ -397,12 +410,6 @@ fn is_name(text: &str, longest: usize, also: &str) -> bool {
 
 fn wrong(field: impl Into<String>, problem: impl Into<String>) -> ConfigError {
     ConfigError::Value { field: field.into(), problem: problem.into() }
-}
-
-/// Parse errors come with a picture of the place; the message is one line.
-fn one_line(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default().trim();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
 #[cfg(test)]
@@ -520,6 +527,20 @@ watches:
         assert_eq!(proxy(&GOOD.replace("caFile", "proxy: direct, caFile")), None);
         let error = Config::parse(GOOD).unwrap().receiver.proxy(|_| Some("ftp://a:b@c".into())).unwrap_err();
         assert!(error.to_string().contains("HTTPS_PROXY"), "{error}");
+    }
+
+    #[test]
+    fn a_message_repeats_little_of_a_long_value() {
+        let long = "x".repeat(5_000);
+        for (value, meant) in
+            [("127.0.0.1:0", "must be an address and a port"), ("kyma\n", "name "), ("spec", "")]
+        {
+            let message =
+                Config::parse(&GOOD.replacen(value, &format!("{long}\n"), 1)).unwrap_err().to_string();
+            assert!(message.len() < 500 && message.contains(meant), "{message}");
+        }
+        let message = Config::parse(&format!("{GOOD}\"\\e[31m\": 1")).unwrap_err().to_string();
+        assert!(!message.contains(char::is_control), "{message:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tidewatch_wire::{
-    Epoch, Route, Seq, SeqSet, SessionId,
+    Epoch, Route, Seq, SeqSet, SessionId, limits,
     v3::{Event, Request, Response, RouteAck},
 };
 
@@ -154,7 +154,10 @@ impl Ledger {
         let session = self.session;
         let empty = Told::default();
         let told = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, told)| told);
-        let (known, unknown) = awaiting.partition_known(told.0.keys().map(|s| s.0));
+        let (known, mut unknown) = awaiting.partition_known(told.0.keys().map(|s| s.0));
+        // Known numbers split the ranges that are awaited, and the agent refuses a set of more ranges than the contract
+        // allows. It asks again for what is left out here.
+        unknown.keep_lowest(limits::SEQ_RANGES);
         let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
         for seq in known {
             for (route, verdict) in told.0.get(&seq).into_iter().flatten() {
@@ -168,6 +171,10 @@ impl Ledger {
                 });
                 if *verdict == Verdict::Done { ack.done.insert(seq) } else { ack.refused.insert(seq) }
             }
+        }
+        for ack in acks.values_mut() {
+            ack.done.keep_lowest(limits::SEQ_RANGES);
+            ack.refused.keep_lowest(limits::SEQ_RANGES);
         }
         Response { acks: acks.into_values().collect(), unknown, ..Response::new(epoch, session) }
     }

@@ -83,10 +83,11 @@ pub fn parse(header: &[u8]) -> Result<CertificateDer<'static>, XfccError> {
         if slot.is_some_and(|slot| slot.replace(value).is_some()) {
             return Err(XfccError::Malformed);
         }
-        match after.split_at_checked(1) {
+        // By bytes: a character of several is not an end.
+        match after.as_bytes().first() {
             None => break,
-            Some((";", more)) => rest = more,
-            Some((",", _)) => return Err(XfccError::SeveralElements),
+            Some(b';') => rest = &after[1..],
+            Some(b',') => return Err(XfccError::SeveralElements),
             Some(_) => return Err(XfccError::Malformed),
         }
     }

@@ -76,6 +76,8 @@ fn bad_headers_name_nobody() {
         (format!("Cert=\"{cert}"), Malformed),
         (format!("Cert=\"{cert}\\\""), Malformed),
         (format!("Cert=\"{cert}\"x"), Malformed),
+        (format!("Cert=\"{cert}\"é"), Malformed),
+        (format!("Cert=\"{cert}\"é,Cert=\"{other}\""), Malformed),
         (format!("Cert=\"{cert}\";"), Malformed),
         (format!("Cert={cert}\""), Malformed),
         (format!("Cert=\"{cert}\";Cert=\"{other}\""), Malformed),

@@ -76,6 +76,13 @@ impl SeqSet {
         self.ranges.iter().map(|(&s, &e)| (s, e))
     }
 
+    /// Leaves only the lowest ranges, at most so many.
+    pub fn keep_lowest(&mut self, ranges: usize) {
+        if let Some(&first_beyond) = self.ranges.keys().nth(ranges) {
+            self.ranges.split_off(&first_beyond);
+        }
+    }
+
     /// Those of the ascending `known` numbers that are in the set, and the parts of the set that no
     /// known number covers (one range each, as they stand between known numbers).
     pub fn partition_known(&self, known: impl Iterator<Item = u64>) -> (Vec<Seq>, SeqSet) {
@@ -174,6 +181,21 @@ mod tests {
         let (inside, missing) = set.partition_known([7, u64::MAX].into_iter());
         assert_eq!(inside, [Seq(7), Seq(u64::MAX)]);
         assert_eq!(missing.ranges().collect::<Vec<_>>(), [(1, 6), (8, u64::MAX - 1)]);
+    }
+
+    #[test]
+    fn keeps_the_lowest_ranges() {
+        let set: SeqSet = [1, 2, 4, 8].map(Seq).into_iter().collect();
+        for (most, left) in [(0, vec![]), (1, vec![(1, 2)]), (2, vec![(1, 2), (4, 4)])] {
+            let mut set = set.clone();
+            set.keep_lowest(most);
+            assert_eq!(set.ranges().collect::<Vec<_>>(), left);
+        }
+        for most in [3, 4] {
+            let mut same = set.clone();
+            same.keep_lowest(most);
+            assert_eq!(same, set);
+        }
     }
 
     #[test]

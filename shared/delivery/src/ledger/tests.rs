@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
-use tidewatch_wire::v3::Change;
+use tidewatch_wire::{limits, v3::Change};
 
 use super::*;
 use crate::{
@@ -260,4 +260,30 @@ proptest! {
         prop_assert!(world.outbox.is_empty(), "{} keys held for ever", world.outbox.len());
         prop_assert!(world.dirty().is_empty());
     }
+}
+
+#[test]
+fn an_answer_stays_within_the_limit_of_ranges() {
+    // As many ranges as a request may name, each with a known number in its middle: twice as many are left.
+    let middles: Vec<u64> = (1..=100).map(|n| n * 10).collect();
+    let ranges: Vec<[u64; 2]> = (1..=limits::SEQ_RANGES as u64).map(|n| [n * 10 - 1, n * 10 + 1]).collect();
+    let mut ledger = ledger_holding(&middles);
+    let mut awaiting = SeqSet::try_from(ranges).unwrap();
+    let epoch = Epoch::from_bits(E1);
+    for _ in 0..3 {
+        let answer = ledger.answer(epoch, &awaiting);
+        assert_eq!(answer.unknown.range_count(), limits::SEQ_RANGES.min(awaiting.range_count()));
+        assert!(SeqSet::try_from(Vec::from(answer.unknown.clone())).is_ok(), "the agent can read it");
+        // What did not fit is asked for once the rest has been sent again.
+        let left: Vec<[u64; 2]> = awaiting
+            .ranges()
+            .filter(|(s, _)| !answer.unknown.contains(Seq(*s)))
+            .map(|(s, e)| [s, e])
+            .collect();
+        awaiting = SeqSet::try_from(left).unwrap();
+        if awaiting.is_empty() {
+            return;
+        }
+    }
+    panic!("{} ranges are never asked for", awaiting.range_count());
 }
