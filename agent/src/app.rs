@@ -191,14 +191,17 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         }
     });
     drain.spawn_critical("sender", sender.run(drain.watch()));
-    let (told, canaries, client_of_canary, shutdown) =
-        (changes.clone(), metrics.clone(), client.clone(), drain.watch());
-    drain.spawn_critical("canary", async move {
-        tokio::select! {
-            () = shutdown.signaled() => {}
-            () = canary::run(client_of_canary, told, canaries, clock) => {}
-        }
-    });
+    // In v2 there is no acknowledgement that could prove anything.
+    if receiver.protocol == Protocol::V3 {
+        let (told, canaries, client_of_canary, shutdown) =
+            (changes.clone(), metrics.clone(), client.clone(), drain.watch());
+        drain.spawn_critical("canary", async move {
+            tokio::select! {
+                () = shutdown.signaled() => {}
+                () = canary::run(client_of_canary, told, canaries, clock) => {}
+            }
+        });
+    }
     let shared = Shared {
         changes,
         baseline,

@@ -150,26 +150,17 @@ impl Paths {
         let mut before = std::mem::take(&mut self.runtimes);
         self.runtimes = kymas
             .map(|kyma| {
-                let path = before.remove(kyma).unwrap_or_else(|| Path {
-                    state: State::Unknown,
-                    since: now,
-                    heard: None,
-                    canary: None,
-                    health: Health::default(),
-                    other_configuration: None,
-                    reachable: true,
-                    // Spread over the whole time, so that a start is not followed by a wave.
-                    next_look: now + self.settings.resync.mul_f64(fraction(kyma)),
-                    report: None,
-                });
-                (kyma.to_owned(), path)
+                let path = before.remove(kyma);
+                (kyma.to_owned(), path.unwrap_or_else(|| Path::new(kyma, &self.settings, now)))
             })
             .collect();
     }
 
-    /// An agent has sent a request of the v3 contract.
+    /// An agent of a registered runtime has sent a request of the v3 contract. That may be before [`Paths::registered`]
+    /// names it.
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
-        let Some(path) = self.runtimes.get_mut(kyma) else { return };
+        let path =
+            self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
         path.heard = Some(now);
         if let Some(health) = health {
             path.health = health;
@@ -314,6 +305,21 @@ enum Fault {
 }
 
 impl Path {
+    fn new(kyma: &str, settings: &Settings, now: Tick) -> Self {
+        Self {
+            state: State::Unknown,
+            since: now,
+            heard: None,
+            canary: None,
+            health: Health::default(),
+            other_configuration: None,
+            reachable: true,
+            // Spread over the whole time, so that a start is not followed by a wave.
+            next_look: now + settings.resync.mul_f64(fraction(kyma)),
+            report: None,
+        }
+    }
+
     fn fault(&mut self, expected: &str, settings: &Settings, now: Tick) -> Option<Fault> {
         let other = !expected.is_empty() && self.health.configuration != expected;
         self.other_configuration = if other { self.other_configuration.or(Some(now)) } else { None };

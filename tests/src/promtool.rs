@@ -28,6 +28,15 @@ pub fn check(promtool: &Path, page: &str) -> Result<()> {
     Ok(())
 }
 
+/// Fails if `promtool check rules` has anything to say about the alert rules. Blocks for a moment.
+pub fn check_rules(promtool: &Path, rules: &Path) -> Result<()> {
+    let output = Command::new(promtool).args(["check", "rules"]).arg(rules).output();
+    let output = output.with_context(|| format!("cannot run {}", promtool.display()))?;
+    let said = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+    Ok(())
+}
+
 /// Fails if the reference has no line for a metric on a page that begins with `prefix`, or one with another type or
 /// without one of its labels.
 pub fn documented(page: &str, prefix: &str) -> Result<()> {

@@ -175,6 +175,14 @@ fn a_runtime_that_is_gone_is_forgotten() {
     paths.registered(["k1", "k2"].into_iter(), at(2));
     assert_eq!((paths.state("k0"), paths.state("k1")), (None, Some(State::Proven)));
     assert_eq!(paths.state("k2"), Some(State::Unknown));
-    paths.heard("k0", Some(healthy()), at(3));
     assert_eq!(paths.worst(10, at(3) + SECOND).len(), 2);
+}
+
+#[test]
+fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
+    let mut paths = Paths::new(Settings::default());
+    paths.heard("k0", Some(healthy()), at(1));
+    paths.canary("k0", at(1));
+    paths.registered(["k0"].into_iter(), at(2));
+    assert_eq!(told(&paths.tick("c1", at(2))), ["Proven"]);
 }

@@ -1,5 +1,7 @@
 //! The demo's twin: the same story, checked instead of shown.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use tidewatch_tests::{env, http, promtool, report::Recorder, story::World};
 
@@ -21,6 +23,8 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
 
     // After the story there are series of nearly all metrics.
     let program = env.harness.tools().extra("promtool")?;
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
+    promtool::check_rules(&program, &rules)?;
     let agent = world.agents.first().context("there is no agent")?;
     for (admin, prefix) in
         [(&world.receiver.admin, "tidewatch_receiver_"), (&agent.admin, "tidewatch_agent_")]

@@ -51,7 +51,8 @@ impl Watcher {
         }
         if again {
             let unnamed = self.unnamed(version, kind);
-            self.report(unnamed, Moved::default()).await?;
+            // Not a change that was seen, so it is not counted as one.
+            self.tell(Told::Changed(unnamed, Moved::default())).await?;
         }
         Ok(())
     }
