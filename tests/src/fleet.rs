@@ -308,12 +308,16 @@ pub fn watches() -> Value {
 }
 
 impl Agent {
-    /// Gives the agent's user its role in the runtime, starts the agent there, and waits until its receiver
-    /// is connected and all its watches watch.
+    /// Starts the agent in a registered runtime, and waits until its receiver is connected, it has its configuration
+    /// from the engine, and all its watches watch.
     pub async fn start(harness: &Harness, receiver: &Receiver, member: &Member<'_>) -> Result<Self> {
-        apply_yaml(&member.cluster.client()?, include_str!("../../deploy/agent/rbac.yaml")).await?;
         let identity = receiver.identity(harness, member.id, &member.domain())?;
         let agent = Self::start_with(harness, receiver, member, identity, watches()).await?;
+        let configured = || async {
+            let status = agent.status().await?;
+            Ok((status["configuration"]["configMap"]["state"] == "Applied").then_some(()))
+        };
+        agent.process.ready("to have its configuration", SOON, configured).await?;
         agent.connected().await?;
         Ok(agent)
     }
@@ -329,7 +333,7 @@ impl Agent {
         Self::start_speaking("v3", harness, receiver, member, identity, watches).await
     }
 
-    /// As [`Agent::start_with`], in a version of the contract.
+    /// As [`Agent::start_with`], in a version of the contract. The agent's user gets the role that ships.
     pub async fn start_speaking(
         protocol: &str,
         harness: &Harness,
@@ -338,6 +342,11 @@ impl Agent {
         identity: Identity,
         watches: Value,
     ) -> Result<Self> {
+        let client = member.cluster.client()?;
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
+        apply_yaml(&client, &namespace.to_string()).await?;
+        apply_yaml(&client, include_str!("../../deploy/agent/rbac.yaml")).await?;
         let admin = ports::free()?;
         let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
         let kubeconfig =
@@ -377,21 +386,13 @@ impl Agent {
     /// Waits until everything it has seen was acknowledged and all watches watch, those of KCP's Watchers included.
     pub async fn connected(&self) -> Result<()> {
         self.process
-            .ready(
-                "to be connected and configured, with all watches watching and nothing unacknowledged",
-                SOON,
-                || async {
-                    let status = self.status().await?;
-                    let watches = status["watches"].as_array().cloned().unwrap_or_default();
-                    let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
-                    let configured = status["configuration"]["configMap"]["state"] == "Applied";
-                    Ok((watching
-                        && configured
-                        && status["receiver"]["connected"] == true
-                        && status["dirtyKeys"] == 0)
-                        .then_some(()))
-                },
-            )
+            .ready("to be connected, with all watches watching and nothing unacknowledged", SOON, || async {
+                let status = self.status().await?;
+                let watches = status["watches"].as_array().cloned().unwrap_or_default();
+                let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
+                Ok((watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0)
+                    .then_some(()))
+            })
             .await
     }
 }

@@ -369,7 +369,7 @@ async fn our_agent_speaks_v2_to_a_listener_that_knows_nothing_else() -> Result<(
     fleet::apply_yaml(&cluster.client()?, ROLE).await?;
     let identity = world.receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
     let watches = json!([{"name": "configmaps", "version": "v1", "resource": "configmaps", "field": "spec",
-                          "labels": {"routes-v2": "yes"}}]);
+                          "namespace": "default", "labels": {"routes-v2": "yes"}}]);
     let agent =
         fleet::Agent::start_speaking("v2", &env.harness, &world.receiver, &member, identity, watches).await?;
     agent.connected().await?;
@@ -395,15 +395,15 @@ async fn our_agent_speaks_v2_to_a_listener_that_knows_nothing_else() -> Result<(
 
 const ROLE: &str = r"
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: routes-v2}
+kind: Role
+metadata: {name: routes-v2, namespace: default}
 rules:
   - {apiGroups: [''], resources: [configmaps], verbs: [get, list, watch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: routes-v2}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: routes-v2}
+kind: RoleBinding
+metadata: {name: routes-v2, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: routes-v2}
 subjects:
-  - {apiGroup: rbac.authorization.k8s.io, kind: User, name: tidewatch-agent}
+  - {apiGroup: rbac.authorization.k8s.io, kind: User, name: 'system:serviceaccount:kyma-system:tidewatch-agent'}
 ";
