@@ -7,7 +7,8 @@ use crate::{
     live::{Configuration, Live},
     metrics::{Metrics, PREFIX},
     observe::{condition::Conditions, supervisor::Supervisor, watch::Shared},
-    send::{Connector, Sender, Settings, Target},
+    pause,
+    send::{Connector, SendError, Sender, Settings, Target},
     status,
 };
 use jiff::Timestamp;
@@ -27,7 +28,10 @@ use tidewatch_telemetry::{
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
 use tidewatch_wire::Epoch;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
 
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
 /// that finds it full waits while the rest stays in the API server.
@@ -81,6 +85,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The receiver's host is neither a name nor an address.
+    #[error("the receiver's host cannot be used; check receiver.url")]
+    Receiver(#[from] SendError),
     /// The process may not run threads or handle signals.
     #[error("the runtime could not be started")]
     Runtime(#[source] io::Error),
@@ -124,6 +131,7 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let Config { runtime_id, receiver, admin_address, kubeconfig, .. } = config.clone();
     let clock: fn() -> Timestamp = Timestamp::now;
     let (host, port) = receiver.endpoint()?;
+    let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
     let files = receiver.files();
     let (pem, _) = files.read().await?;
     let tls = Store::client(&pem, clock())?;
@@ -140,22 +148,37 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         listener.local_addr().map_err(|source| StartError::Bind { addr: admin_address, source })?;
 
     let epoch = Epoch::random();
+    if let Some(proxy) = &proxy {
+        tracing::info!(%proxy, "the receiver is reached through a proxy");
+    }
     tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = config.watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
     let (control, controlled) = mpsc::channel(1);
+    let target = Target { host, port, proxy, tls, files };
+    let connector = Connector::new(target, CONNECT_TIMEOUT, clock, metrics.clone())?;
+    let (resume, resumed) = watch::channel(0);
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
-        Connector::new(Target { host, port, tls, files }, CONNECT_TIMEOUT, clock),
+        connector.clone(),
         Settings::default(),
         metrics.clone(),
         clock,
         readiness.register("receiver"),
+        resumed.clone(),
     )
     .controlled_by(controlled);
     let progress = sender.progress();
+    drain.spawn("tls files", connector.watch_files(drain.watch()));
+    let shutdown = drain.watch();
+    drain.spawn("pauses", async move {
+        tokio::select! {
+            () = shutdown.signaled() => {}
+            () = pause::watch(clock, resume) => {}
+        }
+    });
     drain.spawn_critical("sender", sender.run(drain.watch()));
-    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock };
+    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock, resumed };
     let supervisor = Supervisor::new(client.clone(), shared, control);
     let live = Live::start(config, file, supervisor, &readiness, configuration.clone(), metrics, clock).await;
     drain.spawn_critical("configuration", live.run(client, drain.watch()));
@@ -168,14 +191,21 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
 }
 
 async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartError> {
+    // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
+    let mut direct = true;
     let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(e.into()))?;
+            let own = |cluster: &kube::config::NamedCluster| cluster.cluster.as_ref()?.proxy_url.clone();
+            direct = file.clusters.iter().all(|cluster| own(cluster).is_none());
             let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
             config.map_err(|e| StartError::Kube(e.into()))?
         }
         None => kube::Config::infer().await.map_err(|e| StartError::Kube(e.into()))?,
     };
+    if direct {
+        config.proxy_url = None;
+    }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Each watch retries by itself, with a backoff of its own.

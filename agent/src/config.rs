@@ -1,6 +1,7 @@
 //! The configuration file: YAML, checked as a whole before anything is bound or dialled. And what the agent is told to
 //! watch besides, in a ConfigMap.
 
+use crate::send::proxy::{self, Choice, Proxy, SettingsError};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,6 +78,10 @@ pub struct WatchSet {
 pub struct Receiver {
     /// `https://host:port`, nothing more.
     pub url: String,
+    /// An HTTP proxy on the way: `http://[user:password@]host:port`, or `direct` for none. Without it, `HTTPS_PROXY` and
+    /// `NO_PROXY` decide.
+    #[serde(default)]
+    pub proxy: Option<Choice>,
     /// PEM: the CAs the receiver's certificate may be issued by.
     pub ca_file: PathBuf,
     /// PEM: the agent's certificate, its common name the runtime id.
@@ -296,6 +301,13 @@ impl Receiver {
         Ok((authority.host().trim_matches(['[', ']']).to_owned(), port))
     }
 
+    /// The proxy on the way, if there is one. `environment` looks a variable up.
+    pub fn proxy(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Option<Proxy>, ConfigError> {
+        let (host, port) = self.endpoint()?;
+        let chosen = proxy::choose(self.proxy.as_ref(), environment, &host, port);
+        chosen.map_err(|error: SettingsError| wrong("HTTPS_PROXY", error.to_string()))
+    }
+
     /// The certificate files.
     pub fn files(&self) -> Files {
         Files { ca: self.ca_file.clone(), cert: self.cert_file.clone(), key: self.key_file.clone() }
@@ -402,6 +414,8 @@ watches:
             ("https://receiver.example:8443", "https://receiver.example", "receiver.url"),
             ("https://receiver.example:8443", "https://receiver.example:8443/v3", "receiver.url"),
             ("https://receiver.example:8443", "https://a@receiver.example:8443", "receiver.url"),
+            ("caFile", "proxy: 'https://a:hunter2@p:1', caFile", "http://host:port"),
+            ("caFile", "proxy: 'http://a:hunter2@p:x', caFile", "http://[user:password@]host:port"),
             ("127.0.0.1:0", "localhost", "adminAddress"),
             ("resource: pods", "resource: secrets", "secrets are never watched"),
             ("resource: pods", "resource: Secrets", "secrets are never watched"),
@@ -424,6 +438,7 @@ watches:
             assert!(GOOD.contains(good), "{good}");
             let error = Config::parse(&GOOD.replacen(good, bad, 1)).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains('\n'), "{bad}: {error}");
+            assert!(!error.contains("hunter2"), "{error}");
         }
         assert!(Config::parse("").is_err());
         assert!(Config::load(Path::new("/nonexistent")).unwrap_err().to_string().contains("/nonexistent"));
@@ -461,6 +476,18 @@ watches:
         assert!(now.fixed_differences(&live).is_empty());
         let text = GOOD.replace("127.0.0.1:0", "127.0.0.1:1").replace("runtime-1", "runtime-2");
         assert_eq!(now.fixed_differences(&Config::parse(&text).unwrap()), ["runtimeId", "adminAddress"]);
+    }
+
+    #[test]
+    fn a_proxy_comes_from_the_file_or_the_environment() {
+        let environment = |name: &str| (name == "HTTPS_PROXY").then(|| "http://a:b@env:1".to_owned());
+        let proxy = |text: &str| Config::parse(text).unwrap().receiver.proxy(environment).unwrap();
+        assert_eq!(proxy(GOOD).unwrap().to_string(), "http://env:1");
+        let own = GOOD.replace("caFile", "proxy: 'http://own:2', caFile");
+        assert_eq!(proxy(&own).unwrap().to_string(), "http://own:2");
+        assert_eq!(proxy(&GOOD.replace("caFile", "proxy: direct, caFile")), None);
+        let error = Config::parse(GOOD).unwrap().receiver.proxy(|_| Some("ftp://a:b@c".into())).unwrap_err();
+        assert!(error.to_string().contains("HTTPS_PROXY"), "{error}");
     }
 
     #[test]

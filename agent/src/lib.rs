@@ -12,6 +12,7 @@ mod jitter;
 pub mod live;
 pub mod metrics;
 pub mod observe;
+mod pause;
 pub mod send;
 mod status;
 

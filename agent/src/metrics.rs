@@ -25,6 +25,14 @@ pub struct Metrics {
     pub connected: IntGauge,
     /// Connections made.
     pub connections: IntCounter,
+    /// Connections that the agent itself ended, by reason.
+    pub connections_ended: IntCounterVec,
+    /// Times that the process did not run for a while.
+    pub pauses: IntCounter,
+    /// Looks at the TLS files that found something new, by result.
+    pub tls_reloads: IntCounterVec,
+    /// When the certificate in use ends, in seconds since 1970.
+    pub certificate_not_after: IntGauge,
     /// Requests with events that were answered.
     pub batches_sent: IntCounter,
     /// Requests that were not answered as they should, by reason.
@@ -89,6 +97,24 @@ impl Metrics {
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
             connected: registry.int_gauge("connected", "1 while there is a connection to the receiver.")?,
             connections: registry.counter("connections_total", "Connections made to the receiver.")?,
+            connections_ended: registry.counter_vec(
+                "connections_ended_total",
+                "Connections that the agent ended by itself, by reason.",
+                &["reason"],
+            )?,
+            pauses: registry.counter(
+                "pauses_total",
+                "Times that the process did not run for a while, or the clock was set.",
+            )?,
+            tls_reloads: registry.counter_vec(
+                "tls_reloads_total",
+                "Looks at the TLS files that found something new, by result.",
+                &["result"],
+            )?,
+            certificate_not_after: registry.int_gauge(
+                "certificate_not_after_timestamp_seconds",
+                "When the certificate in use ends, in seconds since 1970.",
+            )?,
             batches_sent: registry
                 .counter("batches_sent_total", "Requests with events that were answered.")?,
             failures: registry.counter_vec(

@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -20,8 +21,6 @@ use tokio::sync::Notify;
 
 /// Most unsettled numbers of one runtime; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
-/// How long an agent is asked to wait at overload, in milliseconds.
-const RETRY_AFTER_MS: u64 = 5_000;
 
 struct Entry {
     ledger: Mutex<Ledger>,
@@ -35,13 +34,36 @@ pub struct Deliveries(Arc<Inner>);
 struct Inner {
     session: SessionId,
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
+    /// Events with guards, of all runtimes, and how many there may be.
+    held: Arc<AtomicUsize>,
+    room: usize,
 }
 
 impl Deliveries {
     /// Empty ledgers for a new session.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self(Arc::new(Inner { session, runtimes: Mutex::default() }))
+        Self(Arc::new(Inner { session, runtimes: Mutex::default(), held: Arc::default(), room: usize::MAX }))
+    }
+
+    /// The same, with the number of events that may be held at the same time, over all runtimes. It is asked for
+    /// before a request is taken; a request that is taken may go over it.
+    #[must_use]
+    pub fn with_room_for(self, events: usize) -> Self {
+        Self(Arc::new(Inner {
+            session: self.0.session,
+            runtimes: Mutex::default(),
+            held: Arc::default(),
+            room: events.max(1),
+        }))
+    }
+
+    /// How full the ledgers are together: 1 at the limit.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
+        let load = self.0.held.load(Ordering::Relaxed) as f64 / self.0.room as f64;
+        load
     }
 
     fn entry(&self, runtime: &str) -> Arc<Entry> {
@@ -62,13 +84,13 @@ impl Deliveries {
 
     /// What decides over an event that [`Deliveries::receive`] has called fresh.
     pub fn ticket(&self, runtime: &str, epoch: Epoch, seq: Seq) -> Ticket {
-        Ticket { entry: self.entry(runtime), epoch, seq, used: false }
+        Ticket { entry: self.entry(runtime), all: Arc::clone(&self.0.held), epoch, seq, used: false }
     }
 
-    /// The answer to a request, with patience asked for at overload.
-    pub fn answer(&self, runtime: &str, request: &Request, overloaded: bool) -> Response {
+    /// The answer to a request, with the patience that is asked for at overload.
+    pub fn answer(&self, runtime: &str, request: &Request, patience: Option<Duration>) -> Response {
         let mut response = self.entry(runtime).ledger.lock().answer(request.epoch, &request.awaiting);
-        response.retry_after_ms = overloaded.then_some(RETRY_AFTER_MS);
+        response.retry_after_ms = patience.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         response
     }
 
@@ -110,6 +132,7 @@ impl Deliveries {
 #[must_use = "an event whose ticket is dropped unused is sent again"]
 pub struct Ticket {
     entry: Arc<Entry>,
+    all: Arc<AtomicUsize>,
     epoch: Epoch,
     seq: Seq,
     used: bool,
@@ -135,7 +158,9 @@ impl Ticket {
             return Vec::new();
         }
         self.route(route.clone(), Intake::Held);
+        self.all.fetch_add(1, Ordering::Relaxed);
         let held = Arc::new(Held {
+            all: Arc::clone(&self.all),
             entry: Arc::clone(&self.entry),
             epoch: self.epoch,
             seq: self.seq,
@@ -162,6 +187,7 @@ impl Drop for Ticket {
 }
 
 struct Held {
+    all: Arc<AtomicUsize>,
     entry: Arc<Entry>,
     epoch: Epoch,
     seq: Seq,
@@ -176,6 +202,12 @@ impl Held {
             self.entry.ledger.lock().settle(self.epoch, self.seq, &self.route, outcome);
             self.entry.changed.notify_waiters();
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -235,8 +267,6 @@ impl Drop for Guard {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const RUNTIME: &str = "r1";
@@ -274,7 +304,7 @@ mod tests {
     }
 
     fn is_done(deliveries: &Deliveries) -> bool {
-        deliveries.answer(RUNTIME, &request(&[1]), false).acks.iter().any(|a| a.done.contains(Seq(1)))
+        deliveries.answer(RUNTIME, &request(&[1]), None).acks.iter().any(|a| a.done.contains(Seq(1)))
     }
 
     #[test]
@@ -293,7 +323,7 @@ mod tests {
         drop(guards.remove(0));
         guards.remove(0).finished();
         assert!(!is_done(&deliveries));
-        let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
+        let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
     }
 
@@ -316,7 +346,7 @@ mod tests {
         let (engine, other) = (ticket.hold(Route::engine(), 1), ticket.hold(Route::manager("other"), 1));
         drop(ticket);
         let done = || -> Vec<Route> {
-            let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
+            let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
             answer.acks.into_iter().map(|a| a.route).collect()
         };
         other.into_iter().for_each(Guard::finished);
@@ -341,7 +371,7 @@ mod tests {
         let deliveries = Deliveries::new(SessionId::from_bits(7));
         deliveries.receive(RUNTIME, &request(&[1]));
         drop(deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1)));
-        let answer = deliveries.answer(RUNTIME, &request(&[1]), false);
+        let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
         assert_eq!(deliveries.held(), 0);
     }
@@ -366,7 +396,8 @@ mod tests {
     #[test]
     fn overload_asks_for_patience() {
         let (deliveries, _guards) = held(1);
-        assert_eq!(deliveries.answer(RUNTIME, &request(&[1]), true).retry_after_ms, Some(RETRY_AFTER_MS));
+        let patience = Some(Duration::from_secs(5));
+        assert_eq!(deliveries.answer(RUNTIME, &request(&[1]), patience).retry_after_ms, Some(5_000));
         deliveries.retain(|_| false);
         assert_eq!(deliveries.held(), 0);
     }

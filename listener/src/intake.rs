@@ -15,6 +15,7 @@ use tidewatch_tls::{IdentityError, PeerIdentity};
 use tidewatch_wire::{ErrorBody, limits, v2, v3};
 
 use crate::{
+    admission::{Admission, Throttled},
     deliveries::Deliveries,
     host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
@@ -25,8 +26,6 @@ use crate::{
 /// that is still sending sees the answer.
 const SKIP: (usize, Duration) = (4 * 1024 * 1024, Duration::from_secs(2));
 
-/// For a body to arrive.
-const BODY: Duration = Duration::from_secs(30);
 /// Longest message in an answer or a log line, in characters.
 const MAX_MESSAGE: usize = 300;
 
@@ -41,6 +40,8 @@ pub struct Intake {
     pub deliveries: Deliveries,
     /// Metrics.
     pub metrics: Metrics,
+    /// What is taken, and what is sent away.
+    pub admission: Admission,
     /// Ends polls at shutdown.
     pub drain: Watch,
 }
@@ -58,14 +59,16 @@ enum Fault {
     UnknownManager(String),
     #[error("events for the manager '{0}' are not forwarded yet")]
     NotForwarded(String),
-    #[error("there is no room for this event now; send it again later")]
-    Overloaded,
+    #[error("there is no room for this now; send it again in {} s", seconds(*.0))]
+    Overloaded(Duration),
+    #[error("too many requests; send it again in {} s", seconds(*.0))]
+    TooMany(Duration),
     #[error("the body is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the body could not be read")]
     Broken,
-    #[error("the body did not arrive within {} s", BODY.as_secs())]
-    Slow,
+    #[error("the body did not arrive within {} s", .0.as_secs())]
+    Slow(Duration),
     #[error("the body is not what the contract says: {0}")]
     Malformed(String),
 }
@@ -78,8 +81,9 @@ impl Fault {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotForwarded(_) => StatusCode::NOT_IMPLEMENTED,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
     }
@@ -91,10 +95,11 @@ impl Fault {
             Self::Method => "method",
             Self::UnknownManager(_) => "unknown_manager",
             Self::NotForwarded(_) => "not_forwarded",
-            Self::Overloaded => "overloaded",
+            Self::Overloaded(_) => "overloaded",
+            Self::TooMany(_) => "too_many_requests",
             Self::TooLarge(_) => "too_large",
             Self::Broken => "broken_body",
-            Self::Slow => "slow_body",
+            Self::Slow(_) => "slow_body",
             Self::Malformed(_) => "malformed",
         }
     }
@@ -154,18 +159,57 @@ impl Intake {
         if parts.method != Method::POST {
             return Err(Fault::Method);
         }
-        let runtime = self.identify(peer)?;
+        let identified = self.identify(peer);
+        // Before the refusal, whose log line is not for free either.
+        let rated = self.admission.request(identified.as_ref().ok().map(|runtime| runtime.id.as_str()));
+        rated.map_err(|throttled| Fault::TooMany(self.throttled(throttled)))?;
+        let runtime = identified?;
         match manager {
             None => {
-                let bytes = read(&parts, body, limits::V3_BODY_BYTES).await?;
-                self.take_v3(&runtime, &bytes).await
+                let request = self.read_v3(&parts, body).await?;
+                self.take_v3(&runtime, &request).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
-                let bytes = read(&parts, body, limits::V2_BODY_BYTES).await?;
+                let rated = self.admission.v2_event(&runtime.id);
+                rated.map_err(|throttled| Fault::TooMany(self.throttled(throttled)))?;
+                let bytes = self.read(&parts, body, limits::V2_BODY_BYTES).await?;
                 self.take_v2(&runtime, manager, &bytes)
             }
         }
+    }
+
+    /// The body is gone when this returns: of a poll that stays open, only the request is kept.
+    async fn read_v3<B>(&self, parts: &Parts, body: B) -> Result<v3::Request, Fault>
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let bytes = self.read(parts, body, limits::V3_BODY_BYTES).await?;
+        let request: v3::Request =
+            serde_json::from_slice(&bytes).map_err(|e| Fault::Malformed(e.to_string()))?;
+        request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
+        Ok(request)
+    }
+
+    /// Reads a body when it is its turn.
+    async fn read<B>(&self, parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let room = self.admission.body().await;
+        let _room = room.map_err(|throttled| Fault::Overloaded(self.throttled(throttled)))?;
+        read(parts, body, limit, self.admission.limits.body).await
+    }
+
+    fn throttled(&self, Throttled { limit, wait }: Throttled) -> Duration {
+        self.metrics.throttled.with_label_values(&[limit]).inc();
+        wait
+    }
+
+    fn load(&self) -> f64 {
+        self.admission.load(self.deliveries.load())
     }
 
     fn identify(&self, peer: &Result<PeerIdentity, IdentityError>) -> Result<Runtime, Refusal> {
@@ -182,20 +226,10 @@ impl Intake {
         }
     }
 
-    async fn take_v3(&self, runtime: &Runtime, body: &[u8]) -> Result<Answer, Fault> {
-        let request: v3::Request =
-            serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
-        request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
-        self.host.heard(runtime, &request);
-        let received = self.deliveries.receive(&runtime.id, &request);
-        let mut overloaded = received.overloaded;
-        for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
-            let ticket = self.deliveries.ticket(&runtime.id, request.epoch, event.seq);
-            let fate = self.host.take_v3(runtime, &request, event, ticket);
-            overloaded |= fate == Fate::Overloaded;
-            self.metrics.event("v3", Some(event.change), fate);
-        }
-        if overloaded {
+    async fn take_v3(&self, runtime: &Runtime, request: &v3::Request) -> Result<Answer, Fault> {
+        self.host.heard(runtime, request);
+        let patience = self.take_events(runtime, request);
+        if patience.is_some() {
             self.metrics.overloads.inc();
         } else if request.poll {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
@@ -205,16 +239,34 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        Ok(json_answer(&self.deliveries.answer(&runtime.id, &request, overloaded)))
+        Ok(json_answer(&self.deliveries.answer(&runtime.id, request, patience)))
+    }
+
+    /// Takes the events of a request. Returns how long to wait with those that were not.
+    fn take_events(&self, runtime: &Runtime, request: &v3::Request) -> Option<Duration> {
+        if let Err(throttled) = self.admission.events(request, self.load()) {
+            return Some(self.throttled(throttled));
+        }
+        let received = self.deliveries.receive(&runtime.id, request);
+        let mut overloaded = received.overloaded;
+        for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
+            let ticket = self.deliveries.ticket(&runtime.id, request.epoch, event.seq);
+            let fate = self.host.take_v3(runtime, request, event, ticket);
+            overloaded |= fate == Fate::Overloaded;
+            self.metrics.event("v3", Some(event.change), fate);
+        }
+        overloaded.then(Admission::patience)
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
         let event: v2::WatchEvent =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
-        let fate = self.host.take_v2(runtime, manager, &event);
+        let load = self.load();
+        let fate = if load < 1.0 { self.host.take_v2(runtime, manager, &event) } else { Fate::Overloaded };
         self.metrics.event("v2", None, fate);
         if fate == Fate::Overloaded {
-            return Err(Fault::Overloaded);
+            let throttled = Throttled { limit: "held", wait: Admission::patience_at(load) };
+            return Err(Fault::Overloaded(self.throttled(throttled)));
         }
         Ok(Response::new(Full::new(Bytes::new())))
     }
@@ -222,7 +274,7 @@ impl Intake {
 
 /// The one place where a body is read: never more than `limit` bytes of it are kept.
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
-async fn read<B>(parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
+async fn read<B>(parts: &Parts, body: B, limit: usize, deadline: Duration) -> Result<Bytes, Fault>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -233,10 +285,10 @@ where
     let too_large = if announced.is_some_and(|n| n > limit as u64) {
         true
     } else {
-        match tokio::time::timeout(BODY, Limited::new(body.as_mut(), limit).collect()).await {
+        match tokio::time::timeout(deadline, Limited::new(body.as_mut(), limit).collect()).await {
             Ok(Ok(body)) => return Ok(body.to_bytes()),
             Ok(Err(error)) => error.is::<LengthLimitError>(),
-            Err(_) => return Err(Fault::Slow),
+            Err(_) => return Err(Fault::Slow(deadline)),
         }
     };
     if !too_large {
@@ -271,6 +323,11 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect()
 }
 
+/// What `Retry-After` counts in; never too early.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
 fn json_answer(body: &impl serde::Serialize) -> Answer {
     let mut answer = Response::new(Full::new(serde_json::to_vec(body).unwrap_or_default().into()));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -280,8 +337,14 @@ fn json_answer(body: &impl serde::Serialize) -> Answer {
 fn error_answer(fault: &Fault, message: String) -> Answer {
     let mut answer = json_answer(&ErrorBody { error: fault.label().replace('_', "-"), message });
     *answer.status_mut() = fault.status();
-    if matches!(fault, Fault::Method) {
-        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    match fault {
+        Fault::Method => {
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+        }
+        Fault::Overloaded(wait) | Fault::TooMany(wait) => {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds(*wait)));
+        }
+        _ => {}
     }
     answer
 }
@@ -295,6 +358,8 @@ mod tests {
     use hyper::body::Frame;
 
     use super::*;
+
+    const BODY: Duration = Duration::from_secs(30);
 
     fn parts(version: Version) -> Parts {
         Request::builder().version(version).body(()).unwrap().into_parts().0
@@ -310,18 +375,18 @@ mod tests {
             // Stops: after the deadline.
             let body = StreamBody::new(pieces(3).chain(stream::pending()));
             let begun = tokio::time::Instant::now();
-            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
             assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
 
             // Goes on too long and then stops: the answer is not held up for much longer.
             let body = StreamBody::new(pieces(20).chain(stream::pending()));
-            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
             assert_eq!(fault.label(), "too_large");
             assert!(begun.elapsed() <= BODY + SKIP.1);
 
             // Never stops: left after the limit and what is skipped.
             let body = StreamBody::new(pieces(usize::MAX));
-            let fault = read(&parts(version), body, 10_000).await.unwrap_err();
+            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
             assert_eq!(fault.label(), "too_large");
         }
     }

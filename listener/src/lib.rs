@@ -13,19 +13,25 @@
 #[doc = include_str!("../../docs/listener.md")]
 mod guide {}
 
+pub mod admission;
+mod bucket;
 pub mod deliveries;
 pub mod host;
 pub mod identity;
 pub mod intake;
+pub mod limits;
 pub mod listener;
 pub mod metrics;
 pub mod operator;
+mod peers;
 pub mod pending;
 
+pub use admission::Admission;
 pub use deliveries::{Deliveries, Guard, Ticket};
 pub use host::{Fate, Host, Manager};
 pub use identity::{Refusal, Runtime, RuntimeLookup};
 pub use intake::Intake;
+pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use operator::{Ack, Events, Listener, RuntimeEvent, StartError};
 pub use pending::{Pending, Started, reconcile_requests};

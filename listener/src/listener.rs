@@ -7,26 +7,33 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use tidewatch_drain::Watch;
 use tidewatch_tls::{HandshakeFailure, PeerIdentity, Store};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
+    time::Instant,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use crate::intake::Intake;
+use crate::{
+    intake::Intake,
+    limits::Limits,
+    peers::{Activity, Peers},
+};
 
-/// Connections at the same time. An agent keeps one; the rest waits in the backlog.
-const MAX_CONNECTIONS: usize = 20_000;
-/// For the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// For the head of an HTTP/1 request; this also ends idle HTTP/1 connections.
-const HEADERS: Duration = Duration::from_secs(30);
-/// An agent needs two streams; a few more are for a reconnect that overlaps.
-const MAX_STREAMS: u32 = 16;
+/// An agent needs two streams at the same time, and a third while it replaces a poll.
+const MAX_STREAMS: u32 = 8;
+/// Streams that the peer reset and that are not cleaned up; with more, the connection is ended.
+const MAX_RESETS: usize = 16;
+/// What is received before it is read, of a stream and of a connection; and of answers, before they are sent. An idle
+/// connection holds none of it, a malicious one all of it.
+const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
+const MAX_FRAME: u32 = 16 * 1024;
+const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// Largest header list.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// HTTP/2 pings, so that a half-open connection is noticed.
@@ -34,26 +41,51 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 /// Between two tries to accept when the process is out of descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
+/// What all connections share.
+struct Door {
+    tls: Arc<Store<ServerConfig>>,
+    intake: Arc<Intake>,
+    peers: Arc<Peers>,
+    limits: Limits,
+    clock: fn() -> Timestamp,
+    drain: Watch,
+}
+
 /// Serves until `drain` is signaled; then stops accepting, asks every connection to end, and returns when
-/// all have.
-pub async fn serve(listener: TcpListener, tls: Arc<Store<ServerConfig>>, intake: Arc<Intake>, drain: Watch) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// all have. `clock` says when clients' certificates end; connections end with them.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<Store<ServerConfig>>,
+    intake: Arc<Intake>,
+    clock: fn() -> Timestamp,
+    drain: Watch,
+) {
+    let limits = intake.admission.limits;
+    let permits = |most: usize| Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
+    let (connected, shaking) = (permits(limits.connections), permits(limits.handshakes));
+    let peers = Peers::new(limits.per_identity);
+    let door = Arc::new(Door { tls, intake, peers, limits, clock, drain });
     // Dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             biased;
-            () = drain.signaled() => break,
-            accepted = accept(&listener, &permits) => accepted,
+            () = door.drain.signaled() => break,
+            accepted = accept(&listener, &connected, &shaking) => accepted,
         };
         match accepted {
-            Ok((stream, permit)) => {
-                let (tls, intake, drain) = (tls.current(), Arc::clone(&intake), drain.clone());
+            Ok((stream, permit, handshake)) => {
+                let door = Arc::clone(&door);
                 connections.spawn(async move {
-                    intake.metrics.connections.inc();
-                    connection(stream, tls, &intake, drain).await;
-                    intake.metrics.connections.dec();
+                    door.intake.metrics.connections.inc();
+                    // On the heap, and gone before the connection is served: it is the larger part of a task.
+                    let shaken = Box::pin(shake_hands(stream, &door)).await;
+                    drop(handshake);
+                    if let Some(stream) = shaken {
+                        serve_connection(stream, &door).await;
+                    }
+                    door.intake.metrics.connections.dec();
                     drop(permit);
                 });
             }
@@ -66,62 +98,108 @@ pub async fn serve(listener: TcpListener, tls: Arc<Store<ServerConfig>>, intake:
     while connections.join_next().await.is_some() {}
 }
 
+/// The next connection, when there is room for it and for its handshake; until then it waits in the backlog.
 async fn accept(
     listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    connected: &Arc<Semaphore>,
+    shaking: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(connected).acquire_owned().await.map_err(io::Error::other)?;
+    let handshake = Arc::clone(shaking).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    Ok((stream, permit, handshake))
 }
 
-async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, intake: &Arc<Intake>, drain: Watch) {
+async fn shake_hands(stream: TcpStream, door: &Door) -> Option<TlsStream<TcpStream>> {
     // Acknowledgements are small and somebody waits for them.
     let _ = stream.set_nodelay(true);
     let from = stream.peer_addr().ok();
-    let handshake = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream));
-    let failure = match handshake.await {
-        Ok(Ok(stream)) => return serve_connection(stream, intake, drain).await,
+    let handshake = TlsAcceptor::from(door.tls.current()).accept(stream);
+    let failure = match tokio::time::timeout(door.limits.handshake, handshake).await {
+        Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
         Err(_) => HandshakeFailure::Timeout,
     };
     tracing::warn!(?from, reason = failure.label(), "TLS handshake refused");
-    intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
+    door.intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
+    None
 }
 
-async fn serve_connection(
-    stream: tokio_rustls::server::TlsStream<TcpStream>,
-    intake: &Arc<Intake>,
-    drain: Watch,
-) {
-    let peer = Arc::new(PeerIdentity::from_chain(stream.get_ref().1.peer_certificates()));
-    let service = service_fn(|request: Request<Incoming>| {
-        let (intake, peer) = (Arc::clone(intake), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(intake.serve(peer, request).await) }
+async fn serve_connection(stream: TlsStream<TcpStream>, door: &Door) {
+    let Door { intake, peers, limits, clock, drain, tls: _ } = door;
+    let (_, tls) = stream.get_ref();
+    let http2 = tls.alpn_protocol() == Some(b"h2");
+    let peer = Arc::new(PeerIdentity::from_chain(tls.peer_certificates()));
+    // Those whose certificate names nobody share a place.
+    let seat = peers.seat((*peer).as_ref().map_or("", |peer| peer.common_name.as_str()));
+    let left = (*peer).as_ref().map_or(Duration::ZERO, |peer| {
+        Duration::try_from(peer.not_after.duration_since(clock())).unwrap_or_default()
     });
+    let expiry = (*peer).is_ok().then(|| Instant::now().checked_add(left)).flatten();
+    let activity = Activity::new(Instant::now());
+    let service = service_fn(|request: Request<Incoming>| {
+        let (intake, peer, act) = (Arc::clone(intake), Arc::clone(&peer), activity.begin());
+        async move {
+            let answer = intake.serve(peer, request).await;
+            drop(act);
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let builder = builder(http2, limits);
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(serving);
+    let reason = tokio::select! {
+        result = serving.as_mut() => return ended(result),
+        () = drain.signaled() => None,
+        () = seat.lost() => Some("superseded"),
+        used = activity.none_for(limits.headers, limits.idle) => Some(if used { "idle" } else { "no_request" }),
+        () = at(expiry) => Some("certificate_expired"),
+    };
+    serving.as_mut().graceful_shutdown();
+    let Some(reason) = reason else { return ended(serving.await) };
+    tracing::info!(
+        runtime = (*peer).as_ref().map_or("?", |p| p.common_name.as_str()),
+        reason,
+        "ending a connection"
+    );
+    intake.metrics.connections_ended.with_label_values(&[reason]).inc();
+    if let Ok(result) = tokio::time::timeout(limits.farewell, serving).await {
+        ended(result);
+    }
+}
+
+fn builder(http2: bool, limits: &Limits) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(limits.headers)
         .max_buf_size(MAX_HEADER_BYTES as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
-        .max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
+        .max_pending_accept_reset_streams(Some(MAX_RESETS))
+        .max_local_error_reset_streams(Some(MAX_RESETS))
+        .initial_stream_window_size(Some(WINDOWS.0))
+        .initial_connection_window_size(Some(WINDOWS.1))
+        .max_frame_size(Some(MAX_FRAME))
+        .max_send_buf_size(MAX_SEND_BUFFER)
         .keep_alive_interval(KEEP_ALIVE.0)
         .keep_alive_timeout(KEEP_ALIVE.1);
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(serving);
-    let result = tokio::select! {
-        result = serving.as_mut() => result,
-        () = drain.signaled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
+    // The handshake has said what is spoken; guessing would have no deadline.
+    if http2 { builder.http2_only() } else { builder.http1_only() }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn ended(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
     }

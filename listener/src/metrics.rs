@@ -13,6 +13,10 @@ use crate::host::Fate;
 pub struct Metrics {
     /// Open connections of agents.
     pub connections: IntGauge,
+    /// Connections that the listener ended, by reason.
+    pub connections_ended: IntCounterVec,
+    /// Requests sent away, or whose events were, by limit.
+    pub throttled: IntCounterVec,
     /// Handshakes that failed, by reason.
     pub handshake_failures: IntCounterVec,
     /// Requests by endpoint and status.
@@ -30,6 +34,16 @@ impl Metrics {
     pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
         let metrics = Self {
             connections: registry.int_gauge("connections", "Open mTLS connections.")?,
+            connections_ended: registry.counter_vec(
+                "connections_ended_total",
+                "Connections that the listener ended, by reason.",
+                &["reason"],
+            )?,
+            throttled: registry.counter_vec(
+                "throttled_requests_total",
+                "Requests that were sent away, or whose events were not taken, by the limit they met.",
+                &["limit"],
+            )?,
             handshake_failures: registry.counter_vec(
                 "handshake_failures_total",
                 "TLS handshakes that failed, by reason.",

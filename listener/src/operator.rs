@@ -29,7 +29,8 @@ use tokio::{
 };
 
 use crate::{
-    Deliveries, Fate, Guard, Host, Intake, Manager, Metrics, Runtime, RuntimeLookup, Ticket, listener,
+    Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Metrics, Runtime, RuntimeLookup,
+    Ticket, listener,
 };
 
 /// Events that wait in the stream.
@@ -52,6 +53,7 @@ pub struct Listener {
     route: Route,
     queued: usize,
     held: usize,
+    limits: Limits,
     metrics: Option<Registry>,
 }
 
@@ -82,7 +84,16 @@ impl Listener {
         lookup: impl Fn(&str) -> RuntimeLookup + Send + Sync + 'static,
     ) -> Self {
         let lookup = Arc::new(lookup);
-        Self { address, tls, lookup, route: Route::engine(), queued: QUEUED, held: HELD, metrics: None }
+        Self {
+            address,
+            tls,
+            lookup,
+            route: Route::engine(),
+            queued: QUEUED,
+            held: HELD,
+            limits: Limits::default(),
+            metrics: None,
+        }
     }
 
     /// The route it acknowledges for, as the agents' watches name it. Without, the one of watches that name none.
@@ -103,6 +114,12 @@ impl Listener {
         self
     }
 
+    /// What it takes at most from whom; see `docs/limits.md`. [`Limits::held`] has no effect, [`Listener::held`] has.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// Where its metrics are shown; nowhere without.
     pub fn metrics(mut self, registry: &Registry) -> Self {
         self.metrics = Some(registry.clone());
@@ -112,7 +129,7 @@ impl Listener {
     /// Opens the port. `drain` owns the tasks; when it is signaled the listener takes no more connections, ends those
     /// it has, and then the stream ends.
     pub async fn start(self, drain: &Drain) -> Result<(SocketAddr, Events), StartError> {
-        let Self { address, tls, lookup, route, queued, held, metrics } = self;
+        let Self { address, tls, lookup, route, queued, held, limits, metrics } = self;
         let registry = match metrics {
             Some(registry) => registry,
             None => Registry::new(
@@ -129,8 +146,11 @@ impl Listener {
         let (sender, events) = mpsc::channel(queued);
         let room = Arc::new(Semaphore::new(held));
         let host = Arc::new(Operator { lookup: Arc::clone(&lookup), route, room, sender });
-        let intake = Intake { host, deliveries: deliveries.clone(), metrics, drain: drain.watch() };
-        drain.spawn_critical("listener", listener::serve(socket, tls, Arc::new(intake), drain.watch()));
+        let admission = Admission::new(limits, Timestamp::now());
+        let intake =
+            Intake { host, deliveries: deliveries.clone(), metrics, admission, drain: drain.watch() };
+        let serving = listener::serve(socket, tls, Arc::new(intake), Timestamp::now, drain.watch());
+        drain.spawn_critical("listener", serving);
         let watch = drain.watch();
         drain.spawn("listener-sweep", async move {
             loop {
@@ -297,7 +317,7 @@ pub(crate) mod tests {
 
         /// What the agent hears of a number: `done`, `unknown` (send it again) or `held`.
         pub(crate) fn said(&self, seq: u64) -> &'static str {
-            let answer = self.deliveries.answer("r1", &request(seq, Vec::new()), false);
+            let answer = self.deliveries.answer("r1", &request(seq, Vec::new()), None);
             if answer.unknown.contains(Seq(seq)) {
                 "unknown"
             } else if answer.acks.iter().any(|a| a.done.contains(Seq(seq))) {

@@ -15,7 +15,7 @@ use tidewatch_engine::{
     oci::{OciError, RegistryConfig},
     runtime::{AddressPolicy, AddressPolicyError},
 };
-use tidewatch_listener::{Deliveries, Intake, listener};
+use tidewatch_listener::{Admission, Deliveries, Intake, Limits, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
@@ -53,6 +53,10 @@ pub struct Config {
     pub denied_servers: Vec<String>,
     /// When a runtime's events count as proven to arrive.
     pub paths: crate::paths::Settings,
+    /// What is taken at most from agents.
+    pub limits: Limits,
+    /// Keys in the queue from which on no events are taken.
+    pub queued: usize,
 }
 
 impl From<Args> for Config {
@@ -73,6 +77,7 @@ impl From<Args> for Config {
             workers,
             workers_per_runtime,
             agent_user,
+            limits,
             grace: _,
             log_format: _,
             log_level: _,
@@ -97,6 +102,8 @@ impl From<Args> for Config {
             },
             denied_servers: deny_server,
             paths: paths.into(),
+            queued: limits.max_queued,
+            limits: limits.into(),
         }
     }
 }
@@ -142,7 +149,17 @@ pub struct Bound {
 
 /// Checks the configuration, opens the ports and starts to work.
 pub async fn start(config: Config) -> Result<Bound, StartError> {
-    let Config { listen, admin: admin_address, tls, kubeconfig, mut engine, denied_servers, paths } = config;
+    let Config {
+        listen,
+        admin: admin_address,
+        tls,
+        kubeconfig,
+        mut engine,
+        denied_servers,
+        paths,
+        limits,
+        queued,
+    } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
     let kube = kube_config(kubeconfig).await?;
@@ -157,7 +174,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let observer: Arc<dyn Observer> = Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone() });
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
-    let deliveries = Deliveries::new(SessionId::random());
+    let deliveries = Deliveries::new(SessionId::random()).with_room_for(limits.held);
     sizes::register(&registry, &engine, &deliveries, &paths)?;
 
     let events_listener = bind(listen).await?;
@@ -179,6 +196,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         host: Arc::new(EngineHost { engine: engine.clone(), paths: paths.clone() }),
         deliveries: deliveries.clone(),
         metrics: intake_metrics,
+        admission: admission(limits, queued, &engine),
         drain: drain.watch(),
     });
     let store = Arc::new(store);
@@ -202,7 +220,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
         run.await;
     });
-    drain.spawn_critical("events", listener::serve(events_listener, store, intake, listen_watch));
+    drain.spawn_critical(
+        "events",
+        listener::serve(events_listener, store, intake, Timestamp::now, listen_watch),
+    );
     tracing::info!(%events, %admin, "the receiver listens");
     Ok(Bound { events, admin, drain })
 }
@@ -212,6 +233,17 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     let bound = start(config).await?;
     let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
     Ok(matches!(outcome, Outcome::Finished))
+}
+
+/// Events are taken as long as the queue is not full.
+fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
+    let queue = engine.queue().clone();
+    Admission::new(limits, Timestamp::now()).with_work(move || {
+        let ready: usize = queue.inspect(|q| q.ready().map(|(_, keys)| keys).sum());
+        #[expect(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+        let load = ready as f64 / queued.max(1) as f64;
+        load
+    })
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use tidewatch_telemetry::logging::Format;
 
+use crate::limits::LimitArgs;
 use crate::paths::Settings;
 
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
@@ -58,6 +59,9 @@ pub struct Args {
     /// for agents that run outside of their runtime.
     #[arg(long, value_name = "NAME")]
     pub agent_user: Vec<String>,
+    /// What is taken at most from agents.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,

@@ -6,6 +6,7 @@
 pub mod app;
 pub mod args;
 pub mod host;
+pub mod limits;
 pub mod metrics;
 pub mod path_watch;
 pub mod paths;

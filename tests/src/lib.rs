@@ -23,6 +23,7 @@ pub mod observed;
 pub mod oci_faults;
 pub mod ports;
 pub mod process;
+pub mod promtool;
 pub mod registry;
 pub mod report;
 pub mod spare;

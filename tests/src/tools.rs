@@ -21,8 +21,19 @@ impl Tools {
         if let Some(folder) = std::env::var_os("TIDEWATCH_TOOLS").filter(|folder| !folder.is_empty()) {
             return Ok(Self { folder: folder.into() });
         }
+        Self::build(&[])
+    }
+
+    /// A program that is not for the control planes, and is therefore in a group of its own name: from the same folder if
+    /// it is there, else built as above.
+    pub fn extra(&self, name: &str) -> Result<PathBuf> {
+        self.get(name).or_else(|_| Self::build(&[name])?.get(name))
+    }
+
+    fn build(groups: &[&str]) -> Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build.sh");
         let output = Command::new(&script)
+            .args(groups)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()

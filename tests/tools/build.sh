@@ -3,7 +3,7 @@
 # kwok, the CNCF registry ...) from their pinned Go modules, once, into a cache
 # outside the checkout, and prints the folder that holds them.
 #
-#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry
+#   tests/tools/build.sh [group ...]     default groups: etcd kubernetes kwok registry; and: promtool
 #
 # TIDEWATCH_CACHE      where the cache is      (default ${XDG_CACHE_HOME:-~/.cache}/tidewatch)
 # KUBEBUILDER_ASSETS   a folder of ready-made programs (the convention of
@@ -29,7 +29,8 @@ programs() {
       done ;;
     kwok) echo "kwok sigs.k8s.io/kwok/cmd/kwok" ;;
     registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry)"; exit 64 ;;
+    promtool) echo "promtool github.com/prometheus/prometheus/cmd/promtool" ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool)"; exit 64 ;;
   esac
 }
 
@@ -39,6 +40,11 @@ ldflags() {
     local v=k8s.io/component-base/version
     printf -- ' -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=36' $v $kubernetes_version $v $v
   fi
+}
+
+# promtool without the clients of every cloud's service discovery, which are most of it.
+tags() {
+  if [ "$1" = promtool ]; then printf remove_all_sd; fi
 }
 
 # Runs a command; where standard error is a terminal, shows that it is still going.
@@ -68,7 +74,7 @@ with_progress() {
 sum=$(command -v sha256sum || echo "shasum -a 256")
 # What a program is made of: its pinned modules, its link flags and the Go that compiles it.
 go_version=$(go env GOVERSION 2>/dev/null || echo none)
-key_of() { { cat "$here/$1/go.mod" "$here/$1/go.sum"; ldflags "$1"; echo "$go_version"; } | $sum | cut -c1-12; }
+key_of() { { cat "$here/$1/go.mod" "$here/$1/go.sum"; ldflags "$1"; tags "$1"; echo "$go_version"; } | $sum | cut -c1-12; }
 
 combined=""
 for group in "$@"; do combined+="$group-$(key_of "$group") "; done
@@ -99,10 +105,10 @@ for group in "$@"; do
     fi
     if [ ! -x "$out/$name" ]; then
       need_go "$name"
-      [ -n "$announced" ] || say "Building the control plane's programs, once (about 12 minutes on two cores):"
+      [ -n "$announced" ] || say "Building programs, once (the control plane's take about 12 minutes on two cores):"
       announced=yes
       with_progress "$name" "$out/$name.log" env CGO_ENABLED=0 \
-        go build -C "$here/$group" -trimpath -ldflags "$(ldflags "$group")" -o "$out/$name.part" "$package"
+        go build -C "$here/$group" -trimpath -tags "$(tags "$group")" -ldflags "$(ldflags "$group")" -o "$out/$name.part" "$package"
       mv "$out/$name.part" "$out/$name"
     fi
     ln -sf "$out/$name" "$bin/$name"

@@ -48,7 +48,8 @@ async fn bench() -> Bench {
     let status = Configuration::default();
     Metrics::register_configuration(&registry, &status).unwrap();
     let clock = || Timestamp::UNIX_EPOCH;
-    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock };
+    let (_, resumed) = tokio::sync::watch::channel(0);
+    let shared = Shared { changes, conditions: conditions.clone(), metrics: metrics.clone(), clock, resumed };
     let supervisor = Supervisor::new(client(), shared, control);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.yaml");

@@ -49,6 +49,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// The wall clock.
     pub clock: fn() -> Timestamp,
+    /// Changes when the process did not run for a while: each watch begins anew, from a list.
+    pub resumed: tokio::sync::watch::Receiver<u64>,
 }
 
 /// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
@@ -150,7 +152,14 @@ impl Watcher {
                     self.shared
                         .conditions
                         .set_resolved(&self.spec.name, format!("{}/{}", gvk.api_version, gvk.kind));
-                    let events = stream(&client, &self.spec, &resolved, whole);
+                    let mut resumed = self.shared.resumed.clone();
+                    resumed.mark_unchanged();
+                    let pause = async move {
+                        if resumed.changed().await.is_err() {
+                            std::future::pending::<()>().await;
+                        }
+                    };
+                    let events = stream(&client, &self.spec, &resolved, whole).take_until(Box::pin(pause));
                     match self.pump(events, &resolved, &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {

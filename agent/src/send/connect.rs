@@ -1,18 +1,31 @@
 //! Making the connection, and one request on it.
 
-use super::SendError;
+use super::{
+    SendError,
+    material::{Fate, Material},
+    proxy::{self, Proxy},
+};
+use crate::metrics::Metrics;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
-use rustls::{ClientConfig, pki_types::ServerName};
-use std::{fmt, io, sync::Arc, time::Duration};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName},
+};
+use std::{fmt, sync::Arc, time::Duration};
+use tidewatch_drain::Watch;
 use tidewatch_telemetry::chain;
-use tidewatch_tls::{Files, HandshakeFailure, Reloaded, Store};
+use tidewatch_tls::{Files, HandshakeFailure, Store};
 use tidewatch_wire::{ErrorBody, limits, v3};
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{
+    net::TcpStream,
+    sync::{oneshot, watch},
+    task::AbortHandle,
+};
 use tokio_rustls::TlsConnector;
 
 /// Largest answer: a full set of ranges in decimal for each of several routes stays below.
@@ -34,31 +47,84 @@ pub struct Target {
     pub host: String,
     /// Port.
     pub port: u16,
+    /// The proxy on the way there, if there is one.
+    pub proxy: Option<Proxy>,
     /// The TLS configuration in use.
     pub tls: Store<ClientConfig>,
-    /// Where it comes from; looked at before each connection.
+    /// Where it comes from; looked at now and then, and before each connection.
     pub files: Files,
 }
 
 /// Makes connections to one receiver.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    target: Arc<Target>,
+    pub(super) to: Arc<Receiver>,
     timeout: Duration,
-    clock: fn() -> Timestamp,
 }
 
-/// The one connection. Dropping it closes it.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    host: String,
+    port: u16,
+    proxy: Option<Proxy>,
+    name: ServerName<'static>,
+    uri: http::Uri,
+    pub(super) material: Material,
+}
+
+/// The one connection. When it is dropped, it is closed as soon as its requests have ended.
 pub(super) struct Connection {
+    shared: Arc<Shared>,
+    /// Ends, without a message, with the connection.
+    ended: oneshot::Receiver<()>,
+    /// What it was made with, and when the certificate in it ends.
+    pub(super) config: Arc<ClientConfig>,
+    pub(super) not_after: Timestamp,
+    /// The receiver's certificate and its intermediates.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+}
+
+/// What a connection and its requests have together.
+struct Shared {
     requests: http2::SendRequest<Full<Bytes>>,
-    driver: JoinHandle<()>,
+    driver: AbortHandle,
     uri: http::Uri,
 }
 
 impl Connector {
-    /// `timeout` is for TCP, TLS and HTTP/2 together.
-    pub fn new(target: Target, timeout: Duration, clock: fn() -> Timestamp) -> Self {
-        Self { target: Arc::new(target), timeout, clock }
+    /// `timeout` is for the proxy, TCP, TLS and HTTP/2 together. Fails when the host is neither a name nor an address.
+    pub fn new(
+        target: Target,
+        timeout: Duration,
+        clock: fn() -> Timestamp,
+        metrics: Metrics,
+    ) -> Result<Self, SendError> {
+        let Target { host, port, proxy, tls, files } = target;
+        let name = ServerName::try_from(host.clone()).map_err(|e| SendError::Request(Box::new(e)))?;
+        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let uri = format!("https://{bracketed}:{port}{}", v3::PATH);
+        let uri = uri.parse().map_err(|e| SendError::Request(Box::new(e)))?;
+        let material = Material::new(tls, files, clock, metrics);
+        Ok(Self { to: Arc::new(Receiver { host, port, proxy, name, uri, material }), timeout })
+    }
+
+    /// Looks at the TLS files until shutdown begins. New ones are used for the next connection, and the sender hears
+    /// of them.
+    pub async fn watch_files(self, shutdown: Watch) {
+        tokio::select! {
+            () = shutdown.signaled() => {}
+            () = self.to.material.watch() => {}
+        }
+    }
+
+    /// Changes when there is another certificate or CA bundle.
+    pub(super) fn renewals(&self) -> watch::Receiver<()> {
+        self.to.material.changes()
+    }
+
+    /// What a connection is still good for.
+    pub(super) fn fate(&self, connection: &Connection) -> Fate {
+        self.to.material.fate(connection, &self.to.name)
     }
 
     pub(super) async fn connect(self) -> Result<Connection, SendError> {
@@ -66,28 +132,15 @@ impl Connector {
     }
 
     async fn connect_now(&self) -> Result<Connection, SendError> {
-        let Target { host, port, tls, files } = &*self.target;
-        match tls.reload(files, (self.clock)()).await {
-            Ok(Reloaded::Published) => tracing::debug!(not_after = %tls.not_after(), "TLS files read"),
-            Ok(Reloaded::Unchanged) => {}
-            Err(error) => tracing::warn!(error = %chain(&error), "keeping the last good certificate"),
-        }
-        let name = ServerName::try_from(host.clone())
-            .map_err(|e| SendError::Connect(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
-        let uri = if host.contains(':') {
-            format!("https://[{host}]:{port}{}", v3::PATH)
-        } else {
-            format!("https://{host}:{port}{}", v3::PATH)
-        };
-        let uri = uri.parse().map_err(|e| SendError::Request(Box::new(e)))?;
-
-        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(SendError::Connect)?;
-        // Batches are small and somebody waits for them.
-        stream.set_nodelay(true).map_err(SendError::Connect)?;
-        let stream = TlsConnector::from(tls.current())
-            .connect(name, stream)
+        self.to.material.look().await;
+        let (config, not_after) = self.to.material.current();
+        let stream = self.stream().await?;
+        let stream = TlsConnector::from(Arc::clone(&config))
+            .connect(self.to.name.clone(), stream)
             .await
             .map_err(|source| SendError::Handshake { failure: HandshakeFailure::from_io(&source), source })?;
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let shown: Vec<_> = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
@@ -96,20 +149,40 @@ impl Connector {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(SendError::Broken)?;
+        let (ends, ended) = oneshot::channel();
         let driver = tokio::spawn(async move {
+            let _ends: oneshot::Sender<()> = ends;
             if let Err(error) = connection.await {
                 // In TLS 1.3 a refused client certificate shows only here.
                 tracing::info!(error = %chain(&error), "the connection to the receiver ended");
             }
         });
-        Ok(Connection { requests, driver, uri })
+        let shared = Arc::new(Shared { requests, driver: driver.abort_handle(), uri: self.to.uri.clone() });
+        Ok(Connection { shared, ended, config, not_after, chain: shown })
+    }
+
+    /// A stream to the receiver, directly or through the proxy.
+    async fn stream(&self) -> Result<TcpStream, SendError> {
+        let Receiver { host, port, proxy, .. } = &*self.to;
+        let stream = match proxy {
+            None => TcpStream::connect((host.as_str(), *port)).await.map_err(SendError::Connect)?,
+            Some(proxy) => {
+                let mut stream = TcpStream::connect(proxy.address()).await.map_err(SendError::Proxy)?;
+                // Half of the time, so that it is said who did not answer.
+                proxy::open(&mut stream, proxy, host, *port, self.timeout / 2).await?;
+                stream
+            }
+        };
+        // Batches are small and somebody waits for them.
+        stream.set_nodelay(true).map_err(SendError::Connect)?;
+        Ok(stream)
     }
 }
 
 impl Connection {
     /// Resolves when the connection has ended. Cancel-safe; not to be called again after it has resolved.
     pub(super) async fn closed(&mut self) {
-        let _ = (&mut self.driver).await;
+        let _ = (&mut self.ended).await;
     }
 
     /// Sends a request and reads its answer, within `deadline`.
@@ -119,9 +192,11 @@ impl Connection {
         deadline: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
         let made = self.make(request);
-        let mut requests = self.requests.clone();
+        // Held to the end: the connection stays as long as one of its requests.
+        let shared = Arc::clone(&self.shared);
         async move {
             let request = made?;
+            let mut requests = shared.requests.clone();
             let exchange = async {
                 requests.ready().await.map_err(SendError::Broken)?;
                 read(requests.send_request(request).await.map_err(SendError::Broken)?).await
@@ -134,14 +209,14 @@ impl Connection {
         let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
         Request::builder()
             .method(Method::POST)
-            .uri(self.uri.clone())
+            .uri(self.shared.uri.clone())
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.into()))
             .map_err(|e| SendError::Request(Box::new(e)))
     }
 }
 
-impl Drop for Connection {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.driver.abort();
     }
@@ -149,7 +224,7 @@ impl Drop for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("uri", &self.uri).finish_non_exhaustive()
+        f.debug_struct("Connection").field("uri", &self.shared.uri).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why something was not sent.
 
+use super::proxy::TunnelError;
 use std::{io, time::Duration};
 use tidewatch_tls::HandshakeFailure;
 
@@ -9,6 +10,12 @@ pub enum SendError {
     /// The receiver's host cannot be reached.
     #[error("the receiver cannot be reached; check receiver.url, its DNS name and the network")]
     Connect(#[source] io::Error),
+    /// The proxy's host cannot be reached.
+    #[error("the proxy cannot be reached; check receiver.proxy or HTTPS_PROXY, its DNS name and the network")]
+    Proxy(#[source] io::Error),
+    /// The proxy opened no tunnel.
+    #[error("there is no way through the proxy")]
+    Tunnel(#[from] TunnelError),
     /// The receiver and the agent do not trust each other.
     #[error("the TLS handshake with the receiver failed ({failure}); check the certificates")]
     Handshake {
@@ -53,6 +60,8 @@ impl SendError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect(_) => "connect",
+            Self::Proxy(_) => "proxy_connect",
+            Self::Tunnel(error) => error.label(),
             Self::Handshake { failure, .. } => failure.label(),
             Self::Broken(_) => "broken",
             Self::Closed => "closed",
@@ -69,9 +78,13 @@ impl SendError {
     /// Whether the connection is of no more use.
     pub fn ends_connection(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Handshake { .. } | Self::Broken(_) | Self::Closed | Self::Timeout => {
-                true
-            }
+            Self::Connect(_)
+            | Self::Proxy(_)
+            | Self::Tunnel(_)
+            | Self::Handshake { .. }
+            | Self::Broken(_)
+            | Self::Closed
+            | Self::Timeout => true,
             Self::Status { .. } | Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
         }
     }

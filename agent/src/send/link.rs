@@ -1,6 +1,6 @@
 //! The state of the one connection, and what happens on it next.
 
-use super::{SendError, connect::Connection};
+use super::{SendError, connect::Connection, spread::Pause};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use std::future::pending;
@@ -26,15 +26,15 @@ pub(super) struct Poll {
 
 pub(super) struct Up {
     pub(super) connection: Connection,
+    /// A connection that is to take this one's place.
+    pub(super) replacement: Option<BoxFuture<'static, Result<Connection, SendError>>>,
     pub(super) batch: Option<Batch>,
     pub(super) poll: Option<Poll>,
 }
 
 pub(super) enum Link {
     /// Not connected; to be tried again then.
-    Down {
-        until: Instant,
-    },
+    Down(Pause),
     Connecting(BoxFuture<'static, Result<Connection, SendError>>),
     Up(Box<Up>),
 }
@@ -47,6 +47,8 @@ pub(super) enum Event {
     /// The poll's slot is empty now; `since` is when it was opened.
     Poll(Instant, Result<v3::Response, SendError>),
     Closed,
+    /// The replacement's slot is empty now.
+    Replaced(Result<Connection, SendError>),
 }
 
 /// What a [`Batch`] carries.
@@ -57,17 +59,24 @@ pub(super) struct Sent {
     pub(super) observed: Vec<Timestamp>,
     /// Its lowest and highest number.
     pub(super) seqs: Option<(Seq, Seq)>,
+    /// On a connection that has been replaced since.
+    pub(super) elsewhere: bool,
 }
 
 impl Link {
+    /// Not connected, and nothing to wait for.
+    pub(super) fn now() -> Self {
+        Self::Down(Pause::none(Instant::now()))
+    }
+
     /// The next event; never resolves while down. Cancel-safe.
     pub(super) async fn next(&mut self) -> Event {
         let up = match self {
-            Self::Down { .. } => return pending().await,
+            Self::Down(_) => return pending().await,
             Self::Connecting(connecting) => return Event::Connected(connecting.await),
             Self::Up(up) => up,
         };
-        let Up { connection, batch, poll } = &mut **up;
+        let Up { connection, batch, poll, replacement } = &mut **up;
         tokio::select! {
             biased;
             answer = answer(batch.as_mut().map(|batch| &mut batch.exchange)) => {
@@ -79,6 +88,10 @@ impl Link {
                 Event::Poll(since, answer)
             }
             () = connection.closed() => Event::Closed,
+            made = made(replacement.as_mut()) => {
+                *replacement = None;
+                Event::Replaced(made)
+            }
         }
     }
 }
@@ -86,6 +99,15 @@ impl Link {
 async fn answer(exchange: Option<&mut Exchange>) -> Result<v3::Response, SendError> {
     match exchange {
         Some(exchange) => exchange.await,
+        None => pending().await,
+    }
+}
+
+async fn made(
+    replacement: Option<&mut BoxFuture<'static, Result<Connection, SendError>>>,
+) -> Result<Connection, SendError> {
+    match replacement {
+        Some(replacement) => replacement.await,
         None => pending().await,
     }
 }

@@ -8,12 +8,16 @@ pub mod connect;
 mod control;
 mod error;
 mod link;
+mod material;
+pub mod proxy;
 mod sender;
+mod spread;
 
 pub use connect::{Connector, Target};
 pub use control::Control;
 pub use error::SendError;
 pub use sender::{Progress, Sender, Settings};
+pub use spread::{Spread, Window};
 
 #[cfg(test)]
 mod tests;

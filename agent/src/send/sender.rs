@@ -1,10 +1,13 @@
 //! The task that owns the dirty set.
 
+mod upkeep;
+
 use super::{
     Connector, Control, SendError,
     connect::MAX_RETRY_AFTER,
     control,
     link::{Batch, Event, Link, Poll, Sent, Up},
+    spread::Spread,
 };
 use crate::{jitter, metrics::Metrics};
 use futures::FutureExt;
@@ -19,7 +22,11 @@ use tidewatch_delivery::{
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::{chain, readiness};
 use tidewatch_wire::{SessionId, limits, v3};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use upkeep::Upkeep;
 
 /// Changes taken from the channel at once.
 const TAKE: usize = 256;
@@ -38,8 +45,14 @@ pub struct Settings {
     pub poll_pause: Duration,
     /// Between two signs of life while there is nothing to send or to wait for.
     pub heartbeat: Duration,
-    /// After failures.
+    /// After failures that leave the connection as it is.
     pub backoff: Backoff,
+    /// Before a new connection, when one was lost or could not be made.
+    pub spread: Spread,
+    /// After a renewal of the certificate, the connection is replaced within this.
+    pub replace_within: Duration,
+    /// After a replacement that failed.
+    pub replace_backoff: Backoff,
     /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
     /// while the receiver is away would otherwise grow the set without end.
     pub max_dirty: usize,
@@ -53,6 +66,9 @@ impl Default for Settings {
             poll_pause: Duration::from_millis(20),
             heartbeat: Duration::from_mins(1),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
+            spread: Spread::default(),
+            replace_within: Duration::from_mins(3),
+            replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
             max_dirty: 1_000_000,
         }
     }
@@ -93,13 +109,19 @@ pub struct Sender {
     failures: u32,
     /// Rounds in which the receiver asked for numbers again without letting any go.
     resends: u32,
+    /// The receiver wants no request, and no connection, before.
+    patience: Instant,
+    upkeep: Upkeep,
+    renewed: watch::Receiver<()>,
+    resumed: watch::Receiver<u64>,
     batch_after: Instant,
     poll_after: Instant,
     heartbeat_at: Instant,
 }
 
 impl Sender {
-    /// A sender that has sent nothing.
+    /// A sender that has sent nothing. `resumed` changes when the process did not run for a while.
+    #[expect(clippy::too_many_arguments, reason = "each is another part of the agent, wired in one place")]
     pub fn new(
         outbox: Outbox,
         changes: mpsc::Receiver<Observation>,
@@ -108,8 +130,10 @@ impl Sender {
         metrics: Metrics,
         clock: fn() -> Timestamp,
         unready: readiness::Guard,
+        resumed: watch::Receiver<u64>,
     ) -> Self {
         let now = Instant::now();
+        let renewed = connector.renewals();
         Self {
             outbox,
             changes,
@@ -121,9 +145,13 @@ impl Sender {
             clock,
             unready: Some(unready),
             start: now,
-            link: Link::Down { until: now },
+            link: Link::now(),
             failures: 0,
             resends: 0,
+            patience: now,
+            upkeep: Upkeep::new(now),
+            renewed,
+            resumed,
             batch_after: now,
             poll_after: now,
             heartbeat_at: now,
@@ -147,6 +175,7 @@ impl Sender {
     pub async fn run(mut self, shutdown: Watch) {
         let mut taken = Vec::with_capacity(TAKE);
         loop {
+            self.keep_up();
             self.begin_what_is_due();
             self.show();
             let wake = self.wake();
@@ -160,6 +189,8 @@ impl Sender {
                 }
                 Some(control) = control::next(&mut self.control) => self.reconfigure(control),
                 event = self.link.next() => self.happened(event),
+                Ok(()) = self.renewed.changed() => self.look(),
+                Ok(()) = self.resumed.changed() => self.resumed(),
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -188,8 +219,9 @@ impl Sender {
 
     fn begin_what_is_due(&mut self) {
         let now = Instant::now();
+        let urgent = !self.outbox.is_empty();
         match &mut self.link {
-            Link::Down { until } if *until <= now => {
+            Link::Down(pause) if pause.until(urgent).max(self.patience) <= now => {
                 self.link = Link::Connecting(self.connector.clone().connect().boxed());
             }
             Link::Up(up) if up.batch.is_none() => {
@@ -204,7 +236,8 @@ impl Sender {
                     let observed = request.events.iter().map(|event| event.observed_at).collect();
                     let seqs = request.events.first().zip(request.events.last()).map(|(a, b)| (a.seq, b.seq));
                     let exchange = up.connection.post(&request, self.settings.answer).boxed();
-                    up.batch = Some(Batch { sent: Sent { in_flight, observed, seqs }, exchange });
+                    up.batch =
+                        Some(Batch { sent: Sent { in_flight, observed, seqs, elsewhere: false }, exchange });
                 } else if self.poll_after <= now && up.poll.as_ref().is_none_or(|poll| poll.stale) {
                     // Replacing a stale poll resets its stream.
                     up.poll = self.outbox.poll().map(|request| Poll {
@@ -217,16 +250,16 @@ impl Sender {
                     }
                 }
             }
-            Link::Down { .. } | Link::Connecting(_) | Link::Up(_) => {}
+            Link::Down(_) | Link::Connecting(_) | Link::Up(_) => {}
         }
     }
 
     /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
         let now = Instant::now();
-        let idle = now + self.settings.heartbeat;
+        let idle = (now + self.settings.heartbeat).min(self.upkeep.wake());
         match &self.link {
-            Link::Down { until } => *until,
+            Link::Down(pause) => pause.until(!self.outbox.is_empty()).max(self.patience),
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
                 let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
@@ -245,17 +278,20 @@ impl Sender {
             Event::Connected(Ok(connection)) => {
                 tracing::info!("connected to the receiver");
                 self.metrics.connections.inc();
-                self.link = Link::Up(Box::new(Up { connection, batch: None, poll: None }));
+                self.link = Link::Up(Box::new(Up { connection, replacement: None, batch: None, poll: None }));
                 let now = Instant::now();
-                (self.batch_after, self.poll_after, self.heartbeat_at) = (now, now, now);
+                let begin = now.max(self.patience);
+                (self.batch_after, self.poll_after, self.heartbeat_at) = (begin, begin, begin);
+                self.look();
             }
             Event::Connected(Err(error)) => self.failed("connect", &error, None),
             Event::Closed => self.failed("connection", &SendError::Closed, None),
+            Event::Replaced(made) => self.replaced(made),
             Event::Batch(sent, answer) => {
                 let what = if sent.in_flight.is_empty() { "heartbeat" } else { "batch" };
                 match answer.and_then(|response| self.take(&response)) {
                     Ok(_) => self.sent(&sent),
-                    Err(error) => self.failed(what, &error, Some(&sent.in_flight)),
+                    Err(error) => self.failed(what, &error, Some(&sent)),
                 }
             }
             Event::Poll(since, answer) => match answer.and_then(|response| self.take(&response)) {
@@ -307,7 +343,8 @@ impl Sender {
             self.batch_after = now + self.settings.backoff.delay(self.resends - 2, jitter::random());
         }
         if let Some(wait) = retry_after {
-            self.batch_after = self.batch_after.max(now + wait.min(MAX_RETRY_AFTER));
+            self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));
+            self.batch_after = self.batch_after.max(self.patience);
         }
         let mut progress = self.progress.lock();
         progress.last_error.clear();
@@ -329,27 +366,24 @@ impl Sender {
     }
 
     /// Something went wrong: what was in flight is dirty again, and the next try waits.
-    fn failed(&mut self, what: &'static str, error: &SendError, in_flight: Option<&InFlight>) {
-        if let Some(in_flight) = in_flight {
-            self.outbox.failed(in_flight);
+    fn failed(&mut self, what: &'static str, error: &SendError, sent: Option<&Sent>) {
+        if let Some(sent) = sent {
+            self.outbox.failed(&sent.in_flight);
         }
         self.metrics.failures.with_label_values(&[what, error.label()]).inc();
-        let mut wait = self.settings.backoff.delay(self.failures, jitter::random());
-        if let SendError::Status { retry_after: Some(wish), .. } = error {
-            wait = wait.max(*wish);
-        }
+        let now = Instant::now();
+        let failures = self.failures;
         self.failures = self.failures.saturating_add(1);
+        if let SendError::Status { retry_after: Some(wish), .. } = error {
+            self.patience = self.patience.max(now + *wish);
+        }
         let text = chain(error).to_string();
-        tracing::warn!(what, error = text, ?wait, failures = self.failures, "sending failed");
+        tracing::warn!(what, error = text, failures = self.failures, "sending failed");
         self.progress.lock().last_error = text;
-        let until = Instant::now() + wait;
-        if error.ends_connection() {
-            if let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down { until })
-                && let Some(batch) = up.batch
-            {
-                self.outbox.failed(&batch.sent.in_flight);
-            }
+        if error.ends_connection() && !sent.is_some_and(|sent| sent.elsewhere) {
+            self.lose(failures);
         } else {
+            let until = self.patience.max(now + self.settings.backoff.delay(failures, jitter::random()));
             (self.batch_after, self.poll_after) = (self.batch_after.max(until), self.poll_after.max(until));
         }
     }

@@ -1,4 +1,4 @@
-use super::*;
+use super::{proxy::Proxy, *};
 use crate::{metrics::Metrics, observe::condition::Conditions};
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -23,11 +23,14 @@ use tidewatch_wire::{
     v3::{self, Change, RouteAck},
 };
 use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
+
+mod upkeep;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 
@@ -178,43 +181,84 @@ struct Agent {
     registry: Registry,
     readiness: Readiness,
     files: Files,
+    connector: Connector,
+    resume: watch::Sender<u64>,
     _dir: TempDir,
     _drain: Drain,
 }
 
 /// `trust` is what the agent believes; `ca` issued its certificate.
 async fn agent(addr: SocketAddr, trust: &Ca, ca: &Ca, max_dirty: usize) -> Agent {
+    agent_with(addr, trust, ca, |_, settings| settings.max_dirty = max_dirty).await
+}
+
+async fn agent_with(
+    addr: SocketAddr,
+    trust: &Ca,
+    ca: &Ca,
+    change: impl FnOnce(&mut Target, &mut Settings),
+) -> Agent {
     let dir = tempfile::tempdir().unwrap();
     let files =
         Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
+    write(&files, trust.cert_pem(), ca, Timestamp::now());
+    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
+    let mut target =
+        Target { host: addr.ip().to_string(), port: addr.port(), proxy: None, tls, files: files.clone() };
+    let mut settings = settings();
+    change(&mut target, &mut settings);
+    let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
+    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+    let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now, metrics.clone()).unwrap();
+    let (resume, resumed) = watch::channel(0);
+    let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
+    let (changes, taken) = mpsc::channel(8);
+    let (control, controlled) = mpsc::channel(1);
+    let (drain, readiness) = (Drain::new(), Readiness::new());
+    let guard = readiness.register("receiver");
+    let sender =
+        Sender::new(outbox, taken, connector.clone(), settings, metrics, Timestamp::now, guard, resumed)
+            .controlled_by(controlled);
+    let progress = sender.progress();
+    drain.spawn("sender", sender.run(drain.watch()));
+    Agent {
+        changes,
+        control,
+        progress,
+        registry,
+        readiness,
+        files,
+        connector,
+        resume,
+        _dir: dir,
+        _drain: drain,
+    }
+}
+
+/// A certificate issued at `issued`, and what the agent is to trust.
+fn write(files: &Files, trust: &str, ca: &Ca, issued: Timestamp) {
     let request = ClientRequest {
         runtime_id: "runtime-1".into(),
         dns_names: vec![],
         organizations: vec![],
         validity: VALIDITY,
     };
-    let own = ca.issue_client(&request, Timestamp::now()).unwrap();
-    std::fs::write(&files.ca, trust.cert_pem()).unwrap();
+    let own = ca.issue_client(&request, issued).unwrap();
+    std::fs::write(&files.ca, trust).unwrap();
     std::fs::write(&files.cert, &own.cert_pem).unwrap();
     std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
-    let tls = Store::client(&files.read().await.unwrap().0, Timestamp::now()).unwrap();
-    let target = Target { host: addr.ip().to_string(), port: addr.port(), tls, files: files.clone() };
-    let connector = Connector::new(target, Duration::from_secs(10), Timestamp::now);
+}
 
-    let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
-    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+fn settings() -> Settings {
     let backoff = Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) };
-    let settings = Settings { backoff, heartbeat: Duration::from_mins(10), max_dirty, ..Settings::default() };
-    let outbox = Outbox::new(Epoch::random(), BTreeMap::new());
-    let (changes, taken) = mpsc::channel(8);
-    let (control, controlled) = mpsc::channel(1);
-    let (drain, readiness) = (Drain::new(), Readiness::new());
-    let guard = readiness.register("receiver");
-    let sender = Sender::new(outbox, taken, connector, settings, metrics, Timestamp::now, guard)
-        .controlled_by(controlled);
-    let progress = sender.progress();
-    drain.spawn("sender", sender.run(drain.watch()));
-    Agent { changes, control, progress, registry, readiness, files, _dir: dir, _drain: drain }
+    let window = Window { first: backoff.base, max: backoff.max };
+    Settings {
+        backoff,
+        spread: Spread { calm: window, urgent: window },
+        heartbeat: Duration::from_mins(10),
+        max_dirty: 100,
+        ..Settings::default()
+    }
 }
 
 impl Agent {
@@ -229,6 +273,20 @@ impl Agent {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
+    }
+
+    /// Looks at the files, as the agent does each 30 s.
+    async fn look(&self) {
+        self.connector.to.material.look().await;
+    }
+
+    async fn until_metric(&self, line: &str) {
+        let wait = async {
+            while !self.registry.encode().unwrap().lines().any(|l| l == line) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect(line);
     }
 
     fn metric(&self, line: &str) {

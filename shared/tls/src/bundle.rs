@@ -141,6 +141,11 @@ impl Bundle {
         self.not_after
     }
 
+    /// The CAs that may have issued the peer's certificate.
+    pub(crate) fn roots(&self) -> Arc<RootCertStore> {
+        Arc::clone(&self.roots)
+    }
+
     /// Checks that the own certificate is valid at `now`.
     pub fn check(&self, now: Timestamp) -> Result<(), BundleError> {
         if now < self.not_before {

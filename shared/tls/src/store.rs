@@ -1,11 +1,15 @@
 //! The configuration in use, replaced while connections are made with it.
 
-use crate::{Bundle, BundleError, Files, FilesError, Pem};
+use crate::{Bundle, BundleError, Files, FilesError, Pem, provider};
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use rustls::{ClientConfig, ServerConfig};
-use std::{fmt, sync::Arc};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use std::{fmt, sync::Arc, time::Duration};
 
 type Build<T> = fn(&Bundle) -> Result<Arc<T>, BundleError>;
 
@@ -19,6 +23,7 @@ pub struct Store<T> {
 
 struct Meta {
     not_after: Timestamp,
+    roots: Arc<RootCertStore>,
     /// Of the last bundle from files that was looked at, good or bad: a bad one is reported once per change.
     hash: Option<[u8; 32]>,
 }
@@ -55,18 +60,37 @@ impl Store<ClientConfig> {
     pub fn client(pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
         Self::new(Bundle::client, pem, now)
     }
+
+    /// Whether a handshake now would accept the server `name` with this chain, leaf first. A connection made before
+    /// the CA bundle changed may be to one that it would not.
+    pub fn trusts(&self, chain: &[CertificateDer<'_>], name: &ServerName<'_>, now: Timestamp) -> bool {
+        let Some((leaf, intermediates)) = chain.split_first() else { return false };
+        let roots = Arc::clone(&self.meta.lock().roots);
+        let Ok(verifier) = WebPkiServerVerifier::builder_with_provider(roots, provider()).build() else {
+            return false;
+        };
+        let now = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
+        let now = UnixTime::since_unix_epoch(now);
+        verifier.verify_server_cert(leaf, intermediates, name, &[], now).is_ok()
+    }
 }
 
 impl<T> Store<T> {
     fn new(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
-        let (config, not_after) = checked(build, pem, now)?;
-        let meta = Mutex::new(Meta { not_after, hash: None });
-        Ok(Self { build, config: ArcSwap::new(config), meta })
+        let (config, bundle) = checked(build, pem, now)?;
+        let meta = Meta { not_after: bundle.not_after(), roots: bundle.roots(), hash: None };
+        Ok(Self { build, config: ArcSwap::new(config), meta: Mutex::new(meta) })
     }
 
     /// The configuration for the next connection.
     pub fn current(&self) -> Arc<T> {
         self.config.load_full()
+    }
+
+    /// The configuration for the next connection, and when its certificate ends.
+    pub fn snapshot(&self) -> (Arc<T>, Timestamp) {
+        let meta = self.meta.lock();
+        (self.current(), meta.not_after)
     }
 
     /// When the own certificate in use ends.
@@ -76,10 +100,10 @@ impl<T> Store<T> {
 
     /// Checks a bundle at `now` and puts it to use. After an error the last good one stays.
     pub fn publish(&self, pem: &Pem, now: Timestamp) -> Result<(), BundleError> {
-        let (config, not_after) = checked(self.build, pem, now)?;
+        let (config, bundle) = checked(self.build, pem, now)?;
         let mut meta = self.meta.lock();
         self.config.store(config);
-        meta.not_after = not_after;
+        (meta.not_after, meta.roots) = (bundle.not_after(), bundle.roots());
         Ok(())
     }
 
@@ -100,8 +124,8 @@ impl<T> fmt::Debug for Store<T> {
     }
 }
 
-fn checked<T>(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<(Arc<T>, Timestamp), BundleError> {
+fn checked<T>(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<(Arc<T>, Bundle), BundleError> {
     let bundle = Bundle::parse(pem)?;
     bundle.check(now)?;
-    Ok((build(&bundle)?, bundle.not_after()))
+    Ok((build(&bundle)?, bundle))
 }

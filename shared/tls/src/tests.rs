@@ -274,3 +274,22 @@ fn identities_are_read_or_refused() {
     assert_eq!(PeerIdentity::from_chain(None), Err(IdentityError::NoCertificate));
     assert_eq!(PeerIdentity::from_chain(Some(&[])), Err(IdentityError::NoCertificate));
 }
+
+#[test]
+fn a_peer_is_trusted_as_long_as_its_issuer_is_in_the_bundle() {
+    let (old, new) = (ca("one"), ca("two"));
+    let own = client_of(&old, now());
+    let chain = vec![CertificateDer::from_pem_slice(server_of(&old).cert_pem.as_bytes()).unwrap()];
+    let name = ServerName::try_from("receiver.example").unwrap();
+    let store = Store::client(&pem(&old, &own), now()).unwrap();
+    assert!(store.trusts(&chain, &name, now()));
+    assert!(!store.trusts(&chain, &name, now() + DAY * 2), "its certificate has ended");
+    assert!(!store.trusts(&chain, &ServerName::try_from("other.example").unwrap(), now()));
+    assert!(!store.trusts(&[], &name, now()));
+
+    let both = Pem { ca: format!("{}{}", old.cert_pem(), new.cert_pem()).into(), ..pem(&old, &own) };
+    store.publish(&both, now()).unwrap();
+    assert!(store.trusts(&chain, &name, now()));
+    store.publish(&Pem { ca: new.cert_pem().into(), ..both }, now()).unwrap();
+    assert!(!store.trusts(&chain, &name, now()));
+}

@@ -1,7 +1,7 @@
 //! The demo's twin: the same story, checked instead of shown.
 
-use anyhow::Result;
-use tidewatch_tests::{env, report::Recorder, story::World};
+use anyhow::{Context, Result};
+use tidewatch_tests::{env, http, promtool, report::Recorder, story::World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> Result<()> {
@@ -18,5 +18,16 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
     let seqs: Vec<u64> = recorder.lines().iter().filter_map(|line| line.seq).collect();
     assert_eq!(seqs.len(), 8, "each step of the module's way names the event that caused it");
     assert!(seqs.iter().all(|seq| *seq > 0));
+
+    // After the story there are series of nearly all metrics.
+    let program = env.harness.tools().extra("promtool")?;
+    let agent = world.agents.first().context("there is no agent")?;
+    for (admin, prefix) in
+        [(&world.receiver.admin, "tidewatch_receiver_"), (&agent.admin, "tidewatch_agent_")]
+    {
+        let page = http::text(&format!("{admin}/metrics")).await?;
+        promtool::check(&program, &page).with_context(|| prefix.to_owned())?;
+        promtool::documented(&page, prefix)?;
+    }
     Ok(())
 }

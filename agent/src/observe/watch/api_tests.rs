@@ -158,3 +158,25 @@ async fn a_forbidden_kind_is_tried_again() {
     reason(&conditions, Reason::Watching).await;
     run.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        server.installed = true;
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { mut watcher, mut taken, conditions, .. } = bench(10);
+    let (resume, resumed) = tokio::sync::watch::channel(0);
+    watcher.shared.resumed = resumed;
+    let run = tokio::spawn(watcher.run(client(&server)));
+    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    reason(&conditions, Reason::Watching).await;
+    server.lock().items.clear();
+    resume.send(1).unwrap();
+    let gone = next(&mut taken, &conditions).await;
+    assert_eq!((gone.change, gone.key.name.as_str()), (Change::Gone, "one"));
+    assert_eq!(server.lock().lists.len(), 2, "one list for one pause");
+    run.abort();
+}

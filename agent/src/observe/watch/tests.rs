@@ -17,7 +17,9 @@ pub(super) fn bench(limit: usize) -> Bench {
     let conditions = Conditions::new();
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &conditions).unwrap();
-    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock: || Timestamp::UNIX_EPOCH };
+    let clock = || Timestamp::UNIX_EPOCH;
+    let (_, resumed) = tokio::sync::watch::channel(0);
+    let shared = Shared { changes, conditions: conditions.clone(), metrics, clock, resumed };
     let spec = config::Watch {
         name: "w".into(),
         route: "engine".into(),

@@ -1,0 +1,94 @@
+//! Notices that the process did not run for a while: a machine that was suspended, a frozen container, a clock that
+//! was set. What was open then is dead, though nothing has said so.
+
+use jiff::Timestamp;
+use std::time::Duration;
+use tokio::{sync::watch, time::Instant};
+
+/// Between two looks at the clocks.
+const TICK: Duration = Duration::from_secs(15);
+/// This much more than a tick is a pause. Peers give up a silent connection after a minute or so.
+const TOLERATED: Duration = Duration::from_secs(45);
+
+/// Both clocks at one moment. The monotonic clock stops while a machine is suspended, the wall clock does not; of a
+/// process that was stopped, both have moved.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    wall: Timestamp,
+    steady: Instant,
+}
+
+impl Look {
+    /// How long nothing ran between two looks, if that is worth mentioning. A wall clock that was set back tells
+    /// nothing.
+    fn pause_since(self, before: Self) -> Option<Duration> {
+        let wall = Duration::try_from(self.wall.duration_since(before.wall)).unwrap_or_default();
+        let most = wall.max(self.steady.duration_since(before.steady)).saturating_sub(TICK);
+        (most > TOLERATED).then_some(most)
+    }
+}
+
+/// Looks at the clocks until nobody listens, and tells each time there was a pause.
+pub(crate) async fn watch(clock: fn() -> Timestamp, resumed: watch::Sender<u64>) {
+    let look = || Look { wall: clock(), steady: Instant::now() };
+    let mut before = look();
+    loop {
+        tokio::time::sleep(TICK).await;
+        let now = look();
+        if let Some(pause) = now.pause_since(before) {
+            tracing::warn!(?pause, "nothing ran for a while, or the clock was set: beginning anew");
+            resumed.send_modify(|count| *count += 1);
+        }
+        before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    const WEEKS: i64 = 3 * 7 * 24 * 3600;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_shows_on_either_clock() {
+        let before = Look { wall: Timestamp::UNIX_EPOCH, steady: Instant::now() };
+        let after = |wall: i64, steady: u64| Look {
+            wall: before.wall + SignedDuration::from_secs(wall),
+            steady: before.steady + Duration::from_secs(steady),
+        };
+        for (wall, steady, pause) in [
+            (15, 15, None),
+            (60, 60, None),
+            (61, 15, Some(46)),
+            (15, 61, Some(46)),
+            (WEEKS, 15, Some(WEEKS - 15)),
+            (WEEKS, WEEKS, Some(WEEKS - 15)),
+            (-WEEKS, 15, None),
+        ] {
+            let steady = u64::try_from(steady).unwrap();
+            let pause = pause.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap()));
+            assert_eq!(after(wall, steady).pause_since(before), pause, "{wall} {steady}");
+        }
+        let end = Look { wall: Timestamp::MAX, steady: before.steady };
+        assert!(end.pause_since(Look { wall: Timestamp::MIN, ..before }).is_some(), "no overflow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_jumps_is_told_once() {
+        static JUMPED: AtomicI64 = AtomicI64::new(0);
+        fn clock() -> Timestamp {
+            Timestamp::from_second(JUMPED.load(Ordering::Relaxed)).unwrap()
+        }
+        let (resumed, mut told) = watch::channel(0);
+        let watching = tokio::spawn(watch(clock, resumed));
+        tokio::time::sleep(TICK * 3).await;
+        assert!(!told.has_changed().unwrap());
+        JUMPED.store(WEEKS, Ordering::Relaxed);
+        told.changed().await.unwrap();
+        tokio::time::sleep(TICK * 10).await;
+        assert_eq!(*told.borrow_and_update(), 1);
+        watching.abort();
+    }
+}

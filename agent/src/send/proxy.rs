@@ -1,0 +1,208 @@
+//! The way out through an HTTP proxy: which one, for which hosts, with which credentials.
+//!
+//! `receiver.proxy` of the configuration decides; without it `HTTPS_PROXY` and `NO_PROXY` (or their lower-case
+//! names, which come first) do, as in other programs. The proxy is asked for a tunnel and sees TLS, nothing of what is
+//! in it.
+
+mod bypass;
+mod tunnel;
+
+use bypass::Bypass;
+use serde::Deserialize;
+use std::{fmt, net::Ipv6Addr};
+
+pub(super) use tunnel::open;
+
+/// Longest URL of a proxy.
+const MAX_URL: usize = 2048;
+
+/// A proxy that opens tunnels. Neither `Debug` nor `Display` shows its credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    host: String,
+    port: u16,
+    /// User and password as `user:password`, decoded.
+    credentials: Option<String>,
+}
+
+/// `receiver.proxy` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Choice {
+    /// No proxy, whatever the environment says.
+    Direct,
+    /// This one, for every host.
+    Through(Proxy),
+}
+
+/// Why a proxy's settings cannot be used. The URL is not quoted: it may hold a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The proxy itself would be spoken to by TLS or SOCKS.
+    #[error("the proxy must be http://host:port; proxies over TLS or SOCKS are not supported")]
+    Scheme,
+    /// It is not a URL of a proxy.
+    #[error("the proxy must be http://[user:password@]host:port, with special characters percent-encoded")]
+    Malformed,
+}
+
+/// A proxy did not open a tunnel.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    /// It said no.
+    #[error("the proxy answered {0}; does it allow connections to the receiver's host and port?")]
+    Status(u16),
+    /// It wants other credentials, or any.
+    #[error("the proxy wants credentials (407); put user and password into the proxy's URL")]
+    Credentials,
+    /// It does not speak HTTP, or says more than an answer.
+    #[error("the proxy's answer is not HTTP; is it an HTTP proxy?")]
+    Malformed,
+    /// Its answer has no end.
+    #[error("the proxy's answer is larger than {} bytes; is it an HTTP proxy?", tunnel::MAX_ANSWER)]
+    TooLarge,
+    /// It took too long.
+    #[error("the proxy did not answer in time")]
+    Timeout,
+    /// The connection to it broke.
+    #[error("the connection to the proxy broke")]
+    Io(#[source] std::io::Error),
+}
+
+impl TunnelError {
+    /// A stable word for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "proxy_status",
+            Self::Credentials => "proxy_credentials",
+            Self::Malformed | Self::TooLarge => "proxy_malformed",
+            Self::Timeout => "proxy_timeout",
+            Self::Io(_) => "proxy_io",
+        }
+    }
+}
+
+impl Proxy {
+    /// Reads `http://[user:password@]host:port`. The scheme may be missing, the port is then 80 like with it.
+    pub fn parse(url: &str) -> Result<Self, SettingsError> {
+        let url = url.trim();
+        let rest = match url.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some(_) => return Err(SettingsError::Scheme),
+            None => url,
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let printable = rest.bytes().all(|byte| byte.is_ascii_graphic());
+        if !printable || url.len() > MAX_URL || rest.contains(['/', '?', '#']) {
+            return Err(SettingsError::Malformed);
+        }
+        let (credentials, authority) = match rest.rsplit_once('@') {
+            Some((credentials, authority)) => (Some(decode(credentials)?), authority),
+            None => (None, rest),
+        };
+        let (host, port) = split_port(authority).ok_or(SettingsError::Malformed)?;
+        let credentials = credentials.filter(|text| !text.is_empty());
+        let credentials = credentials.map(|text| if text.contains(':') { text } else { text + ":" });
+        Ok(Self { host: host.to_owned(), port: port.unwrap_or(80), credentials })
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, credentials: _ } = self;
+        if host.contains(':') {
+            write!(f, "http://[{host}]:{port}")
+        } else {
+            write!(f, "http://{host}:{port}")
+        }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({self})")
+    }
+}
+
+impl TryFrom<String> for Choice {
+    type Error = SettingsError;
+
+    fn try_from(text: String) -> Result<Self, SettingsError> {
+        match text.as_str() {
+            "direct" => Ok(Self::Direct),
+            url => Proxy::parse(url).map(Self::Through),
+        }
+    }
+}
+
+/// The proxy for a receiver, if it is not dialled directly. `environment` looks a variable up. The environment never
+/// puts a proxy before `localhost` and loopback addresses.
+pub fn choose(
+    choice: Option<&Choice>,
+    environment: impl Fn(&str) -> Option<String>,
+    host: &str,
+    port: u16,
+) -> Result<Option<Proxy>, SettingsError> {
+    match choice {
+        Some(Choice::Direct) => return Ok(None),
+        Some(Choice::Through(proxy)) => return Ok(Some(proxy.clone())),
+        None => {}
+    }
+    let variable = |lower, upper| environment(lower).or_else(|| environment(upper)).filter(|t| !t.is_empty());
+    let Some(url) = variable("https_proxy", "HTTPS_PROXY") else { return Ok(None) };
+    let bypass = variable("no_proxy", "NO_PROXY").map(|text| Bypass::parse(&text)).unwrap_or_default();
+    if bypass::is_loopback(host) || bypass.holds_for(host, port) {
+        return Ok(None);
+    }
+    Proxy::parse(&url).map(Some)
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`; the host without brackets.
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            host.parse::<Ipv6Addr>().ok()?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return None;
+    }
+    match port {
+        None => Some((host, None)),
+        // `+80` parses as a number.
+        Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => Some((host, Some(port.parse().ok()?))),
+        Some(_) => None,
+    }
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> Result<String, SettingsError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let [high, low, tail @ ..] = rest else { return Err(SettingsError::Malformed) };
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let (high, low) = digit(*high).zip(digit(*low)).ok_or(SettingsError::Malformed)?;
+        bytes.push(high * 16 + low);
+        rest = tail;
+    }
+    let text = String::from_utf8(bytes).map_err(|_| SettingsError::Malformed)?;
+    // They would end the header they are sent in, had it not its own encoding; they are no part of any password.
+    if text.chars().any(char::is_control) { Err(SettingsError::Malformed) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests;

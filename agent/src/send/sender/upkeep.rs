@@ -1,0 +1,136 @@
+//! The connection's own life: lost and made again, replaced after a renewal, ended when it may not be used any more.
+
+use super::Sender;
+use crate::{
+    jitter,
+    send::{
+        SendError,
+        connect::Connection,
+        link::{Link, Up},
+        material::Fate,
+    },
+};
+use futures::FutureExt;
+use std::time::Duration;
+use tidewatch_telemetry::chain;
+use tokio::time::Instant;
+
+/// A connection is looked at this often at least: its own timer cannot see a clock that was set.
+const LOOK: Duration = Duration::from_hours(1);
+/// Before a certificate ends, its connection is replaced by one with a newer certificate, if there is one.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// When the connection is looked at or replaced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Upkeep {
+    look_at: Instant,
+    replace_at: Option<Instant>,
+    /// Replacements that failed in a row.
+    failures: u32,
+}
+
+impl Upkeep {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { look_at: now + LOOK, replace_at: None, failures: 0 }
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn wake(&self) -> Instant {
+        self.replace_at.map_or(self.look_at, |at| at.min(self.look_at))
+    }
+}
+
+impl Sender {
+    /// Looks at the connection and begins its replacement, if either is due.
+    pub(super) fn keep_up(&mut self) {
+        let now = Instant::now();
+        if self.upkeep.look_at <= now {
+            self.look();
+        }
+        if let Link::Up(up) = &mut self.link
+            && up.replacement.is_none()
+            && self.upkeep.replace_at.is_some_and(|at| at <= now)
+        {
+            self.upkeep.replace_at = None;
+            up.replacement = Some(self.connector.clone().connect().boxed());
+        }
+    }
+
+    /// Decides what becomes of the connection.
+    pub(super) fn look(&mut self) {
+        let now = Instant::now();
+        self.upkeep.look_at = now + LOOK;
+        let Link::Up(up) = &self.link else { return };
+        let left = up.connection.not_after.duration_since((self.clock)());
+        let left = Duration::try_from(left).unwrap_or_default();
+        self.upkeep.look_at = now + left.clamp(Duration::from_secs(1), LOOK);
+        match self.connector.fate(&up.connection) {
+            Fate::Keep => self.upkeep.replace_at = None,
+            Fate::Replace if self.upkeep.replace_at.is_none() && up.replacement.is_none() => {
+                let window = self.settings.replace_within.min(left.saturating_sub(MARGIN));
+                self.upkeep.replace_at = Some(now + window.mul_f64(jitter::random()));
+            }
+            Fate::Replace => {}
+            Fate::End(reason) => {
+                tracing::info!(reason, "ending the connection to the receiver");
+                self.metrics.connections_ended.with_label_values(&[reason]).inc();
+                self.take_down(now);
+            }
+        }
+    }
+
+    /// A replacement was made, or not. What is in flight ends where it began.
+    pub(super) fn replaced(&mut self, made: Result<Connection, SendError>) {
+        match made {
+            Ok(connection) => {
+                tracing::info!("the connection to the receiver was replaced");
+                self.metrics.connections.inc();
+                self.metrics.connections_ended.with_label_values(&["renewed"]).inc();
+                self.upkeep.failures = 0;
+                if let Link::Up(up) = &mut self.link {
+                    up.connection = connection;
+                    // It would be answered on the old connection; asking again costs nothing.
+                    up.poll = None;
+                    if let Some(batch) = &mut up.batch {
+                        batch.sent.elsewhere = true;
+                    }
+                }
+                self.look();
+            }
+            Err(error) => {
+                self.metrics.failures.with_label_values(&["replacement", error.label()]).inc();
+                tracing::warn!(error = %chain(&error), "the connection cannot be replaced yet; keeping it");
+                let wait = self.settings.replace_backoff.delay(self.upkeep.failures, jitter::random());
+                self.upkeep.failures = self.upkeep.failures.saturating_add(1);
+                self.upkeep.replace_at = Some(Instant::now() + wait);
+            }
+        }
+    }
+
+    /// The process did not run for a while: the other end has given the connection up.
+    pub(super) fn resumed(&mut self) {
+        self.metrics.pauses.inc();
+        if matches!(self.link, Link::Up(_)) {
+            self.metrics.connections_ended.with_label_values(&["paused"]).inc();
+            self.lose(0);
+        }
+    }
+
+    /// Gives the connection up; the next one is made after a spread wait.
+    pub(super) fn lose(&mut self, failures: u32) {
+        let now = Instant::now();
+        self.take_down(now);
+        self.link = Link::Down(self.settings.spread.pause(now, failures, jitter::random()));
+    }
+
+    /// Gives the connection up; the next one is made at once.
+    fn take_down(&mut self, now: Instant) {
+        self.upkeep = Upkeep::new(now);
+        if let Link::Up(up) = std::mem::replace(&mut self.link, Link::now()) {
+            let Up { connection: _, batch, poll: _, replacement: _ } = *up;
+            if let Some(batch) = batch {
+                self.outbox.failed(&batch.sent.in_flight);
+            }
+        }
+    }
+}

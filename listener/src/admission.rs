@@ -1,0 +1,180 @@
+//! Which requests are taken now, and how long the others are asked to wait.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tidewatch_wire::v3;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
+
+use crate::{
+    bucket::Bucket,
+    limits::{Limits, Rate},
+};
+
+/// The shortest wait that is asked for at overload, before it is spread.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest, before it is spread: an agent would not wait longer than five minutes.
+const MOST_PATIENCE: Duration = Duration::from_mins(1);
+/// For room to read a body.
+const ROOM: Duration = Duration::from_secs(2);
+/// Runtimes whose buckets are kept before those that are full again are forgotten.
+const KEPT: usize = 4_096;
+
+/// Counts and decides, for all connections of a listener.
+pub struct Admission {
+    pub(crate) limits: Limits,
+    /// When the session began.
+    since: Timestamp,
+    runtimes: Mutex<HashMap<String, Buckets>>,
+    resent: Mutex<Bucket>,
+    bodies: Semaphore,
+    work: Box<dyn Fn() -> f64 + Send + Sync>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Buckets {
+    requests: Bucket,
+    v2_events: Bucket,
+}
+
+/// Something is over its limit. The label is a metric's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Throttled {
+    pub(crate) limit: &'static str,
+    pub(crate) wait: Duration,
+}
+
+impl Admission {
+    /// Nothing is counted yet; a session begins at `since`.
+    #[must_use]
+    pub fn new(limits: Limits, since: Timestamp) -> Self {
+        Self {
+            limits,
+            since,
+            runtimes: Mutex::default(),
+            resent: Mutex::new(Bucket::full(limits.resent, Instant::now())),
+            bodies: Semaphore::new(limits.bodies.clamp(1, Semaphore::MAX_PERMITS)),
+            work: Box::new(|| 0.0),
+        }
+    }
+
+    /// The same, with how much work waits, 1 at its limit. From there on no events are taken, and their senders are asked
+    /// to wait, the longer the more it is. `work` is asked at each request with events; it must be quick.
+    #[must_use]
+    pub fn with_work(self, work: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
+        Self { work: Box::new(work), ..self }
+    }
+
+    /// The load of the work and of the ledgers, 1 at the limit of either.
+    pub(crate) fn load(&self, ledgers: f64) -> f64 {
+        ledgers.max((self.work)())
+    }
+
+    /// A request of a runtime, or of somebody who is not registered.
+    pub(crate) fn request(&self, runtime: Option<&str>) -> Result<(), Throttled> {
+        let rate = self.limits.requests;
+        // No runtime has an empty id.
+        self.take(runtime.unwrap_or_default(), "requests", rate, |buckets| &mut buckets.requests)
+    }
+
+    /// An event by the v2 contract.
+    pub(crate) fn v2_event(&self, runtime: &str) -> Result<(), Throttled> {
+        self.take(runtime, "v2_events", self.limits.v2_events, |buckets| &mut buckets.v2_events)
+    }
+
+    /// The events of a request, of which those that are older than the session have to take turns. Which these are, the
+    /// agents' clocks say: a wrong one gives its own runtime a better or a worse place after a restart, nothing more.
+    /// `load` is 1 at its limit.
+    pub(crate) fn events(&self, request: &v3::Request, load: f64) -> Result<(), Throttled> {
+        if request.events.is_empty() {
+            return Ok(());
+        }
+        if load >= 1.0 {
+            return Err(Throttled { limit: "held", wait: patience(load, random()) });
+        }
+        let old = request.events.iter().filter(|event| event.observed_at < self.since).count();
+        if old == 0 {
+            return Ok(());
+        }
+        let count = f64::from(u32::try_from(old).unwrap_or(u32::MAX));
+        let taken = self.resent.lock().take(self.limits.resent, count, Instant::now());
+        taken.map_err(|wait| {
+            // How many agents wait is not known here; the debt says how much they have sent.
+            let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
+            Throttled { limit: "resent", wait: patience(load, random()) }
+        })
+    }
+
+    /// Room to read a body.
+    pub(crate) async fn body(&self) -> Result<SemaphorePermit<'_>, Throttled> {
+        match tokio::time::timeout(ROOM, self.bodies.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(Throttled { limit: "bodies", wait: patience(1.0, random()) }),
+        }
+    }
+
+    /// What is asked for when the ledger of one runtime, or the host, has no room.
+    pub(crate) fn patience() -> Duration {
+        Self::patience_at(1.0)
+    }
+
+    /// What is asked for at a load, 1 at the limit.
+    pub(crate) fn patience_at(load: f64) -> Duration {
+        patience(load, random())
+    }
+
+    fn take(
+        &self,
+        runtime: &str,
+        limit: &'static str,
+        rate: Rate,
+        which: impl Fn(&mut Buckets) -> &mut Bucket,
+    ) -> Result<(), Throttled> {
+        let (limits, now) = (self.limits, Instant::now());
+        let mut runtimes = self.runtimes.lock();
+        if runtimes.len() >= KEPT && !runtimes.contains_key(runtime) && runtimes.len() == runtimes.capacity()
+        {
+            // Only before the table would grow, so that it does not happen at each request.
+            runtimes.retain(|_, buckets| {
+                !buckets.requests.is_full(limits.requests, now)
+                    || !buckets.v2_events.is_full(limits.v2_events, now)
+            });
+        }
+        let buckets = runtimes.entry(runtime.to_owned()).or_insert_with(|| Buckets {
+            requests: Bucket::full(limits.requests, now),
+            v2_events: Bucket::full(limits.v2_events, now),
+        });
+        which(buckets).take(rate, 1.0, now).map_err(|wait| Throttled { limit, wait })
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// How long to ask for: the more, the greater the overload, and spread over half to one and a half of it, so that those
+/// who are sent away together do not come back together. `random` is in `[0, 1)`.
+fn patience(load: f64, random: f64) -> Duration {
+    let load = if load.is_finite() { load.clamp(1.0, 1_000.0) } else { 1_000.0 };
+    PATIENCE.mul_f64(load).min(MOST_PATIENCE).mul_f64(0.5 + random.clamp(0.0, 1.0))
+}
+
+/// Needs no quality.
+fn random() -> f64 {
+    let bits = RandomState::new().build_hasher().finish();
+    f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+use jiff::SignedDuration;
+use tidewatch_wire::{Epoch, Seq, SessionId, v3::Change};
+
+use super::*;
+use crate::Deliveries;
+
+/// When the session begins.
+const START: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn limits() -> Limits {
+    Limits { bodies: 1, ..Limits::default() }
+}
+
+fn request(seqs: std::ops::Range<u64>, observed_at: Timestamp) -> v3::Request {
+    let event = |seq| v3::Event {
+        seq: Seq(seq),
+        watch: "w".into(),
+        group: String::new(),
+        version: "v1".into(),
+        kind: "K".into(),
+        namespace: String::new(),
+        name: seq.to_string(),
+        uid: String::new(),
+        resource_version: String::new(),
+        change: Change::Changed,
+        observed_at,
+    };
+    let awaiting = seqs.clone().map(Seq).collect();
+    let epoch = Epoch::from_bits(1);
+    v3::Request { epoch, session: None, events: seqs.map(event).collect(), awaiting, poll: false }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_runtime_has_a_rate_of_its_own() {
+    let admission = Admission::new(limits(), START);
+    for _ in 0..200 {
+        admission.request(Some("a")).unwrap();
+    }
+    let throttled = admission.request(Some("a")).unwrap_err();
+    assert_eq!((throttled.limit, throttled.wait), ("requests", Duration::from_millis(20)));
+    admission.request(Some("b")).unwrap();
+    admission.request(None).unwrap();
+    tokio::time::advance(Duration::from_millis(20)).await;
+    admission.request(Some("a")).unwrap();
+
+    for _ in 0..100 {
+        admission.v2_event("b").unwrap();
+    }
+    assert_eq!(admission.v2_event("b").unwrap_err().limit, "v2_events");
+}
+
+#[tokio::test(start_paused = true)]
+async fn forgotten_runtimes_cost_no_memory() {
+    let admission = Admission::new(limits(), START);
+    for n in 0..50_000 {
+        admission.request(Some(&n.to_string())).unwrap();
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    let kept = admission.runtimes.lock().capacity();
+    assert!(kept <= 4 * KEPT, "{kept}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_again_takes_turns_and_changes_pass() {
+    let admission = Admission::new(limits(), START);
+    let old = request(0..1_000, START - SignedDuration::from_secs(1));
+    let fresh = request(0..1_000, START);
+    // A fleet comes back: 100 agents with a thousand events each at once.
+    let outcomes: Vec<_> = (0..100).map(|_| admission.events(&old, 0.0)).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 20);
+    let throttled = outcomes[50].unwrap_err();
+    assert!(throttled.limit == "resent" && throttled.wait >= PATIENCE / 2, "{throttled:?}");
+    for _ in 0..100 {
+        admission.events(&fresh, 0.99).unwrap();
+    }
+    assert!(admission.events(&request(0..0, START), 9.9).is_ok(), "heartbeats and polls always pass");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let passed = (0..100).filter(|_| admission.events(&old, 0.0).is_ok()).count();
+    assert_eq!(passed, 5, "5,000 events in a second");
+    assert_eq!(admission.events(&fresh, 1.0).unwrap_err().limit, "held");
+}
+
+#[test]
+fn patience_grows_with_the_overload_and_is_spread() {
+    let seconds = |load, random| patience(load, random).as_secs_f64();
+    for (load, expected) in
+        [(1.0, 5.0), (0.0, 5.0), (2.0, 10.0), (100.0, 60.0), (f64::NAN, 60.0), (f64::INFINITY, 60.0)]
+    {
+        assert!((seconds(load, 0.5) - expected).abs() < 1e-6, "{load}");
+        assert!((seconds(load, 0.0) - expected * 0.5).abs() < 1e-6, "{load}");
+        assert!((seconds(load, 1.0) - expected * 1.5).abs() < 1e-6, "{load}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_take_turns() {
+    let admission = Admission::new(limits(), START);
+    let first = admission.body().await.unwrap();
+    assert_eq!(admission.body().await.unwrap_err().limit, "bodies");
+    drop(first);
+    let _again = admission.body().await.unwrap();
+}
+
+/// Ten times all limits: the ledgers stay below theirs, and with them the memory.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_ten_times_the_limits_leaves_the_ledgers_bounded() {
+    const HELD: usize = 2_000;
+    const RUNTIMES: u64 = 100;
+    const EACH: u64 = 200;
+    let admission = Admission::new(limits(), START);
+    let deliveries = Deliveries::new(SessionId::from_bits(1)).with_room_for(HELD);
+    let (mut guards, mut sent_away) = (Vec::new(), 0);
+    for round in 0..EACH / 10 {
+        for runtime in 0..RUNTIMES {
+            let (id, seqs) = (runtime.to_string(), round * 10..(round + 1) * 10);
+            let request = request(seqs, START);
+            if admission.events(&request, deliveries.load()).is_err() {
+                sent_away += 1;
+                continue;
+            }
+            for index in deliveries.receive(&id, &request).fresh {
+                let mut ticket = deliveries.ticket(&id, request.epoch, request.events[index].seq);
+                guards.extend(ticket.hold(tidewatch_wire::Route::engine(), 1));
+            }
+        }
+    }
+    let held = deliveries.held();
+    assert!((HELD..HELD + 10).contains(&held), "one request may go over: {held}");
+    assert_eq!(sent_away, usize::try_from(RUNTIMES * EACH / 10).unwrap() - HELD / 10);
+    assert!(deliveries.load() >= 1.0);
+
+    // As the work is done, there is room again; dropped work makes room too.
+    let rest = guards.split_off(HELD / 2);
+    guards.into_iter().for_each(crate::Guard::finished);
+    assert!((deliveries.load() - 0.5).abs() < 0.01, "{}", deliveries.load());
+    drop(rest);
+    assert!(deliveries.load() < f64::EPSILON && deliveries.held() == 0);
+}

@@ -1,0 +1,220 @@
+//! Each limit of a connection, on a real port.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's helpers fail the test")]
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, StatusCode, body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::{SignedDuration, Timestamp};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tempfile::TempDir;
+use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
+use tidewatch_drain::Drain;
+use tidewatch_listener::{Events, Limits, Listener, Rate, RuntimeLookup};
+use tidewatch_telemetry::{BuildInfo, metrics::Registry};
+use tidewatch_tls::{Files, Pem, Store, client_config};
+use tokio::{net::TcpStream, task::JoinHandle};
+use tokio_rustls::TlsConnector;
+
+const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
+const DOMAIN: &str = "a.example";
+/// Nothing takes this long.
+const HANG: Duration = Duration::from_secs(20);
+/// Long enough to connect, short enough to wait for.
+const SHORT: Duration = Duration::from_millis(500);
+
+struct Bench {
+    addr: SocketAddr,
+    ca: Ca,
+    registry: Registry,
+    _events: Events,
+    _drain: Drain,
+    _dir: TempDir,
+}
+
+struct Connection {
+    requests: http2::SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+async fn bench(limits: Limits) -> Bench {
+    let ca = Ca::create("test", VALIDITY, Timestamp::now()).unwrap();
+    let request = ServerRequest {
+        common_name: "listener".into(),
+        dns_names: vec!["localhost".into()],
+        ip_addrs: vec![],
+        validity: VALIDITY,
+    };
+    let own = ca.issue_server(&request, Timestamp::now()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let files =
+        Files { ca: dir.path().join("ca"), cert: dir.path().join("cert"), key: dir.path().join("key") };
+    std::fs::write(&files.ca, ca.cert_pem()).unwrap();
+    std::fs::write(&files.cert, &own.cert_pem).unwrap();
+    std::fs::write(&files.key, own.key_pem.as_str()).unwrap();
+    let tls = Arc::new(Store::server(&files.read().await.unwrap().0, Timestamp::now()).unwrap());
+    let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
+    let lookup = |_: &str| RuntimeLookup::One { kyma: "k".into(), domain: Some(DOMAIN.into()) };
+    let drain = Drain::new();
+    let listener =
+        Listener::new("127.0.0.1:0".parse().unwrap(), tls, lookup).limits(limits).metrics(&registry);
+    let (addr, events) = listener.start(&drain).await.unwrap();
+    Bench { addr, ca, registry, _events: events, _drain: drain, _dir: dir }
+}
+
+impl Bench {
+    fn identity(&self, id: &str, validity: SignedDuration) -> Arc<ClientConfig> {
+        let request = ClientRequest {
+            runtime_id: id.into(),
+            dns_names: vec![DOMAIN.into()],
+            organizations: vec![],
+            validity,
+        };
+        let own = self.ca.issue_client(&request, Timestamp::now()).unwrap();
+        let pem = Pem {
+            ca: self.ca.cert_pem().into(),
+            cert: own.cert_pem.clone().into(),
+            key: own.key_pem.as_str().into(),
+        };
+        client_config(&pem.ca, &pem.cert, &pem.key).unwrap()
+    }
+
+    async fn connect(&self, id: &str) -> Connection {
+        self.connect_as(self.identity(id, VALIDITY)).await
+    }
+
+    async fn connect_as(&self, identity: Arc<ClientConfig>) -> Connection {
+        let connect = async {
+            let stream = TcpStream::connect(self.addr).await.unwrap();
+            let name = ServerName::try_from("localhost").unwrap();
+            let stream = TlsConnector::from(identity).connect(name, stream).await.unwrap();
+            let (requests, connection) =
+                http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            let driver = tokio::spawn(async move {
+                let _ = connection.await;
+            });
+            Connection { requests, driver }
+        };
+        tokio::time::timeout(HANG, connect).await.expect("a connection")
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        self.registry.encode().unwrap().lines().any(|l| l == line)
+    }
+
+    async fn until(&self, line: &str) {
+        let wait = async {
+            while !self.shows(line) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(HANG, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{line} in {}", self.registry.encode().unwrap()));
+    }
+}
+
+impl Connection {
+    /// A heartbeat's answer.
+    async fn ask(&mut self) -> hyper::Result<hyper::Response<Incoming>> {
+        let body = format!("{{\"epoch\":\"{}\",\"awaiting\":[]}}", "0".repeat(32));
+        let request = Request::post("https://localhost/v3/events").body(Full::new(body.into())).unwrap();
+        self.requests.ready().await?;
+        let answer = tokio::time::timeout(HANG, self.requests.send_request(request)).await;
+        answer.expect("an answer in time")
+    }
+
+    async fn status(&mut self) -> StatusCode {
+        self.ask().await.unwrap().status()
+    }
+
+    async fn ended(self) {
+        tokio::time::timeout(HANG, self.driver).await.expect("the end of the connection").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_connection_of_an_identity_is_ended() {
+    let bench = bench(Limits { per_identity: 2, ..Limits::default() }).await;
+    let mut first = bench.connect("one").await;
+    assert_eq!(first.status().await, StatusCode::OK);
+    let mut other = bench.connect("two").await;
+    let mut second = bench.connect("one").await;
+    assert_eq!(second.status().await, StatusCode::OK);
+    let mut third = bench.connect("one").await;
+    assert_eq!(third.status().await, StatusCode::OK);
+    first.ended().await;
+    bench.until("t_connections_ended_total{reason=\"superseded\"} 1").await;
+    for connection in [&mut second, &mut third, &mut other] {
+        assert_eq!(connection.status().await, StatusCode::OK);
+    }
+    bench.until("t_connections 3").await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_until_one_ends() {
+    let bench = bench(Limits { connections: 1, ..Limits::default() }).await;
+    let first = bench.connect("one").await;
+    let ((), ()) = tokio::join!(
+        async {
+            let mut second = bench.connect("two").await;
+            assert_eq!(second.status().await, StatusCode::OK);
+        },
+        async {
+            bench.until("t_connections 1").await;
+            first.driver.abort();
+            drop(first.requests);
+        }
+    );
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline() {
+    let bench = bench(Limits { handshakes: 1, handshake: SHORT, ..Limits::default() }).await;
+    let _silent = TcpStream::connect(bench.addr).await.unwrap();
+    bench.until("t_connections 1").await;
+    assert_eq!(bench.connect("one").await.status().await, StatusCode::OK);
+    assert!(bench.shows("t_handshake_failures_total{reason=\"timeout\"} 1"), "the silent one was first");
+}
+
+#[tokio::test]
+async fn a_connection_without_requests_is_ended() {
+    let bench = bench(Limits { headers: SHORT, ..Limits::default() }).await;
+    bench.connect("one").await.ended().await;
+    assert!(bench.shows("t_connections_ended_total{reason=\"no_request\"} 1"));
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_ended() {
+    let bench = bench(Limits { idle: SHORT, ..Limits::default() }).await;
+    let mut connection = bench.connect("one").await;
+    assert_eq!(connection.status().await, StatusCode::OK);
+    connection.ended().await;
+    assert!(bench.shows("t_connections_ended_total{reason=\"idle\"} 1"));
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_certificate() {
+    let bench = bench(Limits::default()).await;
+    let mut connection = bench.connect_as(bench.identity("one", SignedDuration::from_secs(3))).await;
+    assert_eq!(connection.status().await, StatusCode::OK);
+    connection.ended().await;
+    assert!(bench.shows("t_connections_ended_total{reason=\"certificate_expired\"} 1"));
+}
+
+#[tokio::test]
+async fn too_many_requests_are_told_when_to_come_again() {
+    let rate = Rate { per_second: 0.01, burst: 2.0 };
+    let bench = bench(Limits { requests: rate, ..Limits::default() }).await;
+    let mut connection = bench.connect("one").await;
+    assert_eq!((connection.status().await, connection.status().await), (StatusCode::OK, StatusCode::OK));
+    let answer = connection.ask().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    let wait: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((90..=100).contains(&wait), "{wait}");
+    assert!(bench.shows("t_throttled_requests_total{limit=\"requests\"} 1"));
+    assert_eq!(bench.connect("two").await.status().await, StatusCode::OK, "another runtime has its own rate");
+}

@@ -1,0 +1,94 @@
+//! What a program shows at `/metrics`, checked: by `promtool`, and against `docs/metrics.md`.
+
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The reference of all metrics.
+const REFERENCE: &str = include_str!("../../docs/metrics.md");
+
+/// Fails if `promtool check metrics` has anything to say about a page. Blocks for a moment.
+pub fn check(promtool: &Path, page: &str) -> Result<()> {
+    let mut child = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", promtool.display()))?;
+    // It reads all before it writes anything, and a page is small.
+    child.stdin.take().context("promtool has no standard input")?.write_all(page.as_bytes())?;
+    let output = child.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "promtool: {}", String::from_utf8_lossy(&said));
+    Ok(())
+}
+
+/// Fails if the reference has no line for a metric on a page that begins with `prefix`, or one with another type or
+/// without one of its labels.
+pub fn documented(page: &str, prefix: &str) -> Result<()> {
+    documented_in(REFERENCE, page, prefix)
+}
+
+fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
+    // Both programs have metrics of the same name, each in a section of its own.
+    let section = reference.split("\n## ").find(|section| section.contains(prefix));
+    let section = section.with_context(|| format!("docs/metrics.md has no section for {prefix}"))?;
+    for line in page.lines() {
+        let Some((full, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) else {
+            continue;
+        };
+        let Some(name) = full.strip_prefix(prefix) else { continue };
+        let row = section.lines().find(|row| row.starts_with(&format!("| `{name}` |")));
+        let Some(row) = row else { bail!("{full} is not in docs/metrics.md") };
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        ensure!(cells.get(2) == Some(&kind), "{full} is a {kind}, and in docs/metrics.md: {row}");
+        ensure!(cells.get(4).is_some_and(|meaning| !meaning.is_empty()), "{full} has no meaning: {row}");
+        for label in labels(page, full) {
+            let told = cells.get(3).is_some_and(|cell| cell.contains(&format!("`{label}`")));
+            ensure!(told, "{full} has the label {label}, which is not in docs/metrics.md: {row}");
+        }
+    }
+    Ok(())
+}
+
+/// The names of the labels of a metric's first series.
+fn labels<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+    let series = page.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let rest = rest.strip_prefix("_bucket").unwrap_or(rest);
+        rest.strip_prefix('{')?.rsplit_once('}').map(|(labels, _)| labels)
+    });
+    let names = series.into_iter().flat_map(|labels| labels.split("\",")).filter_map(|l| l.split_once('='));
+    names.map(|(name, _)| name.trim_matches(',')).filter(|name| *name != "le").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "# HELP p_a_total A.\n# TYPE p_a_total counter\np_a_total{what=\"x\",why=\"y\"} 1\n\
+                        # TYPE p_b_seconds histogram\np_b_seconds_bucket{kind=\"k\",le=\"1\"} 1\n\
+                        # TYPE process_x gauge\nprocess_x 1\n";
+    const GOOD: &str = "# M\n\n## One (`p_…`)\n| `a_total` | counter | `what`, `why` | all |\n\
+                        | `b_seconds` | histogram | `kind` | b |\n\n## Two (`q_…`)\n| `a_total` | gauge | | x |\n";
+
+    #[test]
+    fn a_page_agrees_with_its_reference_or_not() {
+        documented_in(GOOD, PAGE, "p_").unwrap();
+        for (good, bad) in [
+            ("`b_seconds`", "`c_seconds`"),
+            ("counter", "gauge"),
+            ("`what`, ", ""),
+            ("`kind`", ""),
+            ("| b |", "| |"),
+            ("(`p_…`)", ""),
+        ] {
+            assert!(documented_in(&GOOD.replacen(good, bad, 1), PAGE, "p_").is_err(), "{good} -> {bad}");
+        }
+    }
+}
