@@ -8,6 +8,10 @@ mod criterion;
 mod enable;
 mod events;
 mod idle;
+mod intake;
+pub mod load;
+mod objects;
+mod proc;
 mod repair;
 mod report;
 mod server;
@@ -33,6 +37,8 @@ use crate::{
     report::{Line, Reporter, Terminal},
     story::{RUNTIMES, World},
 };
+use intake::{Intake, Load};
+use objects::Objects;
 use report::{Figure, Spec};
 
 const COMMAND: &str = "make bench";
@@ -49,6 +55,8 @@ pub struct Size {
     upgrades: usize,
     idle: Duration,
     requests: Duration,
+    load: Load,
+    objects: Objects,
 }
 
 impl Size {
@@ -61,6 +69,8 @@ impl Size {
             upgrades: 20,
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
+            load: Load { time: Duration::from_secs(12), idle: Duration::from_secs(60), most: 10_000 },
+            objects: Objects { count: 10_000, idle: Duration::from_secs(130) },
         }
     }
 
@@ -73,15 +83,18 @@ impl Size {
             upgrades: 2,
             idle: Duration::from_secs(3),
             requests: Duration::from_secs(5),
+            load: Load { time: Duration::from_secs(2), idle: Duration::from_secs(5), most: 2_000 },
+            objects: Objects { count: 1_000, idle: Duration::from_secs(15) },
         }
     }
 }
 
-/// Runs everything, prints the table and writes the report. Only an environment that does not start, or a
-/// report that cannot be written, is an error.
-pub fn main(size: &Size, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+/// Runs everything, or only the part that needs no control planes; prints the table and writes the report. Only an
+/// environment that does not start, or a report that cannot be written, is an error.
+pub fn main(size: &Size, only_intake: bool, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
     // Blocks, possibly for the build of the control planes.
-    let harness = Harness::new(&folder().join("logs"), Lifetime::WithUs)?;
+    let harness =
+        if only_intake { None } else { Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?) };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
     runtime.block_on(async {
@@ -101,7 +114,52 @@ fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug build" } else { "release build" }
 }
 
-async fn run(size: &Size, out: Option<PathBuf>, harness: Harness, terminal: &Terminal) -> Result<()> {
+async fn run(size: &Size, out: Option<PathBuf>, harness: Option<Harness>, terminal: &Terminal) -> Result<()> {
+    let mut report = Report::new(COMMAND);
+    // First: control planes at work would be felt.
+    load(size, &mut report, terminal).await;
+    if let Some(harness) = harness {
+        on_control_planes(size, &mut report, harness, terminal).await?;
+    }
+    terminal.finish();
+    terminal.say(&format!("\n{}", report.table()));
+    let file = out.unwrap_or_else(|| folder().join("report.json"));
+    report.write(&file)?;
+    terminal.say(&format!("\nWritten to {}", file.display()));
+    Ok(())
+}
+
+/// The intake alone, with thousands of agents.
+async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
+    let load = &size.load;
+    terminal.say(&format!("Measuring the intake with up to {} agents ({})", load.most, build()));
+    let mut intake = match Intake::start(load).await {
+        Ok(intake) => intake,
+        Err(error) => {
+            terminal.say(&format!("the load generator could not be started: {error:#}"));
+            let all = [
+                intake::cost_specs(),
+                intake::latency_specs(),
+                intake::kept_specs(),
+                intake::growth_specs(load),
+                intake::idle_specs(load),
+            ];
+            return report.add(all.concat(), Vec::new());
+        }
+    };
+    measure(terminal, report, intake::cost_specs(), intake::cost(&mut intake)).await;
+    measure(terminal, report, intake::latency_specs(), intake::latency(&mut intake)).await;
+    measure(terminal, report, intake::kept_specs(), intake::kept(&mut intake)).await;
+    measure(terminal, report, intake::growth_specs(load), intake::growth(&mut intake)).await;
+    measure(terminal, report, intake::idle_specs(load), intake::idle(&mut intake)).await;
+}
+
+async fn on_control_planes(
+    size: &Size,
+    report: &mut Report,
+    harness: Harness,
+    terminal: &Terminal,
+) -> Result<()> {
     let started = Instant::now();
     terminal.say(&format!("Measuring on real control planes ({})", build()));
     terminal.working("starting etcd, a registry and three control planes");
@@ -111,26 +169,49 @@ async fn run(size: &Size, out: Option<PathBuf>, harness: Harness, terminal: &Ter
     let world = World::start(&env, terminal).await?;
     let bench = Bench { env: &env, world: &world, size, terminal };
 
-    let mut report = Report::new(COMMAND);
     report.extend(criterion::entries(terminal));
-    bench.measure(&mut report, enable::specs(), enable::run(&bench)).await;
+    bench.measure(report, enable::specs(), enable::run(&bench)).await;
     let before = events::so_far(&bench).await;
-    bench.measure(&mut report, repair::specs(size), repair::run(&bench)).await;
-    bench.measure(&mut report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
+    bench.measure(report, repair::specs(size), repair::run(&bench)).await;
+    bench.measure(report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
     // By now the agent has observed and sent what the repairs and upgrades have caused.
-    bench.measure(&mut report, events::agent_specs(), events::of_agent(&bench, before)).await;
+    bench.measure(report, events::agent_specs(), events::of_agent(&bench, before)).await;
     // Before the load, whose memory an allocator may keep.
-    bench.measure(&mut report, idle::specs(size), idle::run(&bench)).await;
-    bench.measure(&mut report, idle::request_specs(size), idle::requests(&bench)).await;
-    bench.measure(&mut report, events::specs(size), events::run(&bench)).await;
-    bench.measure(&mut report, events::load_specs(), events::load(&bench)).await;
-
-    terminal.finish();
-    terminal.say(&format!("\n{}", report.table()));
-    let file = out.unwrap_or_else(|| folder().join("report.json"));
-    report.write(&file)?;
-    terminal.say(&format!("\nWritten to {}", file.display()));
+    bench.measure(report, idle::specs(size), idle::run(&bench)).await;
+    bench.measure(report, idle::request_specs(size), idle::requests(&bench)).await;
+    bench.measure(report, events::specs(size), events::run(&bench)).await;
+    bench.measure(report, events::load_specs(), events::load(&bench)).await;
+    bench.measure(report, objects::specs(size.objects), Box::pin(objects::run(&bench))).await;
     Ok(())
+}
+
+/// One measurement has this long at most.
+const LIMIT: Duration = Duration::from_mins(15);
+
+async fn measure(
+    terminal: &Terminal,
+    report: &mut Report,
+    specs: Vec<Spec>,
+    measurement: impl Future<Output = Result<Vec<Figure>>>,
+) {
+    let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
+    terminal.working(&format!("measuring {name}"));
+    let started = Instant::now();
+    let result = match tokio::time::timeout(LIMIT, measurement).await {
+        Ok(result) => result,
+        Err(_) => Err(anyhow!("it took longer than {LIMIT:?}")),
+    };
+    let took = Instant::now().duration_since(started);
+    match result {
+        Ok(figures) => {
+            terminal.done(Line { what: format!("measured {name}"), took, seq: None });
+            report.add(specs, figures);
+        }
+        Err(error) => {
+            terminal.say(&format!("{name} could not be measured: {error:#}"));
+            report.add(specs, Vec::new());
+        }
+    }
 }
 
 /// What is measured on.
@@ -142,33 +223,13 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs one measurement; it has this long at most.
-    const LIMIT: Duration = Duration::from_mins(15);
-
     async fn measure(
         &self,
         report: &mut Report,
         specs: Vec<Spec>,
         measurement: impl Future<Output = Result<Vec<Figure>>>,
     ) {
-        let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
-        self.terminal.working(&format!("measuring {name}"));
-        let started = Instant::now();
-        let result = match tokio::time::timeout(Self::LIMIT, measurement).await {
-            Ok(result) => result,
-            Err(_) => Err(anyhow!("it took longer than {:?}", Self::LIMIT)),
-        };
-        let took = Instant::now().duration_since(started);
-        match result {
-            Ok(figures) => {
-                self.terminal.done(Line { what: format!("measured {name}"), took, seq: None });
-                report.add(specs, figures);
-            }
-            Err(error) => {
-                self.terminal.say(&format!("{name} could not be measured: {error:#}"));
-                report.add(specs, Vec::new());
-            }
-        }
+        measure(self.terminal, report, specs, measurement).await;
     }
 
     /// Waits until everything is Ready and nothing is in work or unacknowledged: one measurement must not

@@ -16,16 +16,19 @@ struct Args {
     /// Few repetitions and short waits: shows that it works, not how fast.
     #[arg(long)]
     quick: bool,
+    /// Only what needs no control planes: the intake under load.
+    #[arg(long)]
+    intake: bool,
     /// The report; by default `bench/report.json` in cargo's target folder.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Args { quick, out } = Args::parse();
+    let Args { quick, intake, out } = Args::parse();
     let terminal = Terminal::default();
     let size = if quick { Size::quick() } else { Size::full() };
-    let result = bench::main(&size, out, &terminal);
+    let result = bench::main(&size, intake, out, &terminal);
     terminal.finish();
     if let Err(error) = result {
         terminal.say(&format!("\nThe benchmark failed: {error:#}"));

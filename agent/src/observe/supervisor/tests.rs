@@ -103,7 +103,7 @@ fn bench() -> Bench {
     let conditions = Conditions::new();
     let registry = Registry::new("t", BuildInfo { name: "t", version: "1", commit: "c" }).unwrap();
     let metrics = Metrics::register(&registry, &conditions).unwrap();
-    let (_, resumed) = tokio::sync::watch::channel(0);
+    let (_, resumed) = watch::channel(0);
     let clock = || Timestamp::UNIX_EPOCH;
     let shared = Shared { changes, conditions: conditions.clone(), metrics, clock, resumed };
     let (told, lists) = (Told::default(), Arc::default());
