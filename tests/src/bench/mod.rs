@@ -89,17 +89,28 @@ impl Size {
     }
 }
 
-/// Runs everything, or only the part that needs no control planes; prints the table and writes the report. Only an
-/// environment that does not start, or a report that cannot be written, is an error.
-pub fn main(size: &Size, only_intake: bool, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+/// A part of it all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The intake under load; needs no control planes.
+    Intake,
+    /// An agent with many objects.
+    Objects,
+}
+
+/// Runs everything, or one part; prints the table and writes the report. Only an environment that does not start, or a
+/// report that cannot be written, is an error.
+pub fn main(size: &Size, only: Option<Part>, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
     // Blocks, possibly for the build of the control planes.
-    let harness =
-        if only_intake { None } else { Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?) };
+    let harness = match only {
+        Some(Part::Intake) => None,
+        _ => Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?),
+    };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
     runtime.block_on(async {
         tokio::select! {
-            result = run(size, out, harness, terminal) => result,
+            result = run(size, only, out, harness, terminal) => result,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     })
@@ -114,12 +125,20 @@ fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug build" } else { "release build" }
 }
 
-async fn run(size: &Size, out: Option<PathBuf>, harness: Option<Harness>, terminal: &Terminal) -> Result<()> {
+async fn run(
+    size: &Size,
+    only: Option<Part>,
+    out: Option<PathBuf>,
+    harness: Option<Harness>,
+    terminal: &Terminal,
+) -> Result<()> {
     let mut report = Report::new(COMMAND);
     // First: control planes at work would be felt.
-    load(size, &mut report, terminal).await;
+    if only != Some(Part::Objects) {
+        load(size, &mut report, terminal).await;
+    }
     if let Some(harness) = harness {
-        on_control_planes(size, &mut report, harness, terminal).await?;
+        on_control_planes(size, only, &mut report, harness, terminal).await?;
     }
     terminal.finish();
     terminal.say(&format!("\n{}", report.table()));
@@ -156,6 +175,7 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
 
 async fn on_control_planes(
     size: &Size,
+    only: Option<Part>,
     report: &mut Report,
     harness: Harness,
     terminal: &Terminal,
@@ -166,6 +186,11 @@ async fn on_control_planes(
     let env = Environment::start(harness).await?;
     let what = "control planes ready".to_owned();
     terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
+    if only == Some(Part::Objects) {
+        let run = Box::pin(objects::run(&env, size.objects, terminal));
+        measure(terminal, report, objects::specs(size.objects), run).await;
+        return Ok(());
+    }
     let world = World::start(&env, terminal).await?;
     let bench = Bench { env: &env, world: &world, size, terminal };
 
@@ -181,7 +206,9 @@ async fn on_control_planes(
     bench.measure(report, idle::request_specs(size), idle::requests(&bench)).await;
     bench.measure(report, events::specs(size), events::run(&bench)).await;
     bench.measure(report, events::load_specs(), events::load(&bench)).await;
-    bench.measure(report, objects::specs(size.objects), Box::pin(objects::run(&bench))).await;
+    bench
+        .measure(report, objects::specs(size.objects), Box::pin(objects::run(&env, size.objects, terminal)))
+        .await;
     Ok(())
 }
 

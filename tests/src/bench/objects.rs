@@ -30,13 +30,20 @@ use tokio::{
 };
 
 use super::{
-    Bench, Figure, Goal, Spec, build, folder,
+    Figure, Goal, Spec, build, folder,
     idle::program,
     intake::{Child, Server},
     load::{Kind, agents},
     proc::{fine_cpu_seconds, peak_mib, rss_mib},
 };
-use crate::{Process, binaries, cluster::ADMIN, http, ports, report::Reporter, wait};
+use crate::{
+    Process, binaries,
+    cluster::ADMIN,
+    env::Environment,
+    http, ports,
+    report::{Reporter, Terminal},
+    wait,
+};
 
 const GROUP: &str = "bench.tidewatch.dev";
 const VERSION: &str = "v1";
@@ -76,10 +83,11 @@ pub(super) fn specs(objects: Objects) -> Vec<Spec> {
     ]
 }
 
-pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
-    let Objects { count, idle } = bench.size.objects;
-    let cluster = &bench.env.runtime2;
-    bench.terminal.working(&format!("making {count} objects"));
+/// In the second runtime, of which nothing else here is measured.
+pub(super) async fn run(env: &Environment, objects: Objects, terminal: &Terminal) -> Result<Vec<Figure>> {
+    let Objects { count, idle } = objects;
+    let cluster = &env.runtime2;
+    terminal.working(&format!("making {count} objects"));
     make(&cluster.client()?, count).await?;
 
     let folder = folder().join("objects");
@@ -101,7 +109,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     fs::write(&file, config.to_string())?;
     let args = vec![format!("--config={}", file.display())];
     let agent =
-        Process::start(&bench.env.harness.spec("objects/agent", &binaries::find("tidewatch-agent")?, args))?;
+        Process::start(&env.harness.spec("objects/agent", &binaries::find("tidewatch-agent")?, args))?;
     let admin = format!("http://127.0.0.1:{admin}");
     agent
         .ready("to have sent everything", LIMIT, || async {
@@ -125,7 +133,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let seen: usize = bare.said().await?;
     anyhow::ensure!(seen == count, "the bare watch sees {seen} objects");
 
-    bench.terminal.working(&format!("leaving everything alone for {} s", idle.as_secs()));
+    terminal.working(&format!("leaving everything alone for {} s", idle.as_secs()));
     tokio::time::sleep(SETTLING).await;
     let pids = [agent_pid, bare.pid];
     let before = [fine_cpu_seconds(pids[0])?, fine_cpu_seconds(pids[1])?];

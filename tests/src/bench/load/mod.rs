@@ -76,7 +76,7 @@ enum Role {
 /// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// The listener, and a consumer that finishes every event at once.
+    /// The receiver's intake with its limits, and a host in memory that finishes every event at once.
     Listener,
     /// A bare hyper server that verifies client certificates, reads bodies and answers.
     Bare,

@@ -3,19 +3,48 @@
 use std::{collections::HashMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use futures::StreamExt;
 use jiff::Timestamp;
 use tidewatch_drain::Drain;
-use tidewatch_listener::{Listener, RuntimeLookup};
-use tidewatch_telemetry::logging::{self, Format};
+use tidewatch_listener::{
+    Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Metrics, Runtime, RuntimeLookup,
+    Ticket, listener,
+};
+use tidewatch_telemetry::{
+    BuildInfo,
+    logging::{self, Format},
+    metrics::Registry,
+};
 use tidewatch_tls::{Pem, Store, server_config};
+use tidewatch_wire::{Route, SessionId, v2, v3};
 use tokio::net::TcpListener;
 
 use super::{Kind, agents, orders, say};
 use crate::bench::server;
 
-/// Events that wait for the consumer: what several of the largest batches need at the same moment.
-const QUEUED: usize = 65_536;
+/// Registered runtimes by id, with their domains. What depends on an event is finished when it is told.
+struct Memory(HashMap<String, String>);
+
+impl Host for Memory {
+    fn lookup(&self, common_name: &str) -> RuntimeLookup {
+        match self.0.get(common_name) {
+            Some(domain) => RuntimeLookup::One { kyma: common_name.to_owned(), domain: Some(domain.clone()) },
+            None => RuntimeLookup::Unknown,
+        }
+    }
+
+    fn manager(&self, _: &str) -> Manager {
+        Manager::Own
+    }
+
+    fn take_v3(&self, _: &Runtime, _: &v3::Request, _: &v3::Event, mut ticket: Ticket) -> Fate {
+        ticket.hold(Route::engine(), 1).into_iter().for_each(Guard::finished);
+        Fate::Queued
+    }
+
+    fn take_v2(&self, _: &Runtime, _: &str, _: &v2::WatchEvent) -> Fate {
+        Fate::Queued
+    }
+}
 
 pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -> Result<()> {
     // As a receiver logs.
@@ -30,19 +59,21 @@ pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -
     let drain = Drain::new();
     match kind {
         Kind::Listener => {
-            let registered: HashMap<String, String> =
-                (0..runtimes).map(|n| (agents::runtime_id(n), agents::domain(n))).collect();
-            let lookup = move |id: &str| match registered.get(id) {
-                Some(domain) => RuntimeLookup::One { kyma: id.to_owned(), domain: Some(domain.clone()) },
-                None => RuntimeLookup::Unknown,
+            let registered = (0..runtimes).map(|n| (agents::runtime_id(n), agents::domain(n))).collect();
+            let limits = Limits::default();
+            let registry =
+                Registry::new("tidewatch_load", BuildInfo::new("tidewatch-load", env!("CARGO_PKG_VERSION")))?;
+            let intake = Intake {
+                host: Arc::new(Memory(registered)),
+                deliveries: Deliveries::new(SessionId::random()).with_room_for(limits.held),
+                metrics: Metrics::register(&registry)?,
+                admission: Admission::new(limits, Timestamp::now()),
+                drain: drain.watch(),
             };
             let tls = Arc::new(Store::server(&pem, Timestamp::now())?);
-            let (_, mut events) = Listener::new(address, tls, lookup).queued(QUEUED).start(&drain).await?;
-            drain.spawn_critical("consumer", async move {
-                while let Some(event) = events.next().await {
-                    event.ack.finished();
-                }
-            });
+            let listener = TcpListener::bind(address).await.context("the port is in use")?;
+            let serving = listener::serve(listener, tls, Arc::new(intake), Timestamp::now, drain.watch());
+            drain.spawn_critical("listener", serving);
         }
         Kind::Bare => {
             let tls = server_config(&pem.ca, &pem.cert, &pem.key)?;
