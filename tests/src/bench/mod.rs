@@ -19,7 +19,7 @@ mod stats;
 mod upgrade;
 mod wire;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, pin::Pin, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -69,7 +69,7 @@ impl Size {
             upgrades: 20,
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
-            load: Load { time: Duration::from_secs(12), idle: Duration::from_secs(60), most: 10_000 },
+            load: Load { time: Duration::from_secs(12), idle: Duration::from_mins(1), most: 10_000 },
             objects: Objects { count: 10_000, idle: Duration::from_secs(130) },
         }
     }
@@ -138,7 +138,7 @@ async fn run(
         load(size, &mut report, terminal).await;
     }
     if let Some(harness) = harness {
-        on_control_planes(size, only, &mut report, harness, terminal).await?;
+        Box::pin(on_control_planes(size, only, &mut report, harness, terminal)).await?;
     }
     terminal.finish();
     terminal.say(&format!("\n{}", report.table()));
@@ -166,11 +166,11 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
             return report.add(all.concat(), Vec::new());
         }
     };
-    measure(terminal, report, intake::cost_specs(), intake::cost(&mut intake)).await;
-    measure(terminal, report, intake::latency_specs(), intake::latency(&mut intake)).await;
-    measure(terminal, report, intake::kept_specs(), intake::kept(&mut intake)).await;
-    measure(terminal, report, intake::growth_specs(load), intake::growth(&mut intake)).await;
-    measure(terminal, report, intake::idle_specs(load), intake::idle(&mut intake)).await;
+    measure(terminal, report, intake::cost_specs(), Box::pin(intake::cost(&mut intake))).await;
+    measure(terminal, report, intake::latency_specs(), Box::pin(intake::latency(&mut intake))).await;
+    measure(terminal, report, intake::kept_specs(), Box::pin(intake::kept(&mut intake))).await;
+    measure(terminal, report, intake::growth_specs(load), Box::pin(intake::growth(&mut intake))).await;
+    measure(terminal, report, intake::idle_specs(load), Box::pin(intake::idle(&mut intake))).await;
 }
 
 async fn on_control_planes(
@@ -195,32 +195,30 @@ async fn on_control_planes(
     let bench = Bench { env: &env, world: &world, size, terminal };
 
     report.extend(criterion::entries(terminal));
-    bench.measure(report, enable::specs(), enable::run(&bench)).await;
+    bench.measure(report, enable::specs(), Box::pin(enable::run(&bench))).await;
     let before = events::so_far(&bench).await;
-    bench.measure(report, repair::specs(size), repair::run(&bench)).await;
+    bench.measure(report, repair::specs(size), Box::pin(repair::run(&bench))).await;
     bench.measure(report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
     // By now the agent has observed and sent what the repairs and upgrades have caused.
-    bench.measure(report, events::agent_specs(), events::of_agent(&bench, before)).await;
+    bench.measure(report, events::agent_specs(), Box::pin(events::of_agent(&bench, before))).await;
     // Before the load, whose memory an allocator may keep.
-    bench.measure(report, idle::specs(size), idle::run(&bench)).await;
-    bench.measure(report, idle::request_specs(size), idle::requests(&bench)).await;
-    bench.measure(report, events::specs(size), events::run(&bench)).await;
-    bench.measure(report, events::load_specs(), events::load(&bench)).await;
+    bench.measure(report, idle::specs(size), Box::pin(idle::run(&bench))).await;
+    bench.measure(report, idle::request_specs(size), Box::pin(idle::requests(&bench))).await;
+    bench.measure(report, events::specs(size), Box::pin(events::run(&bench))).await;
+    bench.measure(report, events::load_specs(), Box::pin(events::load(&bench))).await;
     bench
         .measure(report, objects::specs(size.objects), Box::pin(objects::run(&env, size.objects, terminal)))
         .await;
     Ok(())
 }
 
+/// On the heap: it holds clients and connections.
+type Measurement<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
+
 /// One measurement has this long at most.
 const LIMIT: Duration = Duration::from_mins(15);
 
-async fn measure(
-    terminal: &Terminal,
-    report: &mut Report,
-    specs: Vec<Spec>,
-    measurement: impl Future<Output = Result<Vec<Figure>>>,
-) {
+async fn measure(terminal: &Terminal, report: &mut Report, specs: Vec<Spec>, measurement: Measurement<'_>) {
     let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
     terminal.working(&format!("measuring {name}"));
     let started = Instant::now();
@@ -250,12 +248,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    async fn measure(
-        &self,
-        report: &mut Report,
-        specs: Vec<Spec>,
-        measurement: impl Future<Output = Result<Vec<Figure>>>,
-    ) {
+    async fn measure(&self, report: &mut Report, specs: Vec<Spec>, measurement: Measurement<'_>) {
         measure(self.terminal, report, specs, measurement).await;
     }
 
