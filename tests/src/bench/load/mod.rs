@@ -2,7 +2,7 @@
 //! to. Each has a process of its own, so that `/proc/<pid>/stat` tells their CPU time apart. They end when their
 //! standard input does, and so with whoever started them.
 //!
-//! The agents take one [`Order`] per line and answer it with one [`Done`] per line.
+//! The agents take one `Order` per line and answer it with one `Done` per line.
 
 pub(super) mod agents;
 mod serve;
