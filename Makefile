@@ -54,10 +54,10 @@ generate: ## Write the files that are made from the code (deploy/crds)
 	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/crds
 
 .PHONY: bench
-bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds)
-	@$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue
+bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds; QUICK=1 shows that it works)
+	@$(if $(QUICK),true,$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue)
 	@$(CARGO) build --release --workspace --locked
-	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench $(if $(QUICK),--quick)
 
 .PHONY: fuzz
 fuzz: ## Fuzz what comes from outside, every target for SECONDS=60 (TARGETS="xfcc seqset" picks some)

@@ -84,7 +84,13 @@ impl Deliveries {
 
     /// What decides over an event that [`Deliveries::receive`] has called fresh.
     pub fn ticket(&self, runtime: &str, epoch: Epoch, seq: Seq) -> Ticket {
-        Ticket { entry: self.entry(runtime), all: Arc::clone(&self.0.held), epoch, seq, used: false }
+        self.tickets(runtime, epoch)(seq)
+    }
+
+    /// The same for many events of one request: the runtime is looked up once.
+    pub fn tickets(&self, runtime: &str, epoch: Epoch) -> impl Fn(Seq) -> Ticket + use<> {
+        let (entry, all) = (self.entry(runtime), Arc::clone(&self.0.held));
+        move |seq| Ticket { entry: Arc::clone(&entry), all: Arc::clone(&all), epoch, seq, used: false }
     }
 
     /// The answer to a request, with the patience that is asked for at overload.

@@ -20,7 +20,7 @@ use crate::{
     deliveries::Deliveries,
     host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
-    metrics::Metrics,
+    metrics::{Metrics, Taken},
 };
 
 /// Of a body that is too large, this much more is read and thrown away, and for this long, so that a peer that
@@ -280,12 +280,14 @@ impl Intake {
         }
         let received = self.deliveries.receive(&runtime.id, request);
         let mut overloaded = received.overloaded;
+        let ticket = self.deliveries.tickets(&runtime.id, request.epoch);
+        let mut taken = Taken::default();
         for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
-            let ticket = self.deliveries.ticket(&runtime.id, request.epoch, event.seq);
-            let fate = self.host.take_v3(runtime, request, event, ticket);
+            let fate = self.host.take_v3(runtime, request, event, ticket(event.seq));
             overloaded |= fate == Fate::Overloaded;
-            self.metrics.event("v3", Some(event.change), fate);
+            taken.add(event.change, fate);
         }
+        self.metrics.events_taken("v3", &taken);
         overloaded.then(Admission::patience)
     }
 

@@ -43,7 +43,31 @@ enum Verdict {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Told(BTreeMap<Seq, BTreeMap<Route, Verdict>>);
+struct Told(BTreeMap<Seq, Verdicts>);
+
+/// In the order of the routes. Nearly always one: a map would take ten times the memory, for each event in work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Verdicts(Vec<(Route, Verdict)>);
+
+impl Verdicts {
+    fn set(&mut self, route: Route, verdict: Verdict) {
+        match self.0.binary_search_by(|(known, _)| known.cmp(&route)) {
+            Ok(at) => self.0[at].1 = verdict,
+            Err(at) => {
+                self.0.reserve_exact(1);
+                self.0.insert(at, (route, verdict));
+            }
+        }
+    }
+
+    fn get_mut(&mut self, route: &Route) -> Option<&mut Verdict> {
+        self.0.iter_mut().find(|(known, _)| known == route).map(|(_, verdict)| verdict)
+    }
+
+    fn is_held(&self) -> bool {
+        self.0.iter().any(|(_, verdict)| *verdict == Verdict::Held)
+    }
+}
 
 /// The ledger of one runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,9 +108,7 @@ impl Ledger {
         }
         let Some(told) = self.told(request.epoch) else { return Received::default() };
         // Events of this very request may be missing from `awaiting` only if the sender is broken.
-        told.0.retain(|&seq, routes| {
-            request.awaiting.contains(seq) || routes.values().any(|v| *v == Verdict::Held)
-        });
+        told.0.retain(|&seq, routes| request.awaiting.contains(seq) || routes.is_held());
         let new = request.events.iter().filter(|event| !told.0.contains_key(&event.seq)).count();
         if told.0.len().saturating_add(new) > capacity {
             // A key that never finishes and changes again and again would fill the ledger with numbers
@@ -103,7 +125,7 @@ impl Ledger {
                 received.overloaded = true;
                 break;
             }
-            told.0.insert(*seq, BTreeMap::new());
+            told.0.insert(*seq, Verdicts::default());
             received.fresh.push(index);
         }
         received
@@ -117,7 +139,7 @@ impl Ledger {
             Intake::Refused => Verdict::Refused,
         };
         if let Some(routes) = self.told(epoch).and_then(|t| t.0.get_mut(&seq)) {
-            routes.insert(route, verdict);
+            routes.set(route, verdict);
         }
     }
 
@@ -160,7 +182,7 @@ impl Ledger {
         unknown.keep_lowest(limits::SEQ_RANGES);
         let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
         for seq in known {
-            for (route, verdict) in told.0.get(&seq).into_iter().flatten() {
+            for (route, verdict) in told.0.get(&seq).into_iter().flat_map(|verdicts| &verdicts.0) {
                 if *verdict == Verdict::Held {
                     continue;
                 }
@@ -181,11 +203,7 @@ impl Ledger {
 
     /// Numbers that wait for a reconcile, over all epochs.
     pub fn held(&self) -> usize {
-        self.epochs
-            .iter()
-            .flat_map(|(_, told)| told.0.values())
-            .filter(|routes| routes.values().any(|v| *v == Verdict::Held))
-            .count()
+        self.epochs.iter().flat_map(|(_, told)| told.0.values()).filter(|verdicts| verdicts.is_held()).count()
     }
 }
 

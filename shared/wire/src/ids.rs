@@ -1,4 +1,7 @@
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -51,27 +54,42 @@ impl fmt::Display for Seq {
     }
 }
 
-/// Where an event must be handled before it may be let go: our engine, or a central component's manager.
+/// Where an event must be handled before it may be let go: our engine, or a central component's manager. Cheap to clone:
+/// every event that is in work carries one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Route(String);
+#[serde(from = "String", into = "String")]
+pub struct Route(Arc<str>);
+
+static ENGINE: LazyLock<Route> = LazyLock::new(|| Route("engine".into()));
 
 impl Route {
     /// The embedded lifecycle engine.
     #[must_use]
     pub fn engine() -> Self {
-        Self("engine".to_owned())
+        ENGINE.clone()
     }
 
     /// A central component, by the name of its manager.
     #[must_use]
     pub fn manager(name: impl Into<String>) -> Self {
-        Self(name.into())
+        name.into().into()
     }
 
     /// The name on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for Route {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<Route> for String {
+    fn from(route: Route) -> Self {
+        route.as_str().to_owned()
     }
 }

@@ -7,7 +7,10 @@ use hyper::http;
 use kube::Client;
 use tokio::time::Instant;
 
-use super::{Bench, Figure, Goal, Size, Spec, build};
+use super::{
+    Bench, Figure, Goal, Size, Spec, build,
+    proc::{cpu_seconds, rss_mib},
+};
 use crate::{Process, report::Reporter};
 
 /// Of the Go manager with one Kyma and one module.
@@ -16,8 +19,6 @@ const GO_RUNTIME_REQUESTS: f64 = 37.0 / 5.0;
 const GO_KCP_REQUESTS: f64 = 31.0 / 5.0;
 /// What the Go agent's Deployment asks for.
 const GO_AGENT_MIB: f64 = 20.0;
-/// `USER_HZ`: a constant of Linux' interface, whatever the kernel ticks with.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Groups and kinds that only we and a user of the module write. Core kinds of the module (Namespace,
 /// `ServiceAccount`, Service) are left out: the API server reads such objects itself. We never apply them alone,
@@ -126,7 +127,7 @@ fn count(page: &str) -> f64 {
 }
 
 /// The pid of the program itself: a process that ends with us is the child of its watchdog.
-fn program(process: &Process) -> Result<u32> {
+pub(super) fn program(process: &Process) -> Result<u32> {
     let parent = process.pid();
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))
         .with_context(|| format!("cannot read the children of {}", process.name()))?;
@@ -138,28 +139,6 @@ fn program(process: &Process) -> Result<u32> {
             name.starts_with("tidewatch")
         })
         .with_context(|| format!("{} has no process of its own", process.name()))
-}
-
-fn rss_mib(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kib: f64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok())
-        .context("there is no VmRSS")?;
-    Ok(kib / 1024.0)
-}
-
-/// User and system time so far.
-fn cpu_seconds(pid: u32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    cpu_of(&stat).context("/proc/<pid>/stat is not what is known of it")
-}
-
-fn cpu_of(stat: &str) -> Option<f64> {
-    // The second field, the name, may hold anything; fields 14 and 15 are counted after it.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
-    Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
 }
 
 #[cfg(test)]
@@ -177,13 +156,5 @@ mod tests {
             apiserver_request_total{code=\"200\",group=\"apps\",resource=\"replicasets\",verb=\"GET\"} 7\n\
             apiserver_request_total{code=\"200\",group=\"\",resource=\"pods\",verb=\"LIST\"} 8\n";
         assert_eq!(count(page), 6.0);
-    }
-
-    #[test]
-    #[allow(clippy::float_cmp, reason = "a quarter is exact")]
-    fn reads_cpu_time_past_any_name() {
-        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 20 5 0 0 20 0 9 0";
-        assert_eq!(cpu_of(stat), Some(0.25));
-        assert_eq!(cpu_of("nonsense"), None);
     }
 }

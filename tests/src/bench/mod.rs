@@ -8,6 +8,10 @@ mod criterion;
 mod enable;
 mod events;
 mod idle;
+mod intake;
+pub mod load;
+mod objects;
+mod proc;
 mod repair;
 mod report;
 mod server;
@@ -15,7 +19,7 @@ mod stats;
 mod upgrade;
 mod wire;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, pin::Pin, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -33,6 +37,8 @@ use crate::{
     report::{Line, Reporter, Terminal},
     story::{RUNTIMES, World},
 };
+use intake::{Intake, Load};
+use objects::Objects;
 use report::{Figure, Spec};
 
 const COMMAND: &str = "make bench";
@@ -49,6 +55,8 @@ pub struct Size {
     upgrades: usize,
     idle: Duration,
     requests: Duration,
+    load: Load,
+    objects: Objects,
 }
 
 impl Size {
@@ -61,6 +69,8 @@ impl Size {
             upgrades: 20,
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
+            load: Load { time: Duration::from_secs(12), idle: Duration::from_mins(1), most: 10_000 },
+            objects: Objects { count: 10_000, idle: Duration::from_secs(130) },
         }
     }
 
@@ -73,20 +83,34 @@ impl Size {
             upgrades: 2,
             idle: Duration::from_secs(3),
             requests: Duration::from_secs(5),
+            load: Load { time: Duration::from_secs(2), idle: Duration::from_secs(5), most: 2_000 },
+            objects: Objects { count: 1_000, idle: Duration::from_secs(15) },
         }
     }
 }
 
-/// Runs everything, prints the table and writes the report. Only an environment that does not start, or a
+/// A part of it all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The intake under load; needs no control planes.
+    Intake,
+    /// An agent with many objects.
+    Objects,
+}
+
+/// Runs everything, or one part; prints the table and writes the report. Only an environment that does not start, or a
 /// report that cannot be written, is an error.
-pub fn main(size: &Size, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+pub fn main(size: &Size, only: Option<Part>, out: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
     // Blocks, possibly for the build of the control planes.
-    let harness = Harness::new(&folder().join("logs"), Lifetime::WithUs)?;
+    let harness = match only {
+        Some(Part::Intake) => None,
+        _ => Some(Harness::new(&folder().join("logs"), Lifetime::WithUs)?),
+    };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
     runtime.block_on(async {
         tokio::select! {
-            result = run(size, out, harness, terminal) => result,
+            result = run(size, only, out, harness, terminal) => result,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     })
@@ -101,36 +125,118 @@ fn build() -> &'static str {
     if cfg!(debug_assertions) { "debug build" } else { "release build" }
 }
 
-async fn run(size: &Size, out: Option<PathBuf>, harness: Harness, terminal: &Terminal) -> Result<()> {
-    let started = Instant::now();
-    terminal.say(&format!("Measuring on real control planes ({})", build()));
-    terminal.working("starting etcd, a registry and three control planes");
-    let env = Environment::start(harness).await?;
-    let what = "control planes ready".to_owned();
-    terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
-    let world = World::start(&env, terminal).await?;
-    let bench = Bench { env: &env, world: &world, size, terminal };
-
+async fn run(
+    size: &Size,
+    only: Option<Part>,
+    out: Option<PathBuf>,
+    harness: Option<Harness>,
+    terminal: &Terminal,
+) -> Result<()> {
     let mut report = Report::new(COMMAND);
-    report.extend(criterion::entries(terminal));
-    bench.measure(&mut report, enable::specs(), enable::run(&bench)).await;
-    let before = events::so_far(&bench).await;
-    bench.measure(&mut report, repair::specs(size), repair::run(&bench)).await;
-    bench.measure(&mut report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
-    // By now the agent has observed and sent what the repairs and upgrades have caused.
-    bench.measure(&mut report, events::agent_specs(), events::of_agent(&bench, before)).await;
-    // Before the load, whose memory an allocator may keep.
-    bench.measure(&mut report, idle::specs(size), idle::run(&bench)).await;
-    bench.measure(&mut report, idle::request_specs(size), idle::requests(&bench)).await;
-    bench.measure(&mut report, events::specs(size), events::run(&bench)).await;
-    bench.measure(&mut report, events::load_specs(), events::load(&bench)).await;
-
+    // First: control planes at work would be felt.
+    if only != Some(Part::Objects) {
+        load(size, &mut report, terminal).await;
+    }
+    if let Some(harness) = harness {
+        Box::pin(on_control_planes(size, only, &mut report, harness, terminal)).await?;
+    }
     terminal.finish();
     terminal.say(&format!("\n{}", report.table()));
     let file = out.unwrap_or_else(|| folder().join("report.json"));
     report.write(&file)?;
     terminal.say(&format!("\nWritten to {}", file.display()));
     Ok(())
+}
+
+/// The intake alone, with thousands of agents.
+async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
+    let load = &size.load;
+    terminal.say(&format!("Measuring the intake with up to {} agents ({})", load.most, build()));
+    let mut intake = match Intake::start(load).await {
+        Ok(intake) => intake,
+        Err(error) => {
+            terminal.say(&format!("the load generator could not be started: {error:#}"));
+            let all = [
+                intake::cost_specs(),
+                intake::latency_specs(),
+                intake::kept_specs(),
+                intake::growth_specs(load),
+                intake::idle_specs(load),
+            ];
+            return report.add(all.concat(), Vec::new());
+        }
+    };
+    measure(terminal, report, intake::cost_specs(), Box::pin(intake::cost(&mut intake))).await;
+    measure(terminal, report, intake::latency_specs(), Box::pin(intake::latency(&mut intake))).await;
+    measure(terminal, report, intake::kept_specs(), Box::pin(intake::kept(&mut intake))).await;
+    measure(terminal, report, intake::growth_specs(load), Box::pin(intake::growth(&mut intake))).await;
+    measure(terminal, report, intake::idle_specs(load), Box::pin(intake::idle(&mut intake))).await;
+}
+
+async fn on_control_planes(
+    size: &Size,
+    only: Option<Part>,
+    report: &mut Report,
+    harness: Harness,
+    terminal: &Terminal,
+) -> Result<()> {
+    let started = Instant::now();
+    terminal.say(&format!("Measuring on real control planes ({})", build()));
+    terminal.working("starting etcd, a registry and three control planes");
+    let env = Environment::start(harness).await?;
+    let what = "control planes ready".to_owned();
+    terminal.done(Line { what, took: Instant::now().duration_since(started), seq: None });
+    if only == Some(Part::Objects) {
+        let run = Box::pin(objects::run(&env, size.objects, terminal));
+        measure(terminal, report, objects::specs(size.objects), run).await;
+        return Ok(());
+    }
+    let world = World::start(&env, terminal).await?;
+    let bench = Bench { env: &env, world: &world, size, terminal };
+
+    report.extend(criterion::entries(terminal));
+    bench.measure(report, enable::specs(), Box::pin(enable::run(&bench))).await;
+    let before = events::so_far(&bench).await;
+    bench.measure(report, repair::specs(size), Box::pin(repair::run(&bench))).await;
+    bench.measure(report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
+    // By now the agent has observed and sent what the repairs and upgrades have caused.
+    bench.measure(report, events::agent_specs(), Box::pin(events::of_agent(&bench, before))).await;
+    // Before the load, whose memory an allocator may keep.
+    bench.measure(report, idle::specs(size), Box::pin(idle::run(&bench))).await;
+    bench.measure(report, idle::request_specs(size), Box::pin(idle::requests(&bench))).await;
+    bench.measure(report, events::specs(size), Box::pin(events::run(&bench))).await;
+    bench.measure(report, events::load_specs(), Box::pin(events::load(&bench))).await;
+    bench
+        .measure(report, objects::specs(size.objects), Box::pin(objects::run(&env, size.objects, terminal)))
+        .await;
+    Ok(())
+}
+
+/// On the heap: it holds clients and connections.
+type Measurement<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
+
+/// One measurement has this long at most.
+const LIMIT: Duration = Duration::from_mins(15);
+
+async fn measure(terminal: &Terminal, report: &mut Report, specs: Vec<Spec>, measurement: Measurement<'_>) {
+    let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
+    terminal.working(&format!("measuring {name}"));
+    let started = Instant::now();
+    let result = match tokio::time::timeout(LIMIT, measurement).await {
+        Ok(result) => result,
+        Err(_) => Err(anyhow!("it took longer than {LIMIT:?}")),
+    };
+    let took = Instant::now().duration_since(started);
+    match result {
+        Ok(figures) => {
+            terminal.done(Line { what: format!("measured {name}"), took, seq: None });
+            report.add(specs, figures);
+        }
+        Err(error) => {
+            terminal.say(&format!("{name} could not be measured: {error:#}"));
+            report.add(specs, Vec::new());
+        }
+    }
 }
 
 /// What is measured on.
@@ -142,33 +248,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs one measurement; it has this long at most.
-    const LIMIT: Duration = Duration::from_mins(15);
-
-    async fn measure(
-        &self,
-        report: &mut Report,
-        specs: Vec<Spec>,
-        measurement: impl Future<Output = Result<Vec<Figure>>>,
-    ) {
-        let name = specs.first().map(|s| s.name.clone()).unwrap_or_default();
-        self.terminal.working(&format!("measuring {name}"));
-        let started = Instant::now();
-        let result = match tokio::time::timeout(Self::LIMIT, measurement).await {
-            Ok(result) => result,
-            Err(_) => Err(anyhow!("it took longer than {:?}", Self::LIMIT)),
-        };
-        let took = Instant::now().duration_since(started);
-        match result {
-            Ok(figures) => {
-                self.terminal.done(Line { what: format!("measured {name}"), took, seq: None });
-                report.add(specs, figures);
-            }
-            Err(error) => {
-                self.terminal.say(&format!("{name} could not be measured: {error:#}"));
-                report.add(specs, Vec::new());
-            }
-        }
+    async fn measure(&self, report: &mut Report, specs: Vec<Spec>, measurement: Measurement<'_>) {
+        measure(self.terminal, report, specs, measurement).await;
     }
 
     /// Waits until everything is Ready and nothing is in work or unacknowledged: one measurement must not

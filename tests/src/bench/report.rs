@@ -16,6 +16,8 @@ pub enum Goal {
     AtLeast(f64),
     /// At most this many times the yardstick of the same run.
     RatioAtMost(f64),
+    /// At least this many times the yardstick of the same run.
+    RatioAtLeast(f64),
 }
 
 /// What is measured.
@@ -73,6 +75,7 @@ impl Goal {
             Self::AtMost(limit) => Some(format!("<= {} {unit}", short(limit))),
             Self::AtLeast(limit) => Some(format!(">= {} {unit}", short(limit))),
             Self::RatioAtMost(limit) => Some(format!("<= {} x yardstick", short(limit))),
+            Self::RatioAtLeast(limit) => Some(format!(">= {} x yardstick", short(limit))),
         }
     }
 
@@ -82,6 +85,7 @@ impl Goal {
             Self::AtMost(limit) => value.is_some_and(|v| v <= limit),
             Self::AtLeast(limit) => value.is_some_and(|v| v >= limit),
             Self::RatioAtMost(limit) => ratio.is_some_and(|r| r <= limit),
+            Self::RatioAtLeast(limit) => ratio.is_some_and(|r| r >= limit),
         }
     }
 }

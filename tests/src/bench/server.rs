@@ -48,7 +48,8 @@ impl BareServer {
     }
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor) {
+/// Serves until it is dropped.
+pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor) {
     let tls = Arc::new(tls);
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {

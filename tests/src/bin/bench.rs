@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 use tidewatch_tests::{
-    bench::{self, Size},
+    bench::{self, Part, Size},
     report::Terminal,
 };
 
@@ -16,16 +16,19 @@ struct Args {
     /// Few repetitions and short waits: shows that it works, not how fast.
     #[arg(long)]
     quick: bool,
+    /// Only this part.
+    #[arg(long)]
+    only: Option<Part>,
     /// The report; by default `bench/report.json` in cargo's target folder.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Args { quick, out } = Args::parse();
+    let Args { quick, only, out } = Args::parse();
     let terminal = Terminal::default();
     let size = if quick { Size::quick() } else { Size::full() };
-    let result = bench::main(&size, out, &terminal);
+    let result = bench::main(&size, only, out, &terminal);
     terminal.finish();
     if let Err(error) = result {
         terminal.say(&format!("\nThe benchmark failed: {error:#}"));

@@ -1,0 +1,172 @@
+//! The processes at both ends of the intake's measurements: agents that only connect and send, and what they are sent
+//! to. Each has a process of its own, so that `/proc/<pid>/stat` tells their CPU time apart. They end when their
+//! standard input does, and so with whoever started them.
+//!
+//! The agents take one `Order` per line and answer it with one `Done` per line.
+
+pub(super) mod agents;
+mod serve;
+mod watch;
+
+use std::{
+    io::{BufRead, Write},
+    path::PathBuf,
+    thread,
+};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::sync::mpsc;
+
+/// Threads of each process; as many as a receiver has on the two cores that the goals are for.
+const THREADS: usize = 2;
+
+/// The command line of `tidewatch-load`.
+#[derive(Debug, Parser)]
+#[command(name = "tidewatch-load")]
+pub struct Args {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Role {
+    /// Agents that send what they are told to.
+    Agents {
+        /// Where the CA and the server's certificate are written.
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// What they send to.
+    Serve {
+        /// What serves.
+        #[arg(long)]
+        kind: Kind,
+        /// Where the certificates are.
+        #[arg(long)]
+        folder: PathBuf,
+        /// The port on 127.0.0.1.
+        #[arg(long)]
+        port: u16,
+        /// How many runtimes are registered.
+        #[arg(long, default_value_t = 10_000)]
+        runtimes: usize,
+    },
+    /// A bare watch of the same objects as an agent's: kube's watcher, and a map from names to generations.
+    Watch {
+        /// The API server and its user.
+        #[arg(long)]
+        kubeconfig: PathBuf,
+        /// Their group.
+        #[arg(long)]
+        group: String,
+        /// Their version.
+        #[arg(long)]
+        version: String,
+        /// Their kind.
+        #[arg(long)]
+        kind: String,
+        /// Their resource.
+        #[arg(long)]
+        resource: String,
+    },
+}
+
+/// A server to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// The receiver's intake with its limits, and a host in memory that finishes every event at once.
+    Listener,
+    /// A bare hyper server that verifies client certificates, reads bodies and answers.
+    Bare,
+}
+
+impl Kind {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Listener => "listener",
+            Self::Bare => "bare",
+        }
+    }
+}
+
+/// What the agents are told to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "what")]
+pub(super) enum Order {
+    /// Give up all connections, then connect `agents` of them and send a heartbeat each, at most `at_once` at the same
+    /// time; each after a wait of its own below `spread_ms`, as after a receiver's restart, or at once.
+    Connect { port: u16, agents: usize, at_once: usize, spread_ms: u64 },
+    /// Requests of `batch` events each, from all connected agents in turns; `clients` send the next one when they have
+    /// an answer.
+    Closed { millis: u64, batch: usize, clients: usize },
+    /// `rate` requests of one event per second, whenever answers come; of none, if they are to be heartbeats.
+    Open { millis: u64, rate: f64, heartbeats: bool },
+    /// A new connection for each event, as fast as `clients` get answers.
+    Fresh { port: u16, millis: u64, clients: usize },
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Done {
+    /// Requests that were answered.
+    pub(super) requests: u64,
+    /// Events in them that were taken.
+    pub(super) events: u64,
+    /// Requests that failed, were sent away, or were not sent for want of room.
+    pub(super) failed: u64,
+    /// The first failure's words.
+    pub(super) failure: Option<String>,
+    /// How long it took.
+    pub(super) seconds: f64,
+    /// From when a request was due until its answer.
+    pub(super) p50_ms: Option<f64>,
+    /// The same.
+    pub(super) p99_ms: Option<f64>,
+}
+
+/// Runs one of the processes until its standard input ends.
+pub fn main(args: Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .context("cannot make a runtime")?;
+    runtime.block_on(async {
+        match args.role {
+            Role::Agents { folder } => agents::run(&folder).await,
+            Role::Serve { kind, folder, port, runtimes } => serve::run(kind, &folder, port, runtimes).await,
+            Role::Watch { kubeconfig, group, version, kind, resource } => {
+                watch::run(&kubeconfig, (&group, &version, &kind, &resource)).await
+            }
+        }
+    })?;
+    // Ten thousand connections need no farewell.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// The lines of standard input that mean something, until its end.
+fn orders<T: DeserializeOwned + Send + 'static>() -> mpsc::Receiver<T> {
+    let (send, receive) = mpsc::channel(1);
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if let Ok(order) = serde_json::from_str(&line)
+                && send.blocking_send(order).is_err()
+            {
+                return;
+            }
+        }
+    });
+    receive
+}
+
+/// One line for whoever reads standard output.
+fn say(line: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&text).and_then(|()| out.flush()).context("nobody reads standard output")
+}

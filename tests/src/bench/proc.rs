@@ -1,0 +1,79 @@
+//! What the kernel says of a process.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+/// `USER_HZ`: a constant of Linux' interface, whatever the kernel ticks with.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Memory that it holds now.
+pub(super) fn rss_mib(pid: u32) -> Result<f64> {
+    status_mib(pid, "VmRSS:")
+}
+
+/// The most that it has held.
+pub(super) fn peak_mib(pid: u32) -> Result<f64> {
+    status_mib(pid, "VmHWM:")
+}
+
+fn status_mib(pid: u32, field: &str) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib: f64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB")?.trim().parse().ok())
+        .with_context(|| format!("there is no {field}"))?;
+    Ok(kib / 1024.0)
+}
+
+/// User and system time so far, in hundredths.
+pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    cpu_of(&stat).context("/proc/<pid>/stat is not what is known of it")
+}
+
+/// The same in nanoseconds, of the threads that live: for processes that use next to nothing.
+pub(super) fn fine_cpu_seconds(pid: u32) -> Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let first = text.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
+        nanoseconds += first.context("schedstat is not what is known of it")?;
+    }
+    Ok(nanoseconds / 1e9)
+}
+
+/// How many files this process may let its children open.
+pub(super) fn most_files() -> Option<usize> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
+    line.split_whitespace().nth(4)?.parse().ok()
+}
+
+fn cpu_of(stat: &str) -> Option<f64> {
+    // The second field, the name, may hold anything; fields 14 and 15 are counted after it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(11).map_while(|f| f.parse::<f64>().ok());
+    Some((ticks.next()? + ticks.next()?) / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::float_cmp, reason = "a quarter is exact")]
+    fn reads_cpu_time_past_any_name() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 20 5 0 0 20 0 9 0";
+        assert_eq!(cpu_of(stat), Some(0.25));
+        assert_eq!(cpu_of("nonsense"), None);
+    }
+
+    #[test]
+    fn reads_this_process() {
+        let pid = std::process::id();
+        assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() >= rss_mib(pid).unwrap());
+        assert!(cpu_seconds(pid).unwrap() >= 0.0 && fine_cpu_seconds(pid).unwrap() > 0.0);
+        assert!(most_files().unwrap() > 10);
+    }
+}
