@@ -356,7 +356,9 @@ impl<T: Transport> Sender<T> {
             Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
-                let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
+                // Without anything sent there is nothing to ask for, however long the batch has to wait.
+                let sent = self.outbox.len() > self.outbox.unsent();
+                let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                 let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
