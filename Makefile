@@ -53,6 +53,10 @@ lint: ## Formatting, clippy and rustdoc with warnings denied, generated files
 generate: ## Write the files that are made from the code (deploy/crds)
 	@$(CARGO) run --quiet --locked -p tidewatch-cli -- generate crds --out deploy/crds
 
+.PHONY: soak
+soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line
+	@$(CARGO) run --quiet --locked -p tidewatch-sim --bin tidewatch-soak -- --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
+
 .PHONY: bench
 bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds; QUICK=1 shows that it works)
 	@$(if $(QUICK),true,$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue)

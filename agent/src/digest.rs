@@ -56,36 +56,45 @@ pub struct Memory {
     pub(crate) stored: watch::Receiver<Option<u64>>,
 }
 
+/// The other end of a [`Memory`]: of whoever reads and writes.
+#[derive(Debug)]
+pub struct Shelf {
+    /// Takes what an earlier run has left; not before the watches have listed, or long had the time to.
+    pub found: oneshot::Sender<Option<Snapshot>>,
+    /// What to store.
+    pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// Takes the serial of what was stored.
+    pub stored: watch::Sender<Option<u64>>,
+}
+
+/// Both ends.
+pub fn memory() -> (Shelf, Memory) {
+    let (tell_found, found) = oneshot::channel();
+    let (snapshots, take_snapshots) = watch::channel(None);
+    let (tell_stored, stored) = watch::channel(None);
+    let shelf = Shelf { found: tell_found, snapshots: take_snapshots, stored: tell_stored };
+    (shelf, Memory { found, snapshots, stored })
+}
+
 /// The task that reads and writes.
 pub struct Keeper {
     client: Client,
     conditions: Conditions,
     metrics: Metrics,
-    found: oneshot::Sender<Option<Snapshot>>,
-    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    stored: watch::Sender<Option<u64>>,
+    shelf: Shelf,
 }
 
 /// A keeper for the runtime of `client`, and the sender's end of it.
 pub fn keeper(client: Client, conditions: Conditions, metrics: Metrics) -> (Keeper, Memory) {
-    let (tell_found, found) = oneshot::channel();
-    let (snapshots, take_snapshots) = watch::channel(None);
-    let (tell_stored, stored) = watch::channel(None);
-    let keeper = Keeper {
-        client,
-        conditions,
-        metrics,
-        found: tell_found,
-        snapshots: take_snapshots,
-        stored: tell_stored,
-    };
-    (keeper, Memory { found, snapshots, stored })
+    let (shelf, memory) = memory();
+    (Keeper { client, conditions, metrics, shelf }, memory)
 }
 
 impl Keeper {
     /// Reads once, then writes what the sender wants stored, until the sender is gone.
     pub async fn run(self) {
-        let Self { client, conditions, metrics, found, mut snapshots, stored } = self;
+        let Self { client, conditions, metrics, shelf } = self;
+        let Shelf { found, mut snapshots, stored } = shelf;
         let left = tokio::select! {
             left = load(&client) => left,
             // The sender has ended before anything was known.

@@ -38,6 +38,7 @@ pub struct Admission {
     resent: Mutex<Bucket>,
     bodies: Semaphore,
     work: Box<dyn Fn() -> f64 + Send + Sync>,
+    jitter: fn() -> f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,7 @@ impl Admission {
             resent: Mutex::new(Bucket::full(limits.resent, Instant::now())),
             bodies: Semaphore::new(limits.bodies.clamp(1, Semaphore::MAX_PERMITS)),
             work: Box::new(|| 0.0),
+            jitter: random,
         }
     }
 
@@ -72,6 +74,12 @@ impl Admission {
     #[must_use]
     pub fn with_work(self, work: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         Self { work: Box::new(work), ..self }
+    }
+
+    /// The same, with numbers in `[0, 1)` for the waits from somewhere else: a run that has to be repeated exactly.
+    #[must_use]
+    pub fn with_jitter(self, jitter: fn() -> f64) -> Self {
+        Self { jitter, ..self }
     }
 
     /// The load of the work and of the ledgers, 1 at the limit of either.
@@ -99,7 +107,7 @@ impl Admission {
             return Ok(());
         }
         if load >= 1.0 {
-            return Err(Throttled { limit: "held", wait: patience(load, random()) });
+            return Err(Throttled { limit: "held", wait: self.patience_at(load) });
         }
         let old = request.events.iter().filter(|event| event.observed_at < self.since).count();
         if old == 0 {
@@ -110,7 +118,7 @@ impl Admission {
         taken.map_err(|wait| {
             // How many agents wait is not known here; the debt says how much they have sent.
             let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
-            Throttled { limit: "resent", wait: patience(load, random()) }
+            Throttled { limit: "resent", wait: self.patience_at(load) }
         })
     }
 
@@ -118,18 +126,18 @@ impl Admission {
     pub(crate) async fn body(&self) -> Result<SemaphorePermit<'_>, Throttled> {
         match tokio::time::timeout(ROOM, self.bodies.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(Throttled { limit: "bodies", wait: patience(1.0, random()) }),
+            Ok(Err(_)) | Err(_) => Err(Throttled { limit: "bodies", wait: self.patience() }),
         }
     }
 
     /// What is asked for when the ledger of one runtime, or the host, has no room.
-    pub(crate) fn patience() -> Duration {
-        Self::patience_at(1.0)
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience_at(1.0)
     }
 
     /// What is asked for at a load, 1 at the limit.
-    pub(crate) fn patience_at(load: f64) -> Duration {
-        patience(load, random())
+    pub(crate) fn patience_at(&self, load: f64) -> Duration {
+        patience(load, (self.jitter)())
     }
 
     fn take(

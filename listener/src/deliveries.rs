@@ -19,7 +19,7 @@ use tidewatch_wire::{
 };
 use tokio::sync::Notify;
 
-/// Most unsettled numbers of one runtime; an agent that has more is asked to wait.
+/// Most unsettled numbers of one runtime, if nothing else is said; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
 
 struct Entry {
@@ -33,6 +33,8 @@ pub struct Deliveries(Arc<Inner>);
 
 struct Inner {
     session: SessionId,
+    /// Most unsettled numbers of one runtime.
+    per_runtime: usize,
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
     /// Events with guards, of all runtimes, and how many there may be.
     held: Arc<AtomicUsize>,
@@ -43,19 +45,25 @@ impl Deliveries {
     /// Empty ledgers for a new session.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self(Arc::new(Inner { session, runtimes: Mutex::default(), held: Arc::default(), room: usize::MAX }))
+        Self::with(session, PER_RUNTIME, usize::MAX)
+    }
+
+    fn with(session: SessionId, per_runtime: usize, room: usize) -> Self {
+        let (runtimes, held) = (Mutex::default(), Arc::default());
+        Self(Arc::new(Inner { session, per_runtime, runtimes, held, room }))
+    }
+
+    /// Empty ledgers for the same session that remember at most so many numbers of a runtime (usually 20,000).
+    #[must_use]
+    pub fn remembering(self, per_runtime: usize) -> Self {
+        Self::with(self.0.session, per_runtime, self.0.room)
     }
 
     /// The same, with the number of events that may be held at the same time, over all runtimes. It is asked for
     /// before a request is taken; a request that is taken may go over it.
     #[must_use]
     pub fn with_room_for(self, events: usize) -> Self {
-        Self(Arc::new(Inner {
-            session: self.0.session,
-            runtimes: Mutex::default(),
-            held: Arc::default(),
-            room: events.max(1),
-        }))
+        Self::with(self.0.session, self.0.per_runtime, events.max(1))
     }
 
     /// How full the ledgers are together: 1 at the limit.
@@ -71,7 +79,7 @@ impl Deliveries {
         if let Some(entry) = runtimes.get(runtime) {
             return Arc::clone(entry);
         }
-        let ledger = Mutex::new(Ledger::new(self.0.session, PER_RUNTIME));
+        let ledger = Mutex::new(Ledger::new(self.0.session, self.0.per_runtime));
         let entry = Arc::new(Entry { ledger, changed: Notify::new() });
         runtimes.insert(runtime.to_owned(), Arc::clone(&entry));
         entry

@@ -264,6 +264,7 @@ impl Intake {
         } else if let Some(patience) = patience_of(request) {
             let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
             tokio::select! {
+                biased;
                 () = news => {}
                 () = tokio::time::sleep(patience) => {}
                 () = self.drain.signaled() => {}
@@ -288,7 +289,7 @@ impl Intake {
             taken.add(event.change, fate);
         }
         self.metrics.events_taken("v3", &taken);
-        overloaded.then(Admission::patience)
+        overloaded.then(|| self.admission.patience())
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
@@ -299,7 +300,7 @@ impl Intake {
         self.metrics.event("v2", None, fate);
         match fate {
             Fate::Overloaded => {
-                let throttled = Throttled { limit: "held", wait: Admission::patience_at(load) };
+                let throttled = Throttled { limit: "held", wait: self.admission.patience_at(load) };
                 return Err(Fault::Overloaded(self.throttled(throttled)));
             }
             Fate::Refused => return Err(Fault::NotWatched),

@@ -54,6 +54,9 @@ pub struct Shared {
     pub resumed: watch::Receiver<u64>,
 }
 
+/// An object without its body.
+pub type Metadata = PartialObjectMeta<DynamicObject>;
+
 /// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -224,6 +227,17 @@ impl Watcher {
             }
             attempt = attempt.saturating_add(1);
         }
+    }
+
+    /// Does with `events` what [`run`](Self::run) does with those of an API server's watch on `resolved`, until they
+    /// end. Returns whether anybody still takes changes. For simulations.
+    pub async fn feed(
+        &mut self,
+        events: impl Stream<Item = watcher::Result<watcher::Event<Metadata>>> + Unpin,
+        resolved: &Resolved,
+    ) -> bool {
+        let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
+        !matches!(self.pump(events, resolved, &mut 0).await, Left::Closed)
     }
 
     async fn pump(
@@ -462,17 +476,13 @@ fn stream(
             .map(move |event| event.map(|event| heard(event, &seen)))
             .boxed()
     } else {
-        let api: Api<PartialObjectMeta<DynamicObject>> = match namespace {
+        let api: Api<Metadata> = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let seen = |object: PartialObjectMeta<DynamicObject>| {
-            let fingerprint = fingerprint::of_metadata(&object.metadata);
-            seen(object.metadata, fingerprint)
-        };
         watcher(api, config)
             .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen)))
+            .map(move |event| event.map(|event| heard(event, &seen_metadata)))
             .boxed()
     }
 }
@@ -484,6 +494,11 @@ fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> Heard {
         watcher::Event::Delete(object) => Heard::Deleted(seen(object)),
         watcher::Event::InitDone => Heard::ListEnds,
     }
+}
+
+fn seen_metadata(object: Metadata) -> Seen {
+    let fingerprint = fingerprint::of_metadata(&object.metadata);
+    seen(object.metadata, fingerprint)
 }
 
 fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {

@@ -1,7 +1,7 @@
 //! Making the connection, and one request on it.
 
 use super::{
-    SendError,
+    Channel, SendError, Transport,
     material::{Fate, Material},
     proxy::{self, Proxy},
     v2::{Post, Translator},
@@ -77,7 +77,7 @@ pub(super) struct Receiver {
 }
 
 /// The one connection. When it is dropped, it is closed as soon as its requests have ended.
-pub(super) struct Connection {
+pub struct Connection {
     shared: Arc<Shared>,
     /// Ends, without a message, with the connection.
     ended: oneshot::Receiver<()>,
@@ -120,13 +120,6 @@ impl Connector {
         self
     }
 
-    /// Tells whoever sends on its connections of other routes by watch.
-    pub(super) fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>) {
-        if let Some(v2) = &self.v2 {
-            v2.set_routes(routes.clone());
-        }
-    }
-
     /// Looks at the TLS files until shutdown begins. New ones are used for the next connection, and the sender hears
     /// of them.
     pub async fn watch_files(self, shutdown: Watch) {
@@ -134,20 +127,6 @@ impl Connector {
             () = shutdown.signaled() => {}
             () = self.to.material.watch() => {}
         }
-    }
-
-    /// Changes when there is another certificate or CA bundle.
-    pub(super) fn renewals(&self) -> watch::Receiver<()> {
-        self.to.material.changes()
-    }
-
-    /// What a connection is still good for.
-    pub(super) fn fate(&self, connection: &Connection) -> Fate {
-        self.to.material.fate(connection, &self.to.name)
-    }
-
-    pub(super) async fn connect(self) -> Result<Connection, SendError> {
-        tokio::time::timeout(self.timeout, self.connect_now()).await.unwrap_or(Err(SendError::Timeout))
     }
 
     async fn connect_now(&self) -> Result<Connection, SendError> {
@@ -199,14 +178,40 @@ impl Connector {
     }
 }
 
-impl Connection {
-    /// Resolves when the connection has ended. Cancel-safe; not to be called again after it has resolved.
-    pub(super) async fn closed(&mut self) {
+impl Transport for Connector {
+    type Connection = Connection;
+
+    async fn connect(self) -> Result<Connection, SendError> {
+        tokio::time::timeout(self.timeout, self.connect_now()).await.unwrap_or(Err(SendError::Timeout))
+    }
+
+    /// Changes when there is another certificate or CA bundle.
+    fn renewals(&self) -> watch::Receiver<()> {
+        self.to.material.changes()
+    }
+
+    fn fate(&self, connection: &Connection) -> Fate {
+        self.to.material.fate(connection, &self.to.name)
+    }
+
+    /// Tells whoever sends on its connections of other routes by watch.
+    fn set_routes(&self, routes: &BTreeMap<String, Vec<Route>>) {
+        if let Some(v2) = &self.v2 {
+            v2.set_routes(routes.clone());
+        }
+    }
+}
+
+impl Channel for Connection {
+    fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    async fn closed(&mut self) {
         let _ = (&mut self.ended).await;
     }
 
-    /// Sends a request and reads its answer, within `deadline`.
-    pub(super) fn post(
+    fn post(
         &self,
         request: &v3::Request,
         deadline: Duration,
@@ -229,7 +234,9 @@ impl Connection {
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
         }
     }
+}
 
+impl Connection {
     fn make(&self, request: &v3::Request) -> Result<Request<Full<Bytes>>, SendError> {
         let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
         Request::builder()

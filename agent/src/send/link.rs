@@ -1,6 +1,6 @@
 //! The state of the one connection, and what happens on it next.
 
-use super::{SendError, connect::Connection, spread::Pause};
+use super::{Channel, SendError, spread::Pause};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use std::future::pending;
@@ -24,31 +24,31 @@ pub(super) struct Poll {
     pub(super) exchange: Exchange,
 }
 
-pub(super) struct Up {
-    pub(super) connection: Connection,
+pub(super) struct Up<C> {
+    pub(super) connection: C,
     /// A connection that is to take this one's place.
-    pub(super) replacement: Option<BoxFuture<'static, Result<Connection, SendError>>>,
+    pub(super) replacement: Option<BoxFuture<'static, Result<C, SendError>>>,
     pub(super) batch: Option<Batch>,
     pub(super) poll: Option<Poll>,
 }
 
-pub(super) enum Link {
+pub(super) enum Link<C> {
     /// Not connected; to be tried again then.
     Down(Pause),
-    Connecting(BoxFuture<'static, Result<Connection, SendError>>),
-    Up(Box<Up>),
+    Connecting(BoxFuture<'static, Result<C, SendError>>),
+    Up(Box<Up<C>>),
 }
 
 /// What happened on the link.
-pub(super) enum Event {
-    Connected(Result<Connection, SendError>),
+pub(super) enum Event<C> {
+    Connected(Result<C, SendError>),
     /// The batch's slot is empty now.
     Batch(Sent, Result<v3::Response, SendError>),
     /// The poll's slot is empty now; `since` is when it was opened.
     Poll(Instant, Result<v3::Response, SendError>),
     Closed,
     /// The replacement's slot is empty now.
-    Replaced(Result<Connection, SendError>),
+    Replaced(Result<C, SendError>),
 }
 
 /// What a [`Batch`] carries.
@@ -63,14 +63,14 @@ pub(super) struct Sent {
     pub(super) elsewhere: bool,
 }
 
-impl Link {
+impl<C: Channel> Link<C> {
     /// Not connected, and nothing to wait for.
     pub(super) fn now() -> Self {
         Self::Down(Pause::none(Instant::now()))
     }
 
     /// The next event; never resolves while down. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Event {
+    pub(super) async fn next(&mut self) -> Event<C> {
         let up = match self {
             Self::Down(_) => return pending().await,
             Self::Connecting(connecting) => return Event::Connected(connecting.await),
@@ -103,9 +103,7 @@ async fn answer(exchange: Option<&mut Exchange>) -> Result<v3::Response, SendErr
     }
 }
 
-async fn made(
-    replacement: Option<&mut BoxFuture<'static, Result<Connection, SendError>>>,
-) -> Result<Connection, SendError> {
+async fn made<C>(replacement: Option<&mut BoxFuture<'static, Result<C, SendError>>>) -> Result<C, SendError> {
     match replacement {
         Some(replacement) => replacement.await,
         None => pending().await,

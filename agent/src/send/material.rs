@@ -24,7 +24,7 @@ pub(super) struct Material {
 
 /// What a connection is still good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// Nothing has changed for it.
     Keep,
     /// It is in order, but a newer certificate is to be used: make another one first, then let it go.

@@ -12,13 +12,16 @@ mod material;
 pub mod proxy;
 mod sender;
 mod spread;
+mod transport;
 pub mod v2;
 
 pub use connect::{Connector, Target};
 pub use control::Control;
 pub use error::SendError;
+pub use material::Fate;
 pub use sender::{Progress, Sender, Settings};
 pub use spread::{Spread, Window};
+pub use transport::{Channel, Transport};
 
 #[cfg(test)]
 mod tests;

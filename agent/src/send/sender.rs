@@ -3,7 +3,7 @@
 mod upkeep;
 
 use super::{
-    Connector, Control, SendError,
+    Channel, Connector, Control, SendError, Transport,
     connect::MAX_RETRY_AFTER,
     control,
     link::{Batch, Event, Link, Poll, Sent, Up},
@@ -109,7 +109,7 @@ pub struct Progress {
 }
 
 /// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
-pub struct Sender {
+pub struct Sender<T: Transport = Connector> {
     outbox: Outbox,
     changes: mpsc::Receiver<Told>,
     control: Option<mpsc::Receiver<Control>>,
@@ -122,15 +122,16 @@ pub struct Sender {
     given: Revision,
     give_at: Option<Instant>,
     health: Option<Box<dyn Fn() -> Health + Send>>,
-    connector: Connector,
+    connector: T,
     settings: Settings,
     metrics: Metrics,
     progress: Arc<Mutex<Progress>>,
     clock: fn() -> Timestamp,
+    jitter: fn() -> f64,
     /// Dropped at the receiver's first answer.
     unready: Option<readiness::Guard>,
     start: Instant,
-    link: Link,
+    link: Link<T::Connection>,
     /// Failures since the last good answer.
     failures: u32,
     /// Rounds in which the receiver asked for numbers again without letting any go.
@@ -145,13 +146,13 @@ pub struct Sender {
     heartbeat_at: Instant,
 }
 
-impl Sender {
+impl<T: Transport> Sender<T> {
     /// A sender that has sent nothing. `resumed` changes when the process did not run for a while.
     #[expect(clippy::too_many_arguments, reason = "each is another part of the agent, wired in one place")]
     pub fn new(
         outbox: Outbox,
         changes: mpsc::Receiver<Told>,
-        connector: Connector,
+        connector: T,
         settings: Settings,
         metrics: Metrics,
         clock: fn() -> Timestamp,
@@ -175,6 +176,7 @@ impl Sender {
             metrics,
             progress: Arc::default(),
             clock,
+            jitter: jitter::random,
             unready: Some(unready),
             start: now,
             link: Link::now(),
@@ -214,6 +216,12 @@ impl Sender {
         Self { health: Some(Box::new(health)), ..self }
     }
 
+    /// The same, with numbers in `[0, 1)` for its pauses from somewhere else: a run that has to be repeated exactly.
+    #[must_use]
+    pub fn with_jitter(self, jitter: fn() -> f64) -> Self {
+        Self { jitter, ..self }
+    }
+
     /// Where to read how it goes.
     pub fn progress(&self) -> Arc<Mutex<Progress>> {
         Arc::clone(&self.progress)
@@ -232,19 +240,22 @@ impl Sender {
             self.give_what_is_due();
             self.show();
             let wake = self.wake();
+            // In this order, so that a run can be repeated exactly. All but the changes comes at a limited pace, so no
+            // flood of them, and nothing else, makes the rest wait for ever.
             tokio::select! {
+                biased;
                 () = shutdown.signaled() => return self.farewell().await,
+                event = self.link.next() => self.happened(event),
+                Some(control) = control::next(&mut self.control) => self.reconfigure(control),
+                remembered = keep::remembered(&mut self.memory, self.searching) => self.remember(remembered),
+                Ok(()) = self.renewed.changed() => self.look(),
+                Ok(()) = self.resumed.changed() => self.resumed(),
                 count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
                     if count == 0 {
                         return;
                     }
                     taken.drain(..).for_each(|told| self.hear(told));
                 }
-                Some(control) = control::next(&mut self.control) => self.reconfigure(control),
-                remembered = keep::remembered(&mut self.memory, self.searching) => self.remember(remembered),
-                event = self.link.next() => self.happened(event),
-                Ok(()) = self.renewed.changed() => self.look(),
-                Ok(()) = self.resumed.changed() => self.resumed(),
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -345,7 +356,9 @@ impl Sender {
             Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
                 let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
-                let polls = up.poll.as_ref().map_or(!self.outbox.is_empty(), |poll| poll.stale);
+                // Without anything sent there is nothing to ask for, however long the batch has to wait.
+                let sent = self.outbox.len() > self.outbox.unsent();
+                let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                 let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
@@ -356,7 +369,7 @@ impl Sender {
         }
     }
 
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: Event<T::Connection>) {
         match event {
             Event::Connected(Ok(connection)) => {
                 tracing::info!("connected to the receiver");
@@ -435,7 +448,7 @@ impl Sender {
         self.resends = if to_resend > 0 && released.is_empty() { self.resends.saturating_add(1) } else { 0 };
         // The first time at once: a restarted receiver is the usual case.
         if self.resends > 1 {
-            self.batch_after = now + self.settings.backoff.delay(self.resends - 2, jitter::random());
+            self.batch_after = now + self.settings.backoff.delay(self.resends - 2, (self.jitter)());
         }
         if let Some(wait) = retry_after {
             self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));
@@ -482,7 +495,7 @@ impl Sender {
         if error.ends_connection() && !sent.is_some_and(|sent| sent.elsewhere) {
             self.lose(failures);
         } else {
-            let until = self.patience.max(now + self.settings.backoff.delay(failures, jitter::random()));
+            let until = self.patience.max(now + self.settings.backoff.delay(failures, (self.jitter)()));
             (self.batch_after, self.poll_after) = (self.batch_after.max(until), self.poll_after.max(until));
         }
     }

@@ -102,7 +102,9 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
             let changed = self.0.changed.notified();
             match due {
                 Some(at) => {
+                    // Repeatable, which an order by chance is not.
                     tokio::select! {
+                        biased;
                         () = changed => {}
                         () = tokio::time::sleep_until(self.0.start + at) => {}
                     }

@@ -1,6 +1,9 @@
 //! The sender's dealings with the digest: claiming it at the start, having it stored, declaring it at the end.
 
-use super::{super::link::Link, Sender};
+use super::{
+    super::{Channel, Transport, link::Link},
+    Sender,
+};
 use crate::{
     digest::{Memory, Snapshot},
     observe::told::Baseline,
@@ -30,7 +33,7 @@ pub(super) async fn remembered(memory: &mut Option<Memory>, searching: bool) -> 
     }
 }
 
-impl Sender {
+impl<T: Transport> Sender<T> {
     pub(super) fn remember(&mut self, remembered: Remembered) {
         match remembered {
             Remembered::Found(Some((claim, digest))) => {

@@ -1,14 +1,9 @@
 //! The connection's own life: lost and made again, replaced after a renewal, ended when it may not be used any more.
 
 use super::Sender;
-use crate::{
-    jitter,
-    send::{
-        SendError,
-        connect::Connection,
-        link::{Link, Up},
-        material::Fate,
-    },
+use crate::send::{
+    Channel, Fate, SendError, Transport,
+    link::{Link, Up},
 };
 use futures::FutureExt;
 use std::time::Duration;
@@ -40,7 +35,7 @@ impl Upkeep {
     }
 }
 
-impl Sender {
+impl<T: Transport> Sender<T> {
     /// Looks at the connection and begins its replacement, if either is due.
     pub(super) fn keep_up(&mut self) {
         let now = Instant::now();
@@ -61,14 +56,14 @@ impl Sender {
         let now = Instant::now();
         self.upkeep.look_at = now + LOOK;
         let Link::Up(up) = &self.link else { return };
-        let left = up.connection.not_after.duration_since((self.clock)());
+        let left = up.connection.not_after().duration_since((self.clock)());
         let left = Duration::try_from(left).unwrap_or_default();
         self.upkeep.look_at = now + left.clamp(Duration::from_secs(1), LOOK);
         match self.connector.fate(&up.connection) {
             Fate::Keep => self.upkeep.replace_at = None,
             Fate::Replace if self.upkeep.replace_at.is_none() && up.replacement.is_none() => {
                 let window = self.settings.replace_within.min(left.saturating_sub(MARGIN));
-                self.upkeep.replace_at = Some(now + window.mul_f64(jitter::random()));
+                self.upkeep.replace_at = Some(now + window.mul_f64((self.jitter)()));
             }
             Fate::Replace => {}
             Fate::End(reason) => {
@@ -80,7 +75,7 @@ impl Sender {
     }
 
     /// A replacement was made, or not. What is in flight ends where it began.
-    pub(super) fn replaced(&mut self, made: Result<Connection, SendError>) {
+    pub(super) fn replaced(&mut self, made: Result<T::Connection, SendError>) {
         match made {
             Ok(connection) => {
                 tracing::info!("the connection to the receiver was replaced");
@@ -100,7 +95,7 @@ impl Sender {
             Err(error) => {
                 self.metrics.failures.with_label_values(&["replacement", error.label()]).inc();
                 tracing::warn!(error = %chain(&error), "the connection cannot be replaced yet; keeping it");
-                let wait = self.settings.replace_backoff.delay(self.upkeep.failures, jitter::random());
+                let wait = self.settings.replace_backoff.delay(self.upkeep.failures, (self.jitter)());
                 self.upkeep.failures = self.upkeep.failures.saturating_add(1);
                 self.upkeep.replace_at = Some(Instant::now() + wait);
             }
@@ -120,7 +115,7 @@ impl Sender {
     pub(super) fn lose(&mut self, failures: u32) {
         let now = Instant::now();
         self.take_down(now);
-        self.link = Link::Down(self.settings.spread.pause(now, failures, jitter::random()));
+        self.link = Link::Down(self.settings.spread.pause(now, failures, (self.jitter)()));
     }
 
     /// Gives the connection up; the next one is made at once.

@@ -1,0 +1,295 @@
+//! A runtime's API server: objects, a log of what happened, and a watch on it as `kube`'s watcher tells it.
+
+use crate::{
+    mistake::Mistake,
+    oracle::{number, object_name},
+    step::{Kind, Point},
+    world::{Process, World},
+};
+use futures::{Stream, stream};
+use kube::{
+    api::ObjectMeta,
+    core::{Status, metadata::PartialObjectMeta},
+    runtime::watcher,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
+use tidewatch_agent::{digest::Snapshot, observe::watch::Metadata};
+use tokio::{sync::Notify, time::Instant};
+
+/// Entries kept in the log, as a server keeps some minutes.
+const LOG: usize = 12;
+
+type Event = watcher::Result<watcher::Event<Metadata>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stored {
+    uid: u64,
+    generation: i64,
+    version: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Logged {
+    version: u64,
+    object: usize,
+    stored: Stored,
+    gone: bool,
+}
+
+/// What a backup has of a runtime.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backup {
+    objects: BTreeMap<usize, Stored>,
+    digest: Option<Snapshot>,
+}
+
+/// The API server of one runtime.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    version: u64,
+    objects: BTreeMap<usize, Stored>,
+    log: VecDeque<Logged>,
+    /// What happened up to here is not in the log any more.
+    floor: u64,
+    /// The agent's ConfigMap.
+    pub(crate) digest: Option<Snapshot>,
+    backup: Backup,
+    /// Watches tell nothing before.
+    pub(crate) stalled: Instant,
+    /// When they tell again, what happened meanwhile is in no log any more.
+    pub(crate) expiring: bool,
+    /// The current watch is to end.
+    pub(crate) ending: bool,
+    /// What the present agent was told of.
+    pub(crate) shown: BTreeSet<usize>,
+    pub(crate) changed: Arc<Notify>,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        Self {
+            version: 1,
+            objects: BTreeMap::new(),
+            log: VecDeque::new(),
+            floor: 0,
+            digest: None,
+            backup: Backup::default(),
+            stalled: Instant::now(),
+            expiring: false,
+            ending: false,
+            shown: BTreeSet::new(),
+            changed: Arc::default(),
+        }
+    }
+
+    pub(crate) fn exists(&self, object: usize) -> bool {
+        self.objects.contains_key(&object)
+    }
+
+    fn log(&mut self, object: usize, stored: Stored, gone: bool) {
+        self.log.push_back(Logged { version: self.version, object, stored, gone });
+        if self.log.len() > LOG
+            && let Some(dropped) = self.log.pop_front()
+        {
+            self.floor = dropped.version;
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn put(&mut self, object: usize, uid: u64, generation: i64) {
+        self.version += 1;
+        let stored = Stored { uid, generation, version: self.version };
+        self.objects.insert(object, stored.clone());
+        self.log(object, stored, false);
+    }
+
+    pub(crate) fn create(&mut self, object: usize) {
+        self.put(object, self.version + 1, 1);
+    }
+
+    pub(crate) fn update(&mut self, object: usize) {
+        if let Some(stored) = self.objects.get(&object).cloned() {
+            self.put(object, stored.uid, stored.generation + 1);
+        }
+    }
+
+    /// A change of something that no watch looks at.
+    pub(crate) fn touch(&mut self, object: usize) {
+        if let Some(stored) = self.objects.get(&object).cloned() {
+            self.put(object, stored.uid, stored.generation);
+        }
+    }
+
+    pub(crate) fn delete(&mut self, object: usize) {
+        if let Some(stored) = self.objects.remove(&object) {
+            self.version += 1;
+            let stored = Stored { version: self.version, ..stored };
+            self.log(object, stored, true);
+        }
+    }
+
+    /// Deletes it and makes it again, as it was but for its uid.
+    pub(crate) fn recreate(&mut self, object: usize) {
+        if let Some(stored) = self.objects.get(&object).cloned() {
+            self.delete(object);
+            self.put(object, self.version + 1, stored.generation);
+        }
+    }
+
+    /// Forgets the log: every watch that has not read it is too old.
+    fn compact(&mut self) {
+        self.version += 1;
+        self.floor = self.version;
+        self.log.clear();
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn back_up(&mut self) {
+        self.backup = Backup { objects: self.objects.clone(), digest: self.digest.clone() };
+    }
+
+    /// Goes back to the backup. Returns the objects that are different now, and whether they are there.
+    pub(crate) fn restore(&mut self) -> Vec<(usize, bool)> {
+        let Backup { objects, digest } = self.backup.clone();
+        let before = std::mem::replace(&mut self.objects, objects);
+        self.digest = digest;
+        self.compact();
+        let all = before.keys().chain(self.objects.keys()).copied().collect::<BTreeSet<_>>();
+        let state =
+            |objects: &BTreeMap<usize, Stored>, n: usize| objects.get(&n).map(|o| (o.uid, o.generation));
+        let changed = all.into_iter().filter(|n| state(&before, *n) != state(&self.objects, *n));
+        changed.map(|n| (n, self.exists(n))).collect()
+    }
+
+    fn list(&self) -> VecDeque<Metadata> {
+        self.objects.iter().map(|(object, stored)| metadata(*object, stored)).collect()
+    }
+}
+
+fn metadata(object: usize, stored: &Stored) -> Metadata {
+    let metadata = ObjectMeta {
+        name: Some(object_name(object)),
+        namespace: Some("n".into()),
+        uid: Some(stored.uid.to_string()),
+        generation: Some(stored.generation),
+        resource_version: Some(stored.version.to_string()),
+        ..ObjectMeta::default()
+    };
+    PartialObjectMeta { types: None, metadata, _phantom: PhantomData }
+}
+
+fn refused(code: u16) -> Box<Status> {
+    Box::new(Status { code, message: "simulated".into(), ..Status::default() })
+}
+
+enum Phase {
+    Start,
+    Listing { left: VecDeque<Metadata>, version: u64 },
+    Watching { version: u64 },
+}
+
+enum Next {
+    Event(Box<Event>),
+    End,
+    Wait(Arc<Notify>, Instant),
+}
+
+/// A watch that begins with a list.
+pub(crate) fn watch(world: Arc<World>, runtime: usize) -> impl Stream<Item = Event> + Unpin {
+    let watch = (world, Phase::Start);
+    Box::pin(stream::unfold(watch, move |(world, mut phase)| async move {
+        let event = next(&world, runtime, &mut phase).await?;
+        Some((event, (world, phase)))
+    }))
+}
+
+async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<Event> {
+    match phase {
+        Phase::Start => {
+            let delay = world.lock().rng.millis(1, 50);
+            tokio::time::sleep(delay).await;
+            let state = world.lock();
+            let cluster = &state.runtimes[runtime].cluster;
+            *phase = Phase::Listing { left: cluster.list(), version: cluster.version };
+            Some(Ok(watcher::Event::Init))
+        }
+        Phase::Listing { left, version } => {
+            world.point(Point::AgentListing, Process::Agent(runtime), 3).await;
+            if world.rolls(runtime, Kind::ListBroken, 70) {
+                let delay = world.lock().rng.millis(500, 5_000);
+                tokio::time::sleep(delay).await;
+                *phase = Phase::Start;
+                return Some(Err(watcher::Error::InitialListFailed(kube::Error::Api(refused(500)))));
+            }
+            match left.pop_front() {
+                Some(object) => {
+                    let shown = number(object.metadata.name.as_deref().unwrap_or_default());
+                    world.lock().runtimes[runtime].cluster.shown.insert(shown);
+                    Some(Ok(watcher::Event::InitApply(object)))
+                }
+                None => {
+                    *phase = Phase::Watching { version: *version };
+                    Some(Ok(watcher::Event::InitDone))
+                }
+            }
+        }
+        Phase::Watching { .. } => loop {
+            let (changed, stalled) = match step(world, runtime, phase) {
+                Next::Event(event) => {
+                    world.point(Point::AgentWatching, Process::Agent(runtime), 10).await;
+                    return Some(*event);
+                }
+                Next::End => return None,
+                Next::Wait(changed, stalled) => (changed, stalled),
+            };
+            let now = Instant::now();
+            let changed = changed.notified();
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = tokio::time::sleep_until(stalled), if stalled > now => {}
+            }
+            let delay = world.lock().rng.millis(1, 5);
+            tokio::time::sleep(delay).await;
+        },
+    }
+}
+
+fn step(world: &World, runtime: usize, phase: &mut Phase) -> Next {
+    let mut state = world.lock();
+    let state = &mut *state;
+    let cluster = &mut state.runtimes[runtime].cluster;
+    let Phase::Watching { version } = phase else { return Next::End };
+    let now = Instant::now();
+    if cluster.stalled > now {
+        return Next::Wait(Arc::clone(&cluster.changed), cluster.stalled);
+    }
+    if std::mem::take(&mut cluster.expiring) {
+        cluster.compact();
+    }
+    if std::mem::take(&mut cluster.ending) {
+        return Next::End;
+    }
+    if cluster.floor > *version {
+        if world.mistake == Some(Mistake::ExpiredWatchGoesOn) {
+            *version = cluster.version;
+            return Next::Wait(Arc::clone(&cluster.changed), now + Duration::from_millis(10));
+        }
+        *phase = Phase::Start;
+        return Next::Event(Box::new(Err(watcher::Error::WatchError(refused(410)))));
+    }
+    let Some(logged) = cluster.log.iter().find(|logged| logged.version > *version).cloned() else {
+        return Next::Wait(Arc::clone(&cluster.changed), now);
+    };
+    *version = logged.version;
+    cluster.shown.insert(logged.object);
+    let object = metadata(logged.object, &logged.stored);
+    state.trace.add(world.at_ms(), Kind::Delivered, runtime, logged.version);
+    let event = if logged.gone { watcher::Event::Delete(object) } else { watcher::Event::Apply(object) };
+    Next::Event(Box::new(Ok(event)))
+}

@@ -1,0 +1,405 @@
+//! A receiver: the production intake, ledgers and work queue, with workers of ours.
+
+use crate::{
+    mistake::Mistake,
+    net::Raw,
+    oracle::{Object, all_targets, number, objects_of, runtime_name, targets},
+    step::{Kind, Point},
+    world::{Certificate, Process, RECEIVERS, RUNTIMES, State, Tasks, World, clock, jitter},
+};
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use parking_lot::Mutex;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tidewatch_delivery::claims::Claims;
+use tidewatch_drain::Drain;
+use tidewatch_engine::{
+    WorkKey,
+    queue::{
+        Class, Ended, Push,
+        worker::{Lease, WorkQueue},
+    },
+};
+use tidewatch_listener::{
+    Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Runtime, RuntimeLookup, Ticket,
+    intake::Peer,
+};
+use tidewatch_tls::{IdentityError, PeerIdentity, Proxies};
+use tidewatch_wire::{Route, SessionId, limits, v2, v3};
+use tokio::{sync::oneshot, time::Instant};
+
+const WORKERS: usize = 3;
+/// Work on one runtime at a time.
+const PER_RUNTIME: usize = 2;
+/// The most numbers that a small ledger remembers.
+const SMALL: usize = 3;
+
+type Queue = WorkQueue<WorkKey, (), Guard>;
+
+pub(crate) struct Receiver {
+    number: usize,
+    deliveries: Deliveries,
+    queue: Queue,
+    intake: Arc<Intake>,
+    tasks: Tasks,
+    drain: Drain,
+}
+
+impl Receiver {
+    pub(crate) fn start(world: &Arc<World>, number: usize) {
+        let (session, small, not_ready) = {
+            let mut state = world.lock();
+            if state.receivers[number].is_some() {
+                return;
+            }
+            let session = SessionId::from_bits(state.rng.bits());
+            state.sessions.push(session);
+            (session, state.rng.per_mille(300), state.oracle.not_ready())
+        };
+        let deliveries = Deliveries::new(session);
+        let deliveries = if small { deliveries.remembering(SMALL) } else { deliveries };
+        let (queue, drain) = (Queue::new(PER_RUNTIME), Drain::new());
+        let claims = Arc::new(Mutex::new(vec![Claims::new(); RUNTIMES]));
+        let host = Engine {
+            world: Arc::downgrade(world),
+            queue: queue.clone(),
+            session,
+            claims: Arc::clone(&claims),
+        };
+        let intake = Intake {
+            host: Arc::new(host),
+            deliveries: deliveries.clone(),
+            metrics: world.listener.clone(),
+            admission: Admission::new(Limits::default(), clock()).with_jitter(jitter),
+            drain: drain.watch(),
+            proxies: Arc::new(Proxies::none()),
+            clock,
+        };
+        let receiver = Arc::new(Self {
+            number,
+            deliveries,
+            queue: queue.clone(),
+            intake: Arc::new(intake),
+            tasks: Tasks::default(),
+            drain,
+        });
+        if world.mistake != Some(Mistake::FailuresAreForgotten) {
+            for key in not_ready {
+                queue.push(key, Push { class: Class::Resync, cause: None, guards: Vec::new() });
+            }
+        }
+        for _ in 0..WORKERS {
+            receiver.tasks.spawn(work(Arc::clone(world), number, queue.clone(), Arc::clone(&claims)));
+        }
+        world.lock().receivers[number] = Some(receiver);
+    }
+
+    pub(crate) fn kill(&self) {
+        self.tasks.kill();
+    }
+
+    /// Is asked to end: open polls are answered.
+    pub(crate) fn end(&self) {
+        self.drain.begin();
+    }
+
+    /// What waits, or is worked on.
+    pub(crate) fn open(&self) -> Option<String> {
+        let (ready, delayed, working) = self.queue.inspect(|queue| {
+            (queue.ready().map(|(_, n)| n).sum::<usize>(), queue.delayed(), queue.working())
+        });
+        let held = self.deliveries.held();
+        (ready + delayed + working + held > 0).then(|| {
+            format!(
+                "receiver {}: {ready} ready, {delayed} delayed, {working} in work, {held} held",
+                self.number
+            )
+        })
+    }
+
+    /// A request has arrived.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        runtime: usize,
+        body: Vec<u8>,
+        reply: Option<oneshot::Sender<Raw>>,
+    ) {
+        let (world, intake, process) =
+            (Arc::clone(world), Arc::clone(&self.intake), Process::Receiver(self.number));
+        self.tasks.spawn(async move {
+            world.point(Point::ReceiverRead, process, 2).await;
+            let serve = async {
+                let answer = serve(&world, intake, runtime, body).await;
+                world.point(Point::ReceiverProcessed, process, 2).await;
+                answer
+            };
+            let Some(mut reply) = reply else {
+                // An answer that nobody reads.
+                let _: Option<Raw> = serve.await;
+                return;
+            };
+            let notices = world.lock().rng.per_mille(500);
+            tokio::select! {
+                biased;
+                answer = serve => if let Some(answer) = answer {
+                    // The agent may have given it up.
+                    let _ = reply.send(answer);
+                },
+                () = reply.closed(), if notices => {}
+            }
+        });
+    }
+}
+
+async fn serve(world: &World, intake: Arc<Intake>, runtime: usize, body: Vec<u8>) -> Option<Raw> {
+    let certificate = world.lock().runtimes[runtime].certificate;
+    let identity = match certificate {
+        Certificate::Missing => Err(IdentityError::NoCertificate),
+        _ => Ok(identity(runtime)),
+    };
+    let peer = Peer { leaf: None, identity };
+    let request = Request::builder().method(Method::POST).uri(v3::PATH);
+    let request =
+        request.header(header::CONTENT_TYPE, "application/json").body(Full::new(body.into())).ok()?;
+    let (parts, body) = intake.serve(Arc::new(peer), request).await.into_parts();
+    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
+    let body = Limited::new(body, limits::V3_BODY_BYTES).collect().await.ok()?;
+    Some((parts.status, parts.headers, body.to_bytes().to_vec()))
+}
+
+fn domain(runtime: usize) -> String {
+    format!("{}.example", runtime_name(runtime))
+}
+
+fn identity(runtime: usize) -> PeerIdentity {
+    PeerIdentity {
+        common_name: runtime_name(runtime),
+        dns_names: vec![domain(runtime)],
+        ip_addrs: Vec::new(),
+        uris: Vec::new(),
+        not_after: jiff::Timestamp::MAX,
+        serial: "1".into(),
+        fingerprint_sha256: "f".into(),
+        certificate: Arc::from([]),
+    }
+}
+
+/// The engine's part: which events ask for which work.
+struct Engine {
+    world: Weak<World>,
+    queue: Queue,
+    session: SessionId,
+    claims: Arc<Mutex<Vec<Claims>>>,
+}
+
+impl Host for Engine {
+    fn lookup(&self, common_name: &str) -> RuntimeLookup {
+        let runtime = number(common_name);
+        let certificate = self.world.upgrade().map(|world| world.lock().runtimes[runtime].certificate);
+        let domain = match certificate {
+            Some(Certificate::OtherDomain) => "other.example".into(),
+            _ => domain(runtime),
+        };
+        RuntimeLookup::One { kyma: common_name.into(), domain: Some(domain) }
+    }
+
+    fn manager(&self, _name: &str) -> Manager {
+        Manager::Unknown
+    }
+
+    fn heard(&self, runtime: &Runtime, request: &v3::Request) -> bool {
+        let Some(world) = self.world.upgrade() else { return true };
+        let state = world.lock();
+        let known = |session| state.sessions.contains(&session);
+        let resync = self.claims.lock()[number(&runtime.id)].take(request, self.session, known);
+        resync && world.mistake != Some(Mistake::EveryClaimIsConfirmed)
+    }
+
+    fn take_v3(
+        &self,
+        runtime: &Runtime,
+        _request: &v3::Request,
+        event: &v3::Event,
+        mut ticket: Ticket,
+    ) -> Fate {
+        let Some(world) = self.world.upgrade() else { return Fate::Overloaded };
+        if world.lock().overloaded.is_some() {
+            return Fate::Overloaded;
+        }
+        let number_of = number(&runtime.id);
+        let targets = match event.change {
+            v3::Change::Resync if world.mistake == Some(Mistake::ResyncIsIgnored) => Vec::new(),
+            v3::Change::Resync => all_targets(number_of),
+            v3::Change::Changed | v3::Change::Gone => targets((number_of, number(&event.name))),
+        };
+        let mut guards = if world.mistake == Some(Mistake::AcknowledgeOnReceipt) {
+            ticket.done(Route::engine());
+            Vec::new()
+        } else {
+            ticket.hold(Route::engine(), targets.len())
+        };
+        for key in targets {
+            let guards = guards.pop().into_iter().collect();
+            self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards });
+        }
+        Fate::Queued
+    }
+
+    fn take_v2(&self, _runtime: &Runtime, _manager: &str, _event: &v2::WatchEvent) -> Fate {
+        Fate::Unowned
+    }
+}
+
+enum End {
+    Done,
+    Failed,
+    Lost,
+    Dropped,
+}
+
+async fn work(world: Arc<World>, receiver: usize, queue: Queue, claims: Arc<Mutex<Vec<Claims>>>) {
+    loop {
+        let lease = queue.next().await;
+        let runtime = number(lease.key().kyma());
+        reconcile(&world, Process::Receiver(receiver), lease, || claims.lock()[runtime].touched()).await;
+    }
+}
+
+async fn reconcile(
+    world: &Arc<World>,
+    process: Process,
+    mut lease: Lease<WorkKey, (), Guard>,
+    ended: impl Fn(),
+) {
+    let key = lease.key().clone();
+    let runtime = number(key.kyma());
+    if world.mistake == Some(Mistake::WorkIsSkipped) && world.rolls(runtime, Kind::WorkDone, 100) {
+        lease.take_guards().into_iter().for_each(Guard::finished);
+        return lease.end(Ended::Done);
+    }
+    if world.mistake == Some(Mistake::AcknowledgeAtTheStart) {
+        lease.take_guards().into_iter().for_each(Guard::finished);
+    }
+    world.point(Point::WorkBegun, process, 5).await;
+    let mut read: Vec<(Object, u64)> = Vec::new();
+    for object in objects_of(&key) {
+        let delay = world.lock().rng.millis(0, 100);
+        tokio::time::sleep(delay).await;
+        read.push((object, look(world, object)));
+    }
+    world.point(Point::WorkRead, process, 5).await;
+    let (delay, end, retry) = plan(&mut world.lock(), runtime, lease.attempt);
+    tokio::time::sleep(delay).await;
+    world.point(Point::WorkApplied, process, 5).await;
+    if !matches!(end, End::Dropped) {
+        ended();
+    }
+    match end {
+        End::Done => {
+            world.step(Kind::WorkDone, runtime, lease.cause_count as u64);
+            world.lock().oracle.ended(&key, &read, true);
+            lease.take_guards().into_iter().for_each(Guard::finished);
+            lease.end(Ended::Done);
+        }
+        End::Failed => {
+            world.step(Kind::WorkFailed, runtime, lease.cause_count as u64);
+            world.lock().oracle.ended(&key, &read, false);
+            world.point(Point::WorkPersisted, process, 250).await;
+            lease.take_guards().into_iter().for_each(Guard::finished);
+            lease.end(Ended::Retry(retry, Vec::new()));
+        }
+        End::Lost => {
+            world.step(Kind::WorkLost, runtime, lease.cause_count as u64);
+            let guards = lease.take_guards();
+            let kept = if world.mistake == Some(Mistake::LostWorkForgetsItsGuards) {
+                guards.into_iter().for_each(std::mem::forget);
+                Vec::new()
+            } else {
+                guards.into_iter().filter(Guard::is_wanted).collect()
+            };
+            lease.end(Ended::Retry(retry, kept));
+        }
+        End::Dropped => {
+            world.step(Kind::WorkDropped, runtime, lease.cause_count as u64);
+            if world.mistake == Some(Mistake::DroppedWorkAcknowledges) {
+                lease.take_guards().into_iter().for_each(Guard::finished);
+            }
+            drop(lease);
+        }
+    }
+}
+
+/// What a reconcile finds of an object.
+fn look(world: &World, object: Object) -> u64 {
+    let mut state = world.lock();
+    let actual = state.oracle.actual(object);
+    let old = world.mistake == Some(Mistake::StaleRead) && state.rng.per_mille(300);
+    if old { actual.saturating_sub(1) } else { actual }
+}
+
+/// How long a reconcile takes, how it ends, and when it would be tried again.
+fn plan(state: &mut State, runtime: usize, attempt: u32) -> (Duration, End, Duration) {
+    let slow = if state.rng.per_mille(100) { 8_000 } else { 400 };
+    let delay = state.rng.millis(1, slow);
+    let retry = Duration::from_millis(500 << attempt.min(5)) + state.rng.millis(0, 200);
+    // The engine reaches a runtime by another way than its agent reaches us; both may be cut at once.
+    let cut = state.runtimes[runtime].partitioned.is_some_and(|until| until > Instant::now());
+    let end = match state.rng.below(100) {
+        _ if state.quiet => End::Done,
+        0..=13 => End::Failed,
+        14..=26 => End::Lost,
+        27..=40 => End::Dropped,
+        41..=70 if cut => End::Failed,
+        _ => End::Done,
+    };
+    (delay, end, retry)
+}
+
+impl World {
+    /// The other receiver takes over, in a new session; the one before goes on with what it has.
+    pub(crate) fn switch(self: &Arc<Self>) {
+        let next = (self.lock().active + 1) % RECEIVERS;
+        let before = self.lock().receivers[next].take();
+        if let Some(before) = before {
+            before.kill();
+            self.lost_receiver(&before);
+        }
+        Receiver::start(self, next);
+        self.lock().active = next;
+    }
+
+    /// The control plane is restored from a backup: it knows nothing of its last sessions.
+    pub(crate) fn restore_control_plane(self: &Arc<Self>) {
+        {
+            let mut state = self.lock();
+            state.sessions.truncate(1);
+            state.oracle.restored(RUNTIMES);
+        }
+        for number in 0..RECEIVERS {
+            self.crash(Point::ReceiverAnywhere, Process::Receiver(number));
+        }
+    }
+
+    /// Asks a receiver to end, and starts it again.
+    pub(crate) fn restart_receiver(self: &Arc<Self>, number: usize) {
+        let (receiver, pause) = {
+            let mut state = self.lock();
+            (state.receivers[number].clone(), state.rng.millis(1, 200))
+        };
+        let Some(receiver) = receiver else { return };
+        receiver.end();
+        let world = Arc::clone(self);
+        tokio::spawn(async move {
+            // The grace in which polls are answered; then it ends as by a crash.
+            tokio::time::sleep(pause).await;
+            let same = world.lock().receivers[number].as_ref().is_some_and(|now| Arc::ptr_eq(now, &receiver));
+            if same {
+                world.crash(Point::ReceiverAnywhere, Process::Receiver(number));
+            }
+        });
+    }
+}
