@@ -120,7 +120,7 @@ async fn differences_are_reported() {
     );
     assert_eq!(bench.conditions.get("w").unwrap().objects, 1);
     let text = bench.registry.encode().unwrap();
-    assert!(text.contains("t_changes_observed_total{watch=\"w\"} 7\n"), "{text}");
+    assert!(text.contains("t_changes_observed_total{watch=\"w\"} 6\n"), "{text}");
     assert!(text.contains("t_watch_objects{watch=\"w\"} 1\n"), "{text}");
     assert!(text.contains("t_watch_state{reason=\"Watching\",watch=\"w\"} 1\n"), "{text}");
 }
