@@ -13,7 +13,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -29,6 +29,8 @@ const DETACHED: &str = "trap '' HUP; exec \"$0\" \"$@\"";
 const KEPT_ENV: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
 /// How long the kernel may take to end what was killed.
 const KILLED: Duration = Duration::from_secs(5);
+/// How long a process may be between two programs (`exec`).
+const REPLACING: Duration = Duration::from_millis(500);
 /// "No such process", in Linux.
 const ESRCH: i32 = 3;
 /// Of a log, not more than this is read for its tail.
@@ -255,21 +257,20 @@ fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
 }
 
 /// Whether `pid` runs and its command line is that of `program`, by the kernel's table of
-/// processes (`/proc`). A zombie has no command line.
+/// processes (`/proc`). A zombie has no command line, and neither has, for the moment of it, a
+/// process whose program is just being replaced: the latter is looked at again, for up to
+/// [`REPLACING`].
 fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
     let own = proc.join("self/cmdline");
     ensure!(own.exists(), "{} is not there: what runs cannot be told", own.display());
-    let line = match fs::read(proc.join(pid.to_string()).join("cmdline")) {
-        Ok(line) => line,
-        // Not there, or gone while it was read, or somebody else's.
-        Err(error)
-            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
-                || error.raw_os_error() == Some(ESRCH) =>
-        {
-            return Ok(false);
-        }
-        Err(error) => return Err(error).with_context(|| format!("cannot look at process {pid}")),
-    };
+    let folder = proc.join(pid.to_string());
+    let since = Instant::now();
+    let mut line = command_line(&folder, pid)?;
+    while line.as_ref().is_some_and(Vec::is_empty) && lives(&folder) && since.elapsed() < REPLACING {
+        std::thread::sleep(Duration::from_millis(1));
+        line = command_line(&folder, pid)?;
+    }
+    let Some(line) = line else { return Ok(false) };
     let line = String::from_utf8_lossy(&line);
     let args: Vec<&str> = line.split('\0').collect();
     Ok(match args[..] {
@@ -279,6 +280,35 @@ fn runs(proc: &Path, pid: u32, program: &str) -> Result<bool> {
         [_, _, script, fourth, ..] => script == DETACHED && fourth == program,
         _ => false,
     })
+}
+
+/// Whether the process has a state (`/proc/<pid>/stat`) that is not dead and not a zombie.
+fn lives(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("stat")).is_ok_and(|stat| {
+        // The name, in brackets, may itself hold brackets and spaces.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
+    })
+}
+
+/// The beginning of the command line of a process, its parts ended by NUL; `None` when there
+/// is none of that pid. In one call of the kernel: two may see two programs.
+fn command_line(folder: &Path, pid: u32) -> Result<Option<Vec<u8>>> {
+    let mut line = vec![0; 4096];
+    match File::open(folder.join("cmdline")).and_then(|mut file| file.read(&mut line)) {
+        Ok(length) => {
+            line.truncate(length);
+            Ok(Some(line))
+        }
+        // Not there, or gone while it was read, or somebody else's.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+                || error.raw_os_error() == Some(ESRCH) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot look at process {pid}")),
+    }
 }
 
 /// By the shell's own `kill`: the program of that name is not everywhere.

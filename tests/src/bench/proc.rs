@@ -72,7 +72,8 @@ mod tests {
     #[test]
     fn reads_this_process() {
         let pid = std::process::id();
-        assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() >= rss_mib(pid).unwrap());
+        // Not compared with each other: other tests' threads allocate between the two readings.
+        assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() > 0.1);
         assert!(cpu_seconds(pid).unwrap() >= 0.0 && fine_cpu_seconds(pid).unwrap() > 0.0);
         assert!(most_files().unwrap() > 10);
     }

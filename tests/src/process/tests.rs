@@ -155,6 +155,26 @@ fn a_program_is_known_by_its_command_line() {
     assert_eq!(known.collect::<Vec<_>>(), [true, true, true, false, false, false, false]);
 }
 
+#[test]
+fn a_program_that_is_just_taking_its_place_is_waited_for() {
+    let proc = tempfile::tempdir().unwrap();
+    let put = |pid: &str, state: &str| {
+        let folder = proc.path().join(pid);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cmdline"), "").unwrap();
+        fs::write(folder.join("stat"), format!("{pid} (a) b) {state} 1 1")).unwrap();
+    };
+    put("self", "R");
+    put("1", "Z");
+    put("2", "R");
+    assert!(!runs(proc.path(), 1, "/bin/etcd").unwrap());
+    std::thread::scope(|scope| {
+        let found = scope.spawn(|| runs(proc.path(), 2, "/bin/etcd").unwrap());
+        fs::write(proc.path().join("2/cmdline"), "/bin/etcd\0").unwrap();
+        assert!(found.join().unwrap());
+    });
+}
+
 fn which(program: &str) -> PathBuf {
     std::env::split_paths(&std::env::var_os("PATH").unwrap())
         .map(|folder| folder.join(program))
