@@ -7,7 +7,7 @@ use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use crate::{path_watch::PathWatch, paths::Paths};
 
 /// Shares of the fleet whose staleness is shown; no series carries a runtime's name.
-const QUANTILES: [(&str, f64); 4] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("1", 1.0)];
+const PERCENTILES: [(&str, f64); 4] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("1", 1.0)];
 
 /// Registers them all.
 pub fn register(
@@ -73,12 +73,12 @@ fn register_paths(registry: &Registry, paths: &PathWatch) -> Result<(), MetricsE
     let stale = paths.clone();
     registry.gauge_vec_fn(
         "canary_age_seconds",
-        "Age of the runtimes' last canaries that came back, by quantile of the fleet.",
-        &["quantile"],
+        "Age of the runtimes' last canaries that came back, by percentile of the fleet.",
+        &["percentile"],
         move |set| {
             let mut ages = stale.inspect(Paths::staleness);
             ages.sort_unstable();
-            for (label, share) in QUANTILES {
+            for (label, share) in PERCENTILES {
                 let index = ((ages.len() as f64 * share).ceil() as usize).saturating_sub(1);
                 if let Some(age) = ages.get(index) {
                     set(&[label], age.as_secs_f64());

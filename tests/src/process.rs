@@ -13,11 +13,12 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::wait;
 

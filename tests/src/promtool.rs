@@ -44,7 +44,7 @@ pub fn documented(page: &str, prefix: &str) -> Result<()> {
 }
 
 fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
-    // Both programs have metrics of the same name, each in a section of its own.
+    // Columns: name, type, unit, labels, clock, meaning. Both programs have metrics of the same name, each in a section of its own.
     let section = reference.split("\n## ").find(|section| section.contains(prefix));
     let section = section.with_context(|| format!("docs/metrics.md has no section for {prefix}"))?;
     for line in page.lines() {
@@ -56,9 +56,13 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
         let Some(row) = row else { bail!("{full} is not in docs/metrics.md") };
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         ensure!(cells.get(2) == Some(&kind), "{full} is a {kind}, and in docs/metrics.md: {row}");
-        ensure!(cells.get(4).is_some_and(|meaning| !meaning.is_empty()), "{full} has no meaning: {row}");
+        let filled = |column: usize| cells.get(column).is_some_and(|cell| !cell.is_empty());
+        ensure!(filled(3) && filled(6), "{full} has no unit or no meaning: {row}");
+        if full.ends_with("_seconds") {
+            ensure!(filled(5) && cells.get(3) == Some(&"seconds"), "{full} has no clock: {row}");
+        }
         for label in labels(page, full) {
-            let told = cells.get(3).is_some_and(|cell| cell.contains(&format!("`{label}`")));
+            let told = cells.get(4).is_some_and(|cell| cell.contains(&format!("`{label}`")));
             ensure!(told, "{full} has the label {label}, which is not in docs/metrics.md: {row}");
         }
     }
@@ -83,8 +87,8 @@ mod tests {
     const PAGE: &str = "# HELP p_a_total A.\n# TYPE p_a_total counter\np_a_total{what=\"x\",why=\"y\"} 1\n\
                         # TYPE p_b_seconds histogram\np_b_seconds_bucket{kind=\"k\",le=\"1\"} 1\n\
                         # TYPE process_x gauge\nprocess_x 1\n";
-    const GOOD: &str = "# M\n\n## One (`p_…`)\n| `a_total` | counter | `what`, `why` | all |\n\
-                        | `b_seconds` | histogram | `kind` | b |\n\n## Two (`q_…`)\n| `a_total` | gauge | | x |\n";
+    const GOOD: &str = "# M\n\n## One (`p_…`)\n| `a_total` | counter | things | `what`, `why` | | all |\n\
+                        | `b_seconds` | histogram | seconds | `kind` | ours | b |\n\n## Two (`q_…`)\n| `a_total` | gauge | x | | | x |\n";
 
     #[test]
     fn a_page_agrees_with_its_reference_or_not() {
@@ -95,6 +99,9 @@ mod tests {
             ("`what`, ", ""),
             ("`kind`", ""),
             ("| b |", "| |"),
+            ("| ours |", "| |"),
+            ("| seconds |", "| ms |"),
+            ("| things |", "| |"),
             ("(`p_…`)", ""),
         ] {
             assert!(documented_in(&GOOD.replacen(good, bad, 1), PAGE, "p_").is_err(), "{good} -> {bad}");
