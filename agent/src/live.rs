@@ -113,12 +113,10 @@ impl Live {
             }
             Ok(Some(map)) => map,
         };
-        let set = map
-            .data
-            .as_ref()
-            .and_then(|data| data.get(config::CONFIG_MAP_KEY))
+        let text = map.data.as_ref().and_then(|data| data.get(config::CONFIG_MAP_KEY)).map(String::as_str);
+        let set = text
             .ok_or(ConfigError::NoKey)
-            .and_then(|text| WatchSet::parse(text))
+            .and_then(WatchSet::parse)
             .and_then(|set| Ok((config::all_watches(&self.file.watches, &set.watches)?, set)));
         match set {
             Err(error) => {
@@ -137,7 +135,7 @@ impl Live {
                     self.supervisor.apply(watches, self.file.max_objects_per_watch, None).await;
                     self.metrics.configuration("configMap", true);
                 }
-                self.status.applied(&at, &set.generation, now);
+                self.status.applied(&at, &set.generation, text.unwrap_or_default(), now);
                 self.set = Some(set);
             }
         }

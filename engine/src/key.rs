@@ -115,6 +115,8 @@ pub enum Cause {
     FallbackPoll,
     /// It was not looked at as a whole for a long time.
     SafetyResync,
+    /// The runtime's agent worked by the configuration that was written for it, and now says that it does not.
+    OtherConfiguration,
 }
 
 /// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.

@@ -32,7 +32,7 @@ use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
 };
 use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
-use tidewatch_wire::SessionId;
+use tidewatch_wire::{SessionId, v3::configuration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -266,7 +266,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let watchers = engine.clone();
     let expected = move || {
         let plan = watchers.state().read().agent_plan();
-        if plan.config.watches.is_empty() { String::new() } else { plan.config.generation.clone() }
+        if plan.config.watches.is_empty() { String::new() } else { configuration(&plan.config.text()) }
     };
     drain.spawn("event-paths", paths.run(engine.clone(), expected, looked, drain.watch()));
 

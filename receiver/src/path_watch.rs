@@ -99,6 +99,10 @@ impl PathWatch {
 
 fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
     match step {
+        Step::Configure { kyma } => {
+            tracing::info!(kyma, "the agent works by another configuration: it is written again");
+            engine.configure_agent(&kyma, Some(Cause::OtherConfiguration));
+        }
         Step::Tell { kyma, report } => {
             tracing::info!(kyma, reason = report.reason, message = report.message, "event path");
             let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
@@ -112,6 +116,8 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
                 Look::Poll => (Class::Poll, Cause::FallbackPoll),
                 Look::Resync => (Class::Resync, Cause::SafetyResync),
             };
+            // A role that was taken away blinds a watch.
+            engine.configure_agent(&kyma, Some(cause.clone()));
             let manifests = engine.state().read().manifests_of(&kyma);
             let names = manifests.into_iter().filter_map(|m| m.metadata.name);
             let keys = names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name });

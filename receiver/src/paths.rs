@@ -104,6 +104,11 @@ pub enum Step {
         /// Why.
         look: Look,
     },
+    /// Write the agent's configuration and role again: it works by another one than it did.
+    Configure {
+        /// Which.
+        kyma: String,
+    },
     /// Say it in the Kyma's condition.
     Tell {
         /// Which.
@@ -124,6 +129,8 @@ struct Path {
     health: Health,
     /// Since when the agent's configuration is another than the expected one.
     other_configuration: Option<Tick>,
+    /// When to write the configuration again, while it is another one.
+    configure: Option<Tick>,
     /// Whether the last reconcile could talk to the runtime's API server.
     reachable: bool,
     next_look: Tick,
@@ -136,13 +143,15 @@ pub struct Paths {
     settings: Settings,
     runtimes: HashMap<String, Path>,
     ill: bool,
+    /// The configuration that agents should have applied, as of the last [`Paths::tick`].
+    expected: String,
 }
 
 impl Paths {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, runtimes: HashMap::new(), ill: false }
+        Self { settings, runtimes: HashMap::new(), ill: false, expected: String::new() }
     }
 
     /// The registered Kymas, at a start and whenever they change: new ones begin as unknown, others are forgotten.
@@ -163,6 +172,11 @@ impl Paths {
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
         path.heard = Some(now);
         if let Some(health) = health {
+            // It had the right one: this is not a roll-out that is under way, somebody has changed it there.
+            let had = !self.expected.is_empty() && path.health.configuration == self.expected;
+            if had && health.configuration != self.expected {
+                path.configure = Some(now);
+            }
             path.health = health;
         }
         if path.state == State::Unreachable {
@@ -189,11 +203,16 @@ impl Paths {
     /// What is due. `expected` is the configuration that agents should have applied; empty: any. Called every second
     /// or so; linear in the number of runtimes.
     pub fn tick(&mut self, expected: &str, now: Tick) -> Vec<Step> {
-        let Self { settings, runtimes, ill } = self;
+        expected.clone_into(&mut self.expected);
+        let Self { settings, runtimes, ill, .. } = self;
         let mut steps = Vec::new();
         let mut fell: Vec<String> = Vec::new();
         for (kyma, path) in runtimes.iter_mut() {
             let fault = path.fault(expected, settings, now);
+            if path.configure.is_some_and(|at| at <= now) {
+                path.configure = Some(now + settings.grace);
+                steps.push(Step::Configure { kyma: kyma.clone() });
+            }
             let next = path.next_state(fault.is_none(), settings, now);
             if next != path.state {
                 // One that was polled until now needs no resync soon; of one that was unknown nobody can say.
@@ -313,6 +332,7 @@ impl Path {
             canary: None,
             health: Health::default(),
             other_configuration: None,
+            configure: None,
             reachable: true,
             // Spread over the whole time, so that a start is not followed by a wave.
             next_look: now + settings.resync.mul_f64(fraction(kyma)),
@@ -322,7 +342,15 @@ impl Path {
 
     fn fault(&mut self, expected: &str, settings: &Settings, now: Tick) -> Option<Fault> {
         let other = !expected.is_empty() && self.health.configuration != expected;
-        self.other_configuration = if other { self.other_configuration.or(Some(now)) } else { None };
+        if other {
+            self.other_configuration.get_or_insert(now);
+            // It has been heard by then, if it speaks at all.
+            if self.heard.is_some() {
+                self.configure.get_or_insert(now + settings.proven_for);
+            }
+        } else {
+            (self.other_configuration, self.configure) = (None, None);
+        }
         if self.heard.is_none() {
             return Some(Fault::NeverHeard);
         }

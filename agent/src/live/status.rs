@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tidewatch_wire::v3;
 
 /// How a source of the configuration stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ struct Inner {
     file: Option<Source>,
     map: Option<(ConfigMapRef, Source)>,
     generation: Option<String>,
+    /// Of the text that was found last, while it is at work.
+    found: Option<String>,
 }
 
 /// The configuration at work, for the status page, the metrics and the requests to the receiver. Cheap to clone; all
@@ -63,6 +66,12 @@ impl Configuration {
     /// The generation of the ConfigMap's text that is at work; none before the first.
     pub fn generation(&self) -> Option<String> {
         self.0.lock().generation.clone()
+    }
+
+    /// What the receiver is told: [`v3::configuration`] of the `ConfigMap`'s text. Empty while that text is not at
+    /// work, so that it is written again.
+    pub fn reported(&self) -> String {
+        self.0.lock().found.clone().unwrap_or_default()
     }
 
     /// Sets how the file stands; whether that is news.
@@ -77,6 +86,10 @@ impl Configuration {
     /// Sets how the ConfigMap stands; a change of the state is logged.
     pub(super) fn map(&self, at: &ConfigMapRef, state: SourceState, message: &str, now: Timestamp) {
         let mut inner = self.0.lock();
+        // A permission or an API server that is gone for a while says nothing of the text.
+        if matches!(state, SourceState::Refused | SourceState::Gone | SourceState::Absent) {
+            inner.found = None;
+        }
         let before = inner.map.take().map(|(_, source)| source);
         if before.as_ref().map(|source| source.state) != Some(state) {
             tracing::info!(
@@ -89,9 +102,11 @@ impl Configuration {
     }
 
     /// The ConfigMap's text of this generation is at work.
-    pub(super) fn applied(&self, at: &ConfigMapRef, generation: &str, now: Timestamp) {
+    pub(super) fn applied(&self, at: &ConfigMapRef, generation: &str, text: &str, now: Timestamp) {
         self.map(at, SourceState::Applied, "", now);
-        self.0.lock().generation = Some(generation.to_owned());
+        let mut inner = self.0.lock();
+        inner.generation = Some(generation.to_owned());
+        inner.found = Some(v3::configuration(text));
     }
 
     /// Calls `each` with every source and its state.

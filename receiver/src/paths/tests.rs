@@ -186,3 +186,46 @@ fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
     paths.registered(["k0"].into_iter(), at(2));
     assert_eq!(told(&paths.tick("c1", at(2))), ["Proven"]);
 }
+
+fn configured(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| matches!(step, Step::Configure { .. })).count()
+}
+
+#[test]
+fn a_configuration_that_is_changed_by_hand_is_written_again_at_once() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    assert_eq!(configured(&paths.tick("c1", at(1))), 0);
+    let other = || Some(Health { configuration: "by hand".into(), blind: Vec::new() });
+    let mut written = Vec::new();
+    for second in 2..400 {
+        if second % 60 == 2 {
+            paths.heard("k0", other(), at(second));
+            paths.canary("k0", at(second));
+        }
+        if configured(&paths.tick("c1", at(second))) > 0 {
+            written.push(second);
+        }
+    }
+    assert_eq!(written, [2, 182, 362], "at once, then once in each grace");
+    beat(&mut paths, &kymas, at(401));
+    assert!((401..1000).all(|second| configured(&paths.tick("c1", at(second))) == 0));
+}
+
+#[test]
+fn a_roll_out_is_not_taken_for_a_change_by_hand() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    paths.tick("c1", at(1));
+    paths.tick("c2", at(2));
+    // It is a heartbeat behind.
+    paths.heard("k0", Some(healthy()), at(3));
+    assert_eq!(configured(&paths.tick("c2", at(3))), 0);
+    paths.heard("k0", Some(Health { configuration: "c2".into(), blind: Vec::new() }), at(63));
+    assert!((63..600).all(|second| configured(&paths.tick("c2", at(second))) == 0));
+    // One that never arrives is written again all the same.
+    paths.tick("c3", at(600));
+    let written: Vec<_> =
+        (601..800).filter(|second| configured(&paths.tick("c3", at(*second))) > 0).collect();
+    assert_eq!(written, [675]);
+}

@@ -67,7 +67,8 @@ pub struct Resume {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// Which configuration of watches is in use, opaque; at most [`limits::CONFIGURATION_BYTES`].
+    /// Which configuration of watches is in use: [`configuration`] of the text that is at work, empty without one;
+    /// at most [`limits::CONFIGURATION_BYTES`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub configuration: String,
     /// The configured watches that would not notice a change now, at most [`limits::WATCHES`].
@@ -255,6 +256,13 @@ impl Request {
         }
         Ok(())
     }
+}
+
+/// What [`Health::configuration`] says of a `ConfigMap`'s text: 32 hexadecimal digits, the same for the same text in
+/// every process. Not a secure hash: it tells what has changed, not who has changed it.
+#[must_use]
+pub fn configuration(text: &str) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()))
 }
 
 #[cfg(test)]
