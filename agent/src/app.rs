@@ -179,7 +179,10 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let (applied, stand) = (configuration.clone(), conditions.clone());
     let sender = sender
         .with_memory(memory)
-        .with_health(move || Health { configuration: applied.reported(), blind: stand.blind() });
+        .with_health(
+            move || Health { configuration: applied.reported(), blind: stand.blind() },
+            configuration.news(),
+        );
     let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("tls files", connector.watch_files(drain.watch()));
     let shutdown = drain.watch();

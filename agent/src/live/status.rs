@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidewatch_wire::v3;
+use tokio::sync::watch;
 
 /// How a source of the configuration stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ struct Inner {
 /// The configuration at work, for the status page, the metrics and the requests to the receiver. Cheap to clone; all
 /// clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Configuration(Arc<Mutex<Inner>>);
+pub struct Configuration(Arc<Mutex<Inner>>, watch::Sender<()>);
 
 impl Configuration {
     /// The generation of the ConfigMap's text that is at work; none before the first.
@@ -72,6 +73,11 @@ impl Configuration {
     /// work, so that it is written again.
     pub fn reported(&self) -> String {
         self.0.lock().found.clone().unwrap_or_default()
+    }
+
+    /// Changes when [`Configuration::reported`] does.
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.1.subscribe()
     }
 
     /// Sets how the file stands; whether that is news.
@@ -88,7 +94,7 @@ impl Configuration {
         let mut inner = self.0.lock();
         // A permission or an API server that is gone for a while says nothing of the text.
         if matches!(state, SourceState::Refused | SourceState::Gone | SourceState::Absent) {
-            inner.found = None;
+            self.find(&mut inner, None);
         }
         let before = inner.map.take().map(|(_, source)| source);
         if before.as_ref().map(|source| source.state) != Some(state) {
@@ -106,7 +112,14 @@ impl Configuration {
         self.map(at, SourceState::Applied, "", now);
         let mut inner = self.0.lock();
         inner.generation = Some(generation.to_owned());
-        inner.found = Some(v3::configuration(text));
+        self.find(&mut inner, Some(v3::configuration(text)));
+    }
+
+    fn find(&self, inner: &mut Inner, found: Option<String>) {
+        if inner.found != found {
+            inner.found = found;
+            self.1.send_replace(());
+        }
     }
 
     /// Calls `each` with every source and its state.

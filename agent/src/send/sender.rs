@@ -122,6 +122,8 @@ pub struct Sender<T: Transport = Connector> {
     given: Revision,
     give_at: Option<Instant>,
     health: Option<Box<dyn Fn() -> Health + Send>>,
+    /// Changes when the receiver should hear of the health before the next heartbeat.
+    news: watch::Receiver<()>,
     connector: T,
     settings: Settings,
     metrics: Metrics,
@@ -171,6 +173,7 @@ impl<T: Transport> Sender<T> {
             given: Revision::default(),
             give_at: None,
             health: None,
+            news: watch::channel(()).1,
             connector,
             settings,
             metrics,
@@ -210,10 +213,14 @@ impl<T: Transport> Sender<T> {
         Self { memory: Some(memory), searching: true, ..self }
     }
 
-    /// Tells the receiver with each sign of life how the watches stand.
+    /// Tells the receiver with each sign of life how the watches stand, and at once when there is `news`.
     #[must_use]
-    pub fn with_health(self, health: impl Fn() -> Health + Send + 'static) -> Self {
-        Self { health: Some(Box::new(health)), ..self }
+    pub fn with_health(
+        self,
+        health: impl Fn() -> Health + Send + 'static,
+        news: watch::Receiver<()>,
+    ) -> Self {
+        Self { health: Some(Box::new(health)), news, ..self }
     }
 
     /// The same, with numbers in `[0, 1)` for its pauses from somewhere else: a run that has to be repeated exactly.
@@ -250,6 +257,7 @@ impl<T: Transport> Sender<T> {
                 remembered = keep::remembered(&mut self.memory, self.searching) => self.remember(remembered),
                 Ok(()) = self.renewed.changed() => self.look(),
                 Ok(()) = self.resumed.changed() => self.resumed(),
+                Ok(()) = self.news.changed() => self.heartbeat_at = Instant::now(),
                 count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
                     if count == 0 {
                         return;

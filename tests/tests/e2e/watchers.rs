@@ -26,8 +26,6 @@ use tidewatch_tests::{
 
 const NAMESPACE: &str = "kcp-watchers";
 const SOON: Duration = Duration::from_mins(1);
-/// Agents send one a minute; twice that, on a busy machine.
-const A_HEARTBEAT: Duration = Duration::from_mins(2);
 const LABEL: &str = "tidewatch.dev/watchers";
 const MANAGER: &str = "tidewatch-tests";
 
@@ -211,7 +209,7 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     allowed(with_agent, &["services"]).await?;
     ensure!(!may_list(with_agent, "secrets").await?);
 
-    // A configuration that is broken by hand changes nothing, and is written again when the next heartbeat says so.
+    // A configuration that is broken by hand changes nothing, and is written again as soon as the agent has said so.
     let maps: Api<ConfigMap> = Api::namespaced(with_agent.client()?, RUNTIME_NAMESPACE);
     let broken = Patch::Merge(json!({"data": {"watches.yaml": "watches: [{resource: secrets}]"}}));
     maps.patch(AGENT_CONFIG_MAP, &PatchParams::default(), &broken).await?;
@@ -220,12 +218,10 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     })
     .await?;
     ensure!(watches_kind(&page, &name, "v1/Service"), "{page:#}");
-    let applied = || async {
-        let page = agent.status().await?;
-        ensure!(page["configuration"]["configMap"]["state"] == "Applied", "its status: {page:#}");
-        Ok(Some(()))
-    };
-    agent.process.ready("to have its configuration back", A_HEARTBEAT, applied).await?;
+    status(&agent, "to have its configuration back", |page| {
+        page["configuration"]["configMap"]["state"] == "Applied"
+    })
+    .await?;
 
     // Gone.
     let watchers: Api<Watcher> = Api::namespaced(kcp.clone(), NAMESPACE);
