@@ -177,12 +177,10 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let (keeper, memory) = digest::keeper(client.clone(), conditions.clone(), metrics.clone());
     drain.spawn("digest", keeper.run());
     let (applied, stand) = (configuration.clone(), conditions.clone());
-    let sender = sender
-        .with_memory(memory)
-        .with_health(
-            move || Health { configuration: applied.reported(), blind: stand.blind() },
-            configuration.news(),
-        );
+    let sender = sender.with_memory(memory).with_health(
+        move || Health { configuration: applied.reported(), blind: stand.blind() },
+        configuration.news(),
+    );
     let (progress, baseline) = (sender.progress(), sender.baseline());
     drain.spawn("tls files", connector.watch_files(drain.watch()));
     let shutdown = drain.watch();

@@ -9,6 +9,8 @@ mod crds;
 mod demo;
 mod resync;
 mod routes;
+mod service;
 mod shutdown;
 mod skeleton;
+mod watcher_path;
 mod watchers;

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use serde_json::{Value, json};
+use serde_json::json;
 use tidewatch_api::{Watcher, names};
 use tidewatch_certs::{ClientRequest, Issued};
 use tidewatch_tests::{
@@ -20,79 +20,15 @@ use tidewatch_tests::{
     kcp,
     mtls::{Connection, Http, sized},
     observed::metric,
-    ports, spare, wait,
+    spare, wait,
 };
 use tidewatch_tls::xfcc;
 use tidewatch_wire::{Epoch, Route, Seq, SeqSet, v3};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-    task::JoinSet,
-};
+
+use crate::service::{Service, free};
 
 const SOON: Duration = Duration::from_secs(30);
 const RUNTIME: (&str, &str, &str) = ("jetty", "runtime-jetty", "jetty.runtimes.example");
-
-/// What a scripted listener was sent: path, certificate header, body.
-#[derive(Debug, PartialEq, Eq)]
-struct Heard {
-    path: String,
-    certificate: String,
-    body: Value,
-}
-
-/// A manager's service, as one built on the Go listener: it answers 200 to what it gets.
-struct Service {
-    heard: mpsc::Receiver<Heard>,
-    _tasks: JoinSet<()>,
-}
-
-impl Service {
-    async fn start(address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        let (tell, heard) = mpsc::channel(100);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                let tell = tell.clone();
-                connections.spawn(async move { drop(serve(stream, tell).await) });
-            }
-        });
-        Ok(Self { heard, _tasks: tasks })
-    }
-
-    async fn next(&mut self) -> Result<Heard> {
-        tokio::time::timeout(SOON, self.heard.recv()).await?.context("the service has ended")
-    }
-}
-
-async fn serve(mut stream: TcpStream, tell: mpsc::Sender<Heard>) -> Result<()> {
-    let mut read = Vec::new();
-    loop {
-        let text = String::from_utf8_lossy(&read).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let header = |name: &str| head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
-            let length: usize = header("content-length").context("no length")?.parse()?;
-            if body.len() >= length {
-                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-                let certificate = header("x-forwarded-client-cert").unwrap_or_default().to_owned();
-                tell.send(Heard { path, certificate, body: serde_json::from_str(body)? }).await?;
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
-                read.clear();
-                continue;
-            }
-        }
-        if stream.read_buf(&mut read).await? == 0 {
-            bail!("closed");
-        }
-    }
-}
-
-fn free() -> Result<SocketAddr> {
-    Ok(([127, 0, 0, 1], ports::free()?).into())
-}
 
 async fn put_watcher(namespace: &str, manager: &str, group: &str, resource: &str) -> Result<()> {
     let api: Api<Watcher> = Api::namespaced(env::shared().await?.kcp.client()?, namespace);
