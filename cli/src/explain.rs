@@ -83,6 +83,13 @@ fn text(page: &Value) -> String {
             ms(&record["queuedSeconds"]),
             ms(&record["workSeconds"]),
         );
+        let stages = record["stages"].as_array().into_iter().flatten();
+        let stages: Vec<_> = stages
+            .map(|s| format!("{} {:.0} ms", word(&s["stage"]).replace('_', " "), ms(&s["seconds"])))
+            .collect();
+        if !stages.is_empty() {
+            let _ = writeln!(out, "    {}", stages.join(", "));
+        }
         for cause in record["causes"].as_array().into_iter().flatten() {
             let _ = match cause["type"].as_str() {
                 Some("event") => {
@@ -99,7 +106,17 @@ fn text(page: &Value) -> String {
                     word(&cause["object"]),
                     word(&cause["change"])
                 ),
-                _ => writeln!(out, "    because the receiver has started"),
+                Some("start") => writeln!(out, "    because the receiver has started"),
+                Some("fallbackPoll") => {
+                    writeln!(out, "    because its events are not proven to arrive (fallback poll)")
+                }
+                Some("safetyResync") => {
+                    writeln!(out, "    because it was not looked at as a whole for long (safety resync)")
+                }
+                Some("otherConfiguration") => {
+                    writeln!(out, "    because its agent works by another configuration")
+                }
+                other => writeln!(out, "    because of {}", other.unwrap_or("?")),
             };
         }
         let (shown, all) =
@@ -136,7 +153,11 @@ mod tests {
             {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:02.500Z", "queuedSeconds": 0, "workSeconds": 0,
              "causeCount": 0, "causes": []},
             {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:03.500Z", "queuedSeconds": 0, "workSeconds": 0,
-             "causeCount": 1, "causes": [{"type": "event", "seq": 0, "watch": "v2", "object": "Kyma kyma-system/default"}]}]});
+             "causeCount": 1, "causes": [{"type": "event", "seq": 0, "watch": "v2", "object": "Kyma kyma-system/default"}]},
+            {"key": "Manifest/m", "outcome": "done", "finishedAt": "2026-01-01T00:00:04.500Z", "queuedSeconds": 0, "workSeconds": 0.5,
+             "stages": [{"stage": "read_kcp", "seconds": 0.004}, {"stage": "apply", "seconds": 0.4}],
+             "causeCount": 5, "causes": [{"type": "start"}, {"type": "fallbackPoll"}, {"type": "safetyResync"},
+                {"type": "otherConfiguration"}, {"type": "another"}]}]});
         insta::assert_snapshot!(text(&page));
     }
 }

@@ -31,6 +31,7 @@ use crate::{
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector},
+    stages,
 };
 
 /// Settings of the engine.
@@ -235,11 +236,10 @@ impl Shared {
 
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
-        let result =
-            match tokio::time::timeout(self.config.deadline, self.reconcile(&key, &lease.causes)).await {
-                Ok(result) => result,
-                Err(_) => Err(Lost::Deadline(self.config.deadline)),
-            };
+        // Boxed: its future is large.
+        let work = tokio::time::timeout(self.config.deadline, Box::pin(self.reconcile(&key, &lease.causes)));
+        let (result, stages) = stages::noted(work).await;
+        let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let (retry, recheck) =
             (backoff(RETRY, lease.attempt, spread), backoff(RECHECK, lease.attempt, spread));
@@ -260,22 +260,21 @@ impl Shared {
         let ended_at = self.queue.now();
         let (queued, work) =
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
-        self.observer.reconciled(&key, lease.class.label(), outcome, queued, work);
-        self.history.add(
-            &key,
-            Record {
-                key: key.to_string(),
-                causes: lease.causes.clone(),
-                cause_count: lease.cause_count,
-                class: lease.class.label(),
-                outcome,
-                message,
-                finished_at: self.now(),
-                queued_seconds: queued.as_secs_f64(),
-                work_seconds: work.as_secs_f64(),
-                next_try_seconds: next.map(|d| d.as_secs_f64()),
-            },
-        );
+        let record = Record {
+            key: key.to_string(),
+            causes: lease.causes.clone(),
+            cause_count: lease.cause_count,
+            class: lease.class.label(),
+            outcome,
+            message,
+            finished_at: self.now(),
+            queued_seconds: queued.as_secs_f64(),
+            work_seconds: work.as_secs_f64(),
+            stages,
+            next_try_seconds: next.map(|d| d.as_secs_f64()),
+        };
+        self.observer.reconciled(&key, &record);
+        self.history.add(&key, record);
         // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
         let kept = if result.is_ok() {
             for guard in guards {

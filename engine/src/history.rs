@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     key::{Cause, Outcome, WorkKey},
-    queue::Tick,
+    stages::StageTime,
 };
 
 /// Records kept per runtime.
@@ -39,6 +39,8 @@ pub struct Record {
     pub queued_seconds: f64,
     /// From start to end, in seconds.
     pub work_seconds: f64,
+    /// What that time went to; the rest is our own computing.
+    pub stages: Vec<StageTime>,
     /// When the next try is due, in seconds from its end, if one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<f64>,
@@ -82,7 +84,7 @@ impl History {
 /// Sees every finished reconcile; for metrics.
 pub trait Observer: Send + Sync + 'static {
     /// A reconcile has ended.
-    fn reconciled(&self, key: &WorkKey, class: &'static str, outcome: Outcome, queued: Tick, work: Tick);
+    fn reconciled(&self, key: &WorkKey, record: &Record);
     /// A reconcile could, or could not, talk to the API server of a Kyma's runtime.
     fn reachable(&self, kyma: &str, reachable: bool);
 }
@@ -108,6 +110,7 @@ mod tests {
                     finished_at: Timestamp::UNIX_EPOCH,
                     queued_seconds: 0.0,
                     work_seconds: 0.0,
+                    stages: Vec::new(),
                     next_try_seconds: None,
                 },
             );

@@ -16,6 +16,7 @@ pub mod oci;
 pub mod plan;
 pub mod queue;
 pub mod runtime;
+pub mod stages;
 
 pub use drive::{Engine, EngineConfig};
 pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};

@@ -19,8 +19,8 @@ use kube::{
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
-    Engine, EngineConfig, Outcome as Finished, WorkKey,
-    history::Observer,
+    Engine, EngineConfig, WorkKey,
+    history::{Observer, Record},
     oci::{OciError, RegistryConfig},
     runtime::{AddressPolicy, AddressPolicyError},
 };
@@ -352,18 +352,11 @@ struct Observed {
 }
 
 impl Observer for Observed {
-    fn reconciled(
-        &self,
-        key: &WorkKey,
-        class: &'static str,
-        outcome: Finished,
-        queued: Duration,
-        work: Duration,
-    ) {
+    fn reconciled(&self, key: &WorkKey, record: &Record) {
         if matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
             self.claims.touched(key.kyma());
         }
-        self.metrics.reconciled(key, class, outcome, queued, work);
+        self.metrics.reconciled(key, record);
     }
 
     fn reachable(&self, kyma: &str, reachable: bool) {

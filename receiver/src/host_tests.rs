@@ -4,7 +4,11 @@ use tidewatch_api::{
     names::{annotations, labels},
     watcher::{Service, WatchableGvr},
 };
-use tidewatch_engine::{EngineConfig, Outcome, history::Observer, queue::Ended};
+use tidewatch_engine::{
+    EngineConfig,
+    history::{Observer, Record},
+    queue::Ended,
+};
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::BuildInfo;
 use tidewatch_wire::{Epoch, Seq, SessionId};
@@ -16,7 +20,7 @@ use crate::paths::Settings;
 struct Unseen;
 
 impl Observer for Unseen {
-    fn reconciled(&self, _: &WorkKey, _: &'static str, _: Outcome, _: Duration, _: Duration) {}
+    fn reconciled(&self, _: &WorkKey, _: &Record) {}
 
     fn reachable(&self, _kyma: &str, _reachable: bool) {}
 }

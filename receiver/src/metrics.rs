@@ -1,9 +1,7 @@
 //! The engine's metrics; the intake has its own. Names, units, labels and meaning are documented in `docs/metrics.md`.
 
-use std::time::Duration;
-
 use prometheus::{HistogramVec, IntCounterVec};
-use tidewatch_engine::{Outcome, WorkKey};
+use tidewatch_engine::{WorkKey, history::Record};
 use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 
 /// All of them.
@@ -14,6 +12,7 @@ pub struct Metrics {
     reconciles: IntCounterVec,
     queued: HistogramVec,
     work: HistogramVec,
+    stages: HistogramVec,
 }
 
 impl Metrics {
@@ -42,20 +41,23 @@ impl Metrics {
                 &["kind", "outcome"],
                 LAG_SECONDS,
             )?,
+            stages: registry.histogram_vec(
+                "stage_seconds",
+                "What the work of a reconcile went to, by stage.",
+                &["kind", "stage"],
+                LAG_SECONDS,
+            )?,
         })
     }
 
     /// Counts a finished reconcile.
-    pub fn reconciled(
-        &self,
-        key: &WorkKey,
-        class: &'static str,
-        outcome: Outcome,
-        queued: Duration,
-        work: Duration,
-    ) {
-        self.reconciles.with_label_values(&[key.kind(), class, outcome.label()]).inc();
-        self.queued.with_label_values(&[key.kind(), class]).observe(queued.as_secs_f64());
-        self.work.with_label_values(&[key.kind(), outcome.label()]).observe(work.as_secs_f64());
+    pub fn reconciled(&self, key: &WorkKey, record: &Record) {
+        let (kind, outcome) = (key.kind(), record.outcome.label());
+        self.reconciles.with_label_values(&[kind, record.class, outcome]).inc();
+        self.queued.with_label_values(&[kind, record.class]).observe(record.queued_seconds);
+        self.work.with_label_values(&[kind, outcome]).observe(record.work_seconds);
+        for time in &record.stages {
+            self.stages.with_label_values(&[kind, time.stage.label()]).observe(time.seconds);
+        }
     }
 }

@@ -4,7 +4,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
 use super::{Lost, Shared, chain, kcp_writes::lost};
-use crate::runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion};
+use crate::{
+    runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
+    stages::{Stage, stage},
+};
 
 /// Key of the kubeconfig in its Secret (contract, section 2.3).
 const KUBECONFIG: &str = "config";
@@ -75,7 +78,7 @@ impl Shared {
             return Ok(Ok(client));
         }
         let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
-        let secret = match api.get_opt(&reference.name).await {
+        let secret = match stage(Stage::Connect, api.get_opt(&reference.name)).await {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             Err(error) => return Err(lost(format!("reading Secret {}", reference.name), error)),

@@ -24,6 +24,7 @@ use crate::{
     },
     queue::{Class, Push},
     runtime::{ErrorClass, RuntimeClient},
+    stages::{Stage, stage},
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
@@ -112,7 +113,7 @@ impl Shared {
             // The Kyma's status says so, and its reconcile asks for this again.
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
-        match self.configure(&runtime, &plan).await {
+        match stage(Stage::Apply, self.configure(&runtime, &plan)).await {
             Ok(()) => {
                 self.agents.0.lock().insert(name.to_owned(), plan.config.generation.clone());
                 Ok(Finish::Done)

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
 
 use super::{Lost, Shared};
-use crate::plan::kyma::is_own;
+use crate::{
+    plan::kyma::is_own,
+    stages::{Stage, stage},
+};
 
 /// Whether applying `wanted` onto `present` would change a value. Fields of `present` that `wanted` does
 /// not mention are others' and do not count; `null` and absent are the same.
@@ -50,9 +53,9 @@ impl Shared {
         let params = PatchParams::apply(manager).force();
         let patch = Patch::Apply(body);
         let result = if status {
-            api.patch_status(name, &params, &patch).await
+            stage(Stage::WriteKcp, api.patch_status(name, &params, &patch)).await
         } else {
-            api.patch(name, &params, &patch).await
+            stage(Stage::WriteKcp, api.patch(name, &params, &patch)).await
         };
         match result {
             Ok(object) => {
@@ -95,7 +98,7 @@ impl Shared {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        match api.delete(name, &DeleteParams::background()).await {
+        match stage(Stage::WriteKcp, api.delete(name, &DeleteParams::background())).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
             Err(error) => Err(lost(format!("deleting {} {name}", K::kind(&())), error)),
@@ -114,7 +117,8 @@ impl Shared {
         }
         let name = object.name_any();
         let body = json!({"metadata": {"finalizers": left, "resourceVersion": object.resource_version()}});
-        match api.patch(&name, &PatchParams::default(), &Patch::Merge(body)).await {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(body));
+        match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
             Err(error) => Err(lost(format!("removing the finalizers of {} {name}", K::kind(&())), error)),

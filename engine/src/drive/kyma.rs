@@ -22,6 +22,7 @@ use crate::{
     },
     queue::{Class, Push},
     runtime::RuntimeClient,
+    stages::{Stage, stage},
 };
 
 /// The runtime's Kyma.
@@ -35,7 +36,8 @@ pub(super) fn runtime_kyma() -> ObjectRef {
 
 impl Shared {
     pub(super) async fn reconcile_kyma(&self, name: &str, causes: &[Cause]) -> Result<Finish, Lost> {
-        let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+        let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
@@ -91,9 +93,9 @@ impl Shared {
         causes: &[Cause],
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
-        self.prepare(&name, runtime).await?;
+        stage(Stage::Prepare, self.prepare(&name, runtime)).await?;
         self.want_agent(&name, causes);
-        let remote = self.runtime_kyma_of(kyma, runtime).await?;
+        let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
 
@@ -102,7 +104,7 @@ impl Shared {
             (state.manifests_of(&name), state.catalog_of(wanted.modules.iter().map(|m| m.name.clone())))
         };
         let choices = choose(&wanted, &catalog);
-        let sources = self.sources_of(&choices).await;
+        let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
         let plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -113,7 +115,7 @@ impl Shared {
         });
         self.execute(&name, &plan, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
-        write_runtime_status(runtime, &remote, &plan.status).await?;
+        stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         Ok(finish_of(&plan))
     }
 

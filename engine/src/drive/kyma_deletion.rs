@@ -20,6 +20,7 @@ use crate::{
         status,
     },
     runtime::RuntimeClient,
+    stages::{Stage, stage},
 };
 
 fn crd(name: &str) -> ObjectRef {
@@ -65,7 +66,7 @@ impl Shared {
         };
         let in_runtime = match &runtime {
             None => Runtime::Gone,
-            Some(client) => match left_in(client).await {
+            Some(client) => match stage(Stage::ReadRuntime, left_in(client)).await {
                 Ok(left) => left,
                 Err(error) => return self.runtime_failed(kyma, &error).await,
             },

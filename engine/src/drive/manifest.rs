@@ -27,6 +27,7 @@ use crate::{
         readiness::{self, Readiness},
     },
     runtime::RuntimeClient,
+    stages::{Stage, stage},
 };
 
 /// Objects applied to one runtime at the same time.
@@ -59,8 +60,8 @@ impl Stopped {
 
 impl Shared {
     pub(super) async fn reconcile_manifest(&self, kyma: &str, name: &str) -> Result<Finish, Lost> {
-        let manifest =
-            self.manifests().get_opt(name).await.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
+        let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
+        let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
         let Some(manifest) = manifest else {
             self.state.write().owners.release(kyma, name);
             return Ok(Finish::Done);
@@ -79,7 +80,7 @@ impl Shared {
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
         self.hold(&manifest).await?;
-        let bundle = match self.bundle_of(&manifest, &runtime).await {
+        let bundle = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
@@ -175,11 +176,11 @@ impl Shared {
 
         let mut applied = Applied::default();
         for phase in [bundle.first, bundle.main, bundle.custom] {
-            applied.take(apply_all(runtime, phase).await);
+            applied.take(stage(Stage::Apply, apply_all(runtime, phase)).await);
         }
         let mut left = Vec::new();
         if applied.failed.is_none() {
-            match remove(runtime, gone).await {
+            match stage(Stage::Delete, remove(runtime, gone)).await {
                 Ok(remaining) => left = remaining,
                 Err(error) => applied.failed = Some(error.into()),
             }
@@ -187,7 +188,7 @@ impl Shared {
             left = gone;
         }
         let cr = if applied.failed.is_none() {
-            create_default_cr(manifest, runtime).await
+            stage(Stage::Apply, create_default_cr(manifest, runtime)).await
         } else {
             Ok(Some(false))
         };

@@ -15,6 +15,7 @@ use crate::{
         object::ObjectRef,
     },
     runtime::RuntimeClient,
+    stages::{Stage, stage},
 };
 
 impl Shared {
@@ -31,7 +32,7 @@ impl Shared {
         // The CR before its operator, which may have to clean up for it.
         let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
         if let Some(cr) = default_cr(manifest).filter(|_| create) {
-            match apply::delete(runtime, &cr).await {
+            match stage(Stage::Delete, apply::delete(runtime, &cr)).await {
                 Ok(Deleted::Gone) => {}
                 Ok(Deleted::Going) => {
                     let what = format!("waiting for the module's {cr} to be gone");
@@ -46,7 +47,7 @@ impl Shared {
             }
         }
         // Everything of ours is to go; `prune` knows what never does.
-        match remove(runtime, plan::prune(&inventory, &[])).await {
+        match stage(Stage::Delete, remove(runtime, plan::prune(&inventory, &[]))).await {
             Ok(left) => match left.first() {
                 None => self.let_manifest_go(manifest).await,
                 Some(first) => {
