@@ -397,7 +397,7 @@ impl Agent {
             version: "".into(),
             kind: "".into(),
             uid: String::new(),
-            resource_version: "".into(),
+            resource_version: String::new(),
             change: Change::Changed,
             at: Timestamp::UNIX_EPOCH,
         };
