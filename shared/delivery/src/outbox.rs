@@ -531,7 +531,7 @@ impl Outbox {
         }
         self.revision.0.counted += u64::from(counts);
         let since_observed = now.saturating_sub(entry.first_observed);
-        if self.reconciled_ms.0.len() < limits::RECONCILED {
+        if counts && self.reconciled_ms.0.len() < limits::RECONCILED {
             self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
         }
         Some(Released {
