@@ -122,14 +122,14 @@ async fn a_v2_event_goes_where_its_path_says_if_that_manager_watches_such_object
 async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_read() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
-    let event = |seq, watch: &str, group: &str| v3::Event {
+    let event = |seq: u64, watch: &'static str, group: &'static str| v3::Event {
         seq: Seq(seq),
         watch: watch.into(),
         group: group.into(),
         version: "v1".into(),
         kind: "Thing".into(),
         namespace: "n".into(),
-        name: seq.to_string(),
+        name: seq.to_string().into(),
         uid: "".into(),
         resource_version: "".into(),
         change: v3::Change::Changed,
