@@ -108,10 +108,11 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
 /// As small as an event can be: it goes out every minute of every day.
 fn seen(at: Timestamp) -> Observation {
     Observation {
-        key: Key { watch: CANARY.to_owned(), namespace: String::new(), name: NAME.to_owned() },
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "Lease".to_owned(),
+        // Its watch says what it is. The name is there because an event must have one.
+        key: Key { watch: CANARY.into(), namespace: "".into(), name: "canary".into() },
+        group: "".into(),
+        version: "v1".into(),
+        kind: "Lease".into(),
         uid: String::new(),
         resource_version: String::new(),
         change: Change::Changed,

@@ -102,7 +102,7 @@ impl Admission {
     /// The events of a request, of which those that are older than the session have to take turns. Which these are, the
     /// agents' clocks say: a wrong one gives its own runtime a better or a worse place after a restart, nothing more.
     /// `load` is 1 at its limit.
-    pub(crate) fn events(&self, request: &v3::Request, load: f64) -> Result<(), Throttled> {
+    pub(crate) fn events(&self, request: &v3::Request<'_>, load: f64) -> Result<(), Throttled> {
         if request.events.is_empty() {
             return Ok(());
         }

@@ -25,6 +25,8 @@ const PER_RUNTIME: usize = 20_000;
 struct Entry {
     ledger: Mutex<Ledger>,
     changed: Notify,
+    /// Events with guards, of all runtimes.
+    held: Arc<AtomicUsize>,
 }
 
 /// All ledgers of one session. Cheap to clone.
@@ -80,13 +82,13 @@ impl Deliveries {
             return Arc::clone(entry);
         }
         let ledger = Mutex::new(Ledger::new(self.0.session, self.0.per_runtime));
-        let entry = Arc::new(Entry { ledger, changed: Notify::new() });
+        let entry = Arc::new(Entry { ledger, changed: Notify::new(), held: Arc::clone(&self.0.held) });
         runtimes.insert(runtime.to_owned(), Arc::clone(&entry));
         entry
     }
 
     /// Takes a request in; see [`Ledger::receive`].
-    pub fn receive(&self, runtime: &str, request: &Request) -> Received {
+    pub fn receive(&self, runtime: &str, request: &Request<'_>) -> Received {
         self.entry(runtime).ledger.lock().receive(request)
     }
 
@@ -97,13 +99,19 @@ impl Deliveries {
 
     /// The same for many events of one request: the runtime is looked up once.
     pub fn tickets(&self, runtime: &str, epoch: Epoch) -> impl Fn(Seq) -> Ticket + use<> {
-        let (entry, all) = (self.entry(runtime), Arc::clone(&self.0.held));
-        move |seq| Ticket { entry: Arc::clone(&entry), all: Arc::clone(&all), epoch, seq, used: false }
+        let entry = self.entry(runtime);
+        move |seq| Ticket { entry: Arc::clone(&entry), epoch, seq, used: false }
     }
 
     /// The answer to a request, with the patience that is asked for at overload.
-    pub fn answer(&self, runtime: &str, request: &Request, patience: Option<Duration>) -> Response {
-        let mut response = self.entry(runtime).ledger.lock().answer(request.epoch, &request.awaiting);
+    pub fn answer(
+        &self,
+        runtime: &str,
+        epoch: Epoch,
+        awaiting: &SeqSet,
+        patience: Option<Duration>,
+    ) -> Response {
+        let mut response = self.entry(runtime).ledger.lock().answer(epoch, awaiting);
         response.retry_after_ms = patience.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         response
     }
@@ -146,7 +154,6 @@ impl Deliveries {
 #[must_use = "an event whose ticket is dropped unused is sent again"]
 pub struct Ticket {
     entry: Arc<Entry>,
-    all: Arc<AtomicUsize>,
     epoch: Epoch,
     seq: Seq,
     used: bool,
@@ -166,15 +173,14 @@ impl Ticket {
     /// Holds the event for this route until `parts` pieces of work are finished; one guard for each. With none it
     /// is done.
     #[must_use = "an event whose guard is dropped is sent again"]
-    pub fn hold(&mut self, route: Route, parts: usize) -> Vec<Guard> {
+    pub fn hold(&mut self, route: Route, parts: usize) -> Guards {
         if parts == 0 {
             self.done(route);
-            return Vec::new();
+            return Guards(None);
         }
         self.route(route.clone(), Intake::Held);
-        self.all.fetch_add(1, Ordering::Relaxed);
+        self.entry.held.fetch_add(1, Ordering::Relaxed);
         let held = Arc::new(Held {
-            all: Arc::clone(&self.all),
             entry: Arc::clone(&self.entry),
             epoch: self.epoch,
             seq: self.seq,
@@ -182,7 +188,7 @@ impl Ticket {
             open: AtomicUsize::new(parts),
             settled: AtomicBool::new(false),
         });
-        (0..parts).map(|_| Guard { held: Arc::clone(&held), finished: false }).collect()
+        Guards::new(held, parts)
     }
 
     fn route(&mut self, route: Route, intake: Intake) {
@@ -201,7 +207,6 @@ impl Drop for Ticket {
 }
 
 struct Held {
-    all: Arc<AtomicUsize>,
     entry: Arc<Entry>,
     epoch: Epoch,
     seq: Seq,
@@ -221,7 +226,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.entry.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -235,14 +240,14 @@ pub struct Guard {
 impl Guard {
     /// The same guard for `parts` pieces of work, each of which has to finish. For none, it is finished.
     #[must_use = "an event whose guard is dropped is sent again"]
-    pub fn split(mut self, parts: usize) -> Vec<Self> {
+    pub fn split(mut self, parts: usize) -> Guards {
         if parts == 0 {
             self.finished();
-            return Vec::new();
+            return Guards(None);
         }
         self.held.open.fetch_add(parts - 1, Ordering::AcqRel);
         self.finished = true;
-        (0..parts).map(|_| Self { held: Arc::clone(&self.held), finished: false }).collect()
+        Guards::new(Arc::clone(&self.held), parts)
     }
 
     /// Whether the event's number is still remembered. Finishing one that was forgotten (its key has changed again, or
@@ -288,44 +293,86 @@ impl Drop for Guard {
     }
 }
 
+/// Guards of one event on one route. Those that are not taken out are dropped with it.
+#[must_use = "an event whose guard is dropped is sent again"]
+pub struct Guards(Option<(Guard, usize)>);
+
+impl Guards {
+    /// `parts` of them, which `held` has counted; at least one.
+    fn new(held: Arc<Held>, parts: usize) -> Self {
+        Self(Some((Guard { held, finished: false }, parts)))
+    }
+}
+
+impl Iterator for Guards {
+    type Item = Guard;
+
+    fn next(&mut self) -> Option<Guard> {
+        let (guard, left) = self.0.take()?;
+        if left > 1 {
+            let other = Guard { held: Arc::clone(&guard.held), finished: false };
+            self.0 = Some((other, left - 1));
+        }
+        Some(guard)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.0.as_ref().map_or(0, |(_, left)| *left);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Guards {}
+
+impl fmt::Debug for Guards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guards").field(&self.0).finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const RUNTIME: &str = "r1";
+    const EPOCH: Epoch = Epoch::from_bits(1);
 
-    fn request(awaiting: &[u64]) -> Request {
+    fn request(awaiting: &[u64]) -> Request<'static> {
         Request {
             events: awaiting
                 .iter()
                 .map(|n| tidewatch_wire::v3::Event {
                     seq: Seq(*n),
                     watch: "w".into(),
-                    group: String::new(),
+                    group: "".into(),
                     version: "v1".into(),
                     kind: "K".into(),
-                    namespace: String::new(),
+                    namespace: "".into(),
                     name: "n".into(),
-                    uid: String::new(),
-                    resource_version: String::new(),
+                    uid: "".into(),
+                    resource_version: "".into(),
                     change: tidewatch_wire::v3::Change::Changed,
                     observed_at: jiff::Timestamp::UNIX_EPOCH,
                 })
                 .collect(),
             awaiting: awaiting.iter().map(|n| Seq(*n)).collect(),
-            ..Request::new(Epoch::from_bits(1))
+            ..Request::new(EPOCH)
         }
+    }
+
+    fn awaited() -> SeqSet {
+        request(&[1]).awaiting
     }
 
     fn held(parts: usize) -> (Deliveries, Vec<Guard>) {
         let deliveries = Deliveries::new(SessionId::from_bits(7));
         deliveries.receive(RUNTIME, &request(&[1]));
-        let guards = deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1)).hold(Route::engine(), parts);
+        let guards = deliveries.ticket(RUNTIME, EPOCH, Seq(1)).hold(Route::engine(), parts).collect();
         (deliveries, guards)
     }
 
     fn is_done(deliveries: &Deliveries) -> bool {
-        deliveries.answer(RUNTIME, &request(&[1]), None).acks.iter().any(|a| a.done.contains(Seq(1)))
+        deliveries.answer(RUNTIME, EPOCH, &awaited(), None).acks.iter().any(|a| a.done.contains(Seq(1)))
     }
 
     #[test]
@@ -344,7 +391,7 @@ mod tests {
         drop(guards.remove(0));
         guards.remove(0).finished();
         assert!(!is_done(&deliveries));
-        let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
+        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
     }
 
@@ -363,24 +410,24 @@ mod tests {
     fn each_route_acknowledges_for_itself() {
         let deliveries = Deliveries::new(SessionId::from_bits(7));
         deliveries.receive(RUNTIME, &request(&[1]));
-        let mut ticket = deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1));
+        let mut ticket = deliveries.ticket(RUNTIME, EPOCH, Seq(1));
         let (engine, other) = (ticket.hold(Route::engine(), 1), ticket.hold(Route::manager("other"), 1));
         drop(ticket);
         let done = || -> Vec<Route> {
-            let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
+            let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
             answer.acks.into_iter().map(|a| a.route).collect()
         };
-        other.into_iter().for_each(Guard::finished);
+        other.for_each(Guard::finished);
         assert_eq!(done(), [Route::manager("other")]);
-        engine.into_iter().for_each(Guard::finished);
+        engine.for_each(Guard::finished);
         assert_eq!(done(), [Route::engine(), Route::manager("other")]);
     }
 
     #[test]
     fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
         let (deliveries, mut guards) = held(2);
-        assert!(guards.remove(0).split(0).is_empty());
-        let mut parts = guards.remove(0).split(2);
+        assert!(guards.remove(0).split(0).next().is_none());
+        let mut parts: Vec<_> = guards.remove(0).split(2).collect();
         parts.remove(0).finished();
         assert!(!is_done(&deliveries));
         parts.remove(0).finished();
@@ -388,11 +435,26 @@ mod tests {
     }
 
     #[test]
+    fn guards_that_are_not_taken_give_the_event_back() {
+        let (deliveries, guards) = held(2);
+        let [one, other] = <[Guard; 2]>::try_from(guards).unwrap();
+        one.finished();
+        let mut parts = other.split(3);
+        assert_eq!(parts.len(), 3);
+        parts.next().unwrap().finished();
+        assert_eq!(parts.len(), 2);
+        drop(parts);
+        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
+        assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
+        assert_eq!(deliveries.load().to_bits(), 0.0_f64.to_bits(), "nothing is held");
+    }
+
+    #[test]
     fn an_unused_ticket_gives_the_event_back() {
         let deliveries = Deliveries::new(SessionId::from_bits(7));
         deliveries.receive(RUNTIME, &request(&[1]));
-        drop(deliveries.ticket(RUNTIME, Epoch::from_bits(1), Seq(1)));
-        let answer = deliveries.answer(RUNTIME, &request(&[1]), None);
+        drop(deliveries.ticket(RUNTIME, EPOCH, Seq(1)));
+        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
         assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
         assert_eq!(deliveries.held(), 0);
     }
@@ -402,7 +464,7 @@ mod tests {
         let (deliveries, mut guards) = held(1);
         let waiting = tokio::spawn({
             let deliveries = deliveries.clone();
-            async move { deliveries.news(RUNTIME, Epoch::from_bits(1), &request(&[1]).awaiting).await }
+            async move { deliveries.news(RUNTIME, EPOCH, &awaited()).await }
         });
         let early = tokio::time::timeout(Duration::from_secs(20), async {
             while !waiting.is_finished() {
@@ -418,7 +480,7 @@ mod tests {
     fn overload_asks_for_patience() {
         let (deliveries, _guards) = held(1);
         let patience = Some(Duration::from_secs(5));
-        assert_eq!(deliveries.answer(RUNTIME, &request(&[1]), patience).retry_after_ms, Some(5_000));
+        assert_eq!(deliveries.answer(RUNTIME, EPOCH, &awaited(), patience).retry_after_ms, Some(5_000));
         deliveries.retain(|_| false);
         assert_eq!(deliveries.held(), 0);
     }

@@ -18,13 +18,19 @@ pub trait Host: Send + Sync + 'static {
     /// Called once for each accepted v3 request, heartbeats and polls included, before its events. Returns whether the
     /// agent must report everything again. A host without a memory of its own cannot confirm what an agent's stored
     /// digest claims.
-    fn heard(&self, _runtime: &Runtime, request: &v3::Request) -> bool {
+    fn heard(&self, _runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         request.resume.is_some()
     }
 
     /// Takes an event that is new to this session. The ticket says where it went: to each route that has to handle
     /// it, held or done. A ticket that is dropped unused gives the event back, and the agent sends it again.
-    fn take_v3(&self, runtime: &Runtime, request: &v3::Request, event: &v3::Event, ticket: Ticket) -> Fate;
+    fn take_v3(
+        &self,
+        runtime: &Runtime,
+        request: &v3::Request<'_>,
+        event: &v3::Event<'_>,
+        ticket: Ticket,
+    ) -> Fate;
 
     /// Takes an event of the v2 contract for a manager that is [`Manager::Own`]. It is told before the change is
     /// committed and is never asked for again: the host has to look twice.

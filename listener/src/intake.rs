@@ -13,7 +13,7 @@ use hyper::body::Body;
 use jiff::Timestamp;
 use tidewatch_drain::Watch;
 use tidewatch_tls::{ForwardedError, IdentityError, PeerIdentity, Proxies, xfcc};
-use tidewatch_wire::{ErrorBody, limits, v2, v3};
+use tidewatch_wire::{Epoch, ErrorBody, SeqSet, limits, v2, v3};
 
 use crate::{
     admission::{Admission, Throttled},
@@ -129,6 +129,18 @@ impl Fault {
     }
 }
 
+/// What has to be known of a request once its events are taken.
+struct Told {
+    epoch: Epoch,
+    awaiting: SeqSet,
+    /// Whether the agent must report everything again.
+    resync: bool,
+    /// How long it is asked to wait, if not all of its events were taken.
+    overloaded: Option<Duration>,
+    /// How long the answer may wait for something to say.
+    patience: Option<Duration>,
+}
+
 impl Intake {
     /// Serves one request of a peer whose certificate the handshake has verified.
     pub async fn serve<B>(self: Arc<Self>, peer: Arc<Peer>, request: Request<B>) -> Answer
@@ -182,8 +194,8 @@ impl Intake {
         let runtime = identified?;
         match manager {
             None => {
-                let request = self.read_v3(&parts, body).await?;
-                self.take_v3(&runtime, &request).await
+                let body = self.read(&parts, body, limits::V3_BODY_BYTES).await?;
+                self.take_v3(&runtime, body).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
@@ -193,19 +205,6 @@ impl Intake {
                 self.take_v2(&runtime, manager, &bytes)
             }
         }
-    }
-
-    /// The body is gone when this returns: of a poll that stays open, only the request is kept.
-    async fn read_v3<B>(&self, parts: &Parts, body: B) -> Result<v3::Request, Fault>
-    where
-        B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let bytes = self.read(parts, body, limits::V3_BODY_BYTES).await?;
-        let request: v3::Request =
-            serde_json::from_slice(&bytes).map_err(|e| Fault::Malformed(e.to_string()))?;
-        request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
-        Ok(request)
     }
 
     /// Reads a body when it is its turn.
@@ -252,17 +251,17 @@ impl Intake {
         }
     }
 
-    async fn take_v3(&self, runtime: &Runtime, request: &v3::Request) -> Result<Answer, Fault> {
-        let resync = self.host.heard(runtime, request);
-        self.metrics.reported(&request.reconciled_ms);
-        let patience = self.take_events(runtime, request);
-        if patience.is_some() {
+    async fn take_v3(&self, runtime: &Runtime, body: Bytes) -> Result<Answer, Fault> {
+        let Told { epoch, awaiting, resync, overloaded, patience } = self.tell(runtime, &body)?;
+        // Of a poll that stays open, only what its answer is about is kept.
+        drop(body);
+        if overloaded.is_some() {
             self.metrics.overloads.inc();
         } else if resync {
             tracing::info!(runtime = runtime.id, "the agent has to report everything again");
             self.metrics.resyncs.inc();
-        } else if let Some(patience) = patience_of(request) {
-            let news = self.deliveries.news(&runtime.id, request.epoch, &request.awaiting);
+        } else if let Some(patience) = patience {
+            let news = self.deliveries.news(&runtime.id, epoch, &awaiting);
             tokio::select! {
                 biased;
                 () = news => {}
@@ -270,12 +269,27 @@ impl Intake {
                 () = self.drain.signaled() => {}
             }
         }
-        let answer = self.deliveries.answer(&runtime.id, request, patience);
+        let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
         Ok(json_answer(&v3::Response { resync, ..answer }))
     }
 
+    /// Reads a request, tells the host of it, and takes its events.
+    fn tell(&self, runtime: &Runtime, body: &[u8]) -> Result<Told, Fault> {
+        // Checked as a whole, which is cheaper than each of its strings alone.
+        let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
+        let request: v3::Request<'_> =
+            serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
+        request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
+        let resync = self.host.heard(runtime, &request);
+        self.metrics.reported(&request.reconciled_ms);
+        let overloaded = self.take_events(runtime, &request);
+        let patience = patience_of(&request);
+        let v3::Request { epoch, awaiting, .. } = request;
+        Ok(Told { epoch, awaiting, resync, overloaded, patience })
+    }
+
     /// Takes the events of a request. Returns how long to wait with those that were not.
-    fn take_events(&self, runtime: &Runtime, request: &v3::Request) -> Option<Duration> {
+    fn take_events(&self, runtime: &Runtime, request: &v3::Request<'_>) -> Option<Duration> {
         if let Err(throttled) = self.admission.events(request, self.load()) {
             return Some(self.throttled(throttled));
         }
@@ -312,7 +326,7 @@ impl Intake {
 
 /// How long an answer may wait for something to say. A canary alone is about to be done, and then one exchange is enough
 /// for it.
-fn patience_of(request: &v3::Request) -> Option<Duration> {
+fn patience_of(request: &v3::Request<'_>) -> Option<Duration> {
     let canary = !request.events.is_empty() && request.events.iter().all(|e| e.watch == v3::CANARY);
     let poll = request.poll.then_some(Duration::from_secs(limits::POLL_SECONDS));
     poll.or(canary.then_some(CANARY_PATIENCE))

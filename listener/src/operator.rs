@@ -212,7 +212,7 @@ impl Ack {
     /// The same acknowledgement for `parts` pieces of work, each of which has to finish. For none, it is finished.
     pub fn split(self, parts: usize) -> Vec<Self> {
         let Self { guard, room } = self;
-        guard.split(parts).into_iter().map(|guard| Self { guard, room: Arc::clone(&room) }).collect()
+        guard.split(parts).map(|guard| Self { guard, room: Arc::clone(&room) }).collect()
     }
 }
 
@@ -246,19 +246,25 @@ impl Host for Operator {
         Manager::Unknown
     }
 
-    fn take_v3(&self, runtime: &Runtime, _: &v3::Request, event: &v3::Event, mut ticket: Ticket) -> Fate {
+    fn take_v3(
+        &self,
+        runtime: &Runtime,
+        _: &v3::Request<'_>,
+        event: &v3::Event<'_>,
+        mut ticket: Ticket,
+    ) -> Fate {
         // Both before the ticket is used: without room, the event is given back as if it had not come.
         let (Ok(slot), Ok(room)) = (self.sender.try_reserve(), Arc::clone(&self.room).try_acquire_owned())
         else {
             return Fate::Overloaded;
         };
-        let Some(guard) = ticket.hold(self.route.clone(), 1).pop() else { return Fate::Overloaded };
+        let Some(guard) = ticket.hold(self.route.clone(), 1).next() else { return Fate::Overloaded };
         slot.send(RuntimeEvent {
             runtime: runtime.clone(),
-            watch: event.watch.clone(),
+            watch: event.watch.to_string(),
             gvk: GroupVersionKind::gvk(&event.group, &event.version, &event.kind),
-            namespace: event.namespace.clone(),
-            name: event.name.clone(),
+            namespace: event.namespace.to_string(),
+            name: event.name.to_string(),
             change: event.change,
             observed_at: event.observed_at,
             ack: Ack { guard, room: Arc::new(room) },
@@ -299,13 +305,13 @@ pub(crate) mod tests {
             let event = v3::Event {
                 seq: Seq(seq),
                 watch: "w".into(),
-                group: String::new(),
+                group: "".into(),
                 version: "v1".into(),
                 kind: "ConfigMap".into(),
                 namespace: "s".into(),
-                name: name.into(),
-                uid: String::new(),
-                resource_version: String::new(),
+                name: name.to_owned().into(),
+                uid: "".into(),
+                resource_version: "".into(),
                 change: Change::Changed,
                 observed_at: Timestamp::UNIX_EPOCH,
             };
@@ -325,7 +331,8 @@ pub(crate) mod tests {
 
         /// What the agent hears of a number: `done`, `unknown` (send it again) or `held`.
         pub(crate) fn said(&self, seq: u64) -> &'static str {
-            let answer = self.deliveries.answer("r1", &request(seq, Vec::new()), None);
+            let v3::Request { epoch, awaiting, .. } = request(seq, Vec::new());
+            let answer = self.deliveries.answer("r1", epoch, &awaiting, None);
             if answer.unknown.contains(Seq(seq)) {
                 "unknown"
             } else if answer.acks.iter().any(|a| a.done.contains(Seq(seq))) {
@@ -336,7 +343,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn request(seq: u64, events: Vec<v3::Event>) -> v3::Request {
+    fn request(seq: u64, events: Vec<v3::Event<'static>>) -> v3::Request<'static> {
         // All that came before stays awaited.
         let awaiting: SeqSet = (1..=seq).map(Seq).collect();
         v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) }

@@ -27,7 +27,7 @@ impl ClaimBook {
     }
 
     /// Whether the agent must report everything again; see [`Claims::take`].
-    pub fn must_resync(&self, kyma: &str, runtime: &str, request: &Request) -> bool {
+    pub fn must_resync(&self, kyma: &str, runtime: &str, request: &Request<'_>) -> bool {
         let Inner { session, sessions, claims } = &*self.0;
         let mut claims = claims.lock();
         let (of, claims) = claims.entry(kyma.to_owned()).or_default();

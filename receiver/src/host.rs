@@ -96,8 +96,8 @@ impl EngineHost {
     fn queue(
         &self,
         runtime: &Runtime,
-        request: &v3::Request,
-        event: &v3::Event,
+        request: &v3::Request<'_>,
+        event: &v3::Event<'_>,
         ticket: &mut Ticket,
     ) -> Fate {
         let object = object_of(event);
@@ -117,7 +117,7 @@ impl EngineHost {
             let cause = Cause::Event {
                 epoch: request.epoch.to_string(),
                 seq: event.seq.0,
-                watch: event.watch.clone(),
+                watch: event.watch.to_string(),
                 object: object.to_string(),
             };
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
@@ -156,7 +156,7 @@ impl Host for EngineHost {
         }
     }
 
-    fn heard(&self, runtime: &Runtime, request: &v3::Request) -> bool {
+    fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         self.paths.heard(&runtime.kyma, request.health.clone());
         self.claims.must_resync(&runtime.kyma, &runtime.id, request)
     }
@@ -164,8 +164,8 @@ impl Host for EngineHost {
     fn take_v3(
         &self,
         runtime: &Runtime,
-        request: &v3::Request,
-        event: &v3::Event,
+        request: &v3::Request<'_>,
+        event: &v3::Event<'_>,
         mut ticket: Ticket,
     ) -> Fate {
         let table = self.forwarders.table();
@@ -179,7 +179,7 @@ impl Host for EngineHost {
             }
             Direction::Manager(target) => {
                 let route = Route::manager(target.manager.as_str());
-                let guard = ticket.hold(route, 1).pop().map(|guard| (event.watch.clone(), guard));
+                let guard = ticket.hold(route, 1).next().map(|guard| (event.watch.to_string(), guard));
                 let fate = self.forward(runtime, &target, &object_of(event), guard, None);
                 // An object that modules own as well is the engine's business too.
                 if fate == Fate::Forwarded {
@@ -227,7 +227,7 @@ impl Host for EngineHost {
     }
 }
 
-fn object_of(event: &v3::Event) -> ObjectRef {
+fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 

@@ -126,16 +126,16 @@ async fn a_v2_event_goes_where_its_path_says_if_that_manager_watches_such_object
 async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_read() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
-    let event = |seq, watch: &str, group: &str| v3::Event {
+    let event = |seq: u64, watch: &'static str, group: &'static str| v3::Event {
         seq: Seq(seq),
         watch: watch.into(),
         group: group.into(),
         version: "v1".into(),
         kind: "Thing".into(),
         namespace: "n".into(),
-        name: seq.to_string(),
-        uid: String::new(),
-        resource_version: String::new(),
+        name: seq.to_string().into(),
+        uid: "".into(),
+        resource_version: "".into(),
         change: v3::Change::Changed,
         observed_at: jiff::Timestamp::UNIX_EPOCH,
     };
@@ -156,7 +156,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
         })
         .collect();
     assert_eq!(fates, [Fate::Forwarded, Fate::Refused, Fate::Refused, Fate::Unowned]);
-    let answer = deliveries.answer("r1", &request, None);
+    let answer = deliveries.answer("r1", request.epoch, &request.awaiting, None);
     let of = |route: &Route| {
         let ack = answer.acks.iter().find(|ack| ack.route == *route);
         ack.map(|ack| (ack.done.ranges().collect::<Vec<_>>(), ack.refused.ranges().collect::<Vec<_>>()))
@@ -177,13 +177,13 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     let event = v3::Event {
         seq: Seq(1),
         watch: v3::CANARY.into(),
-        group: String::new(),
+        group: "".into(),
         version: "v1".into(),
         kind: "Lease".into(),
-        namespace: String::new(),
+        namespace: "".into(),
         name: "canary".into(),
-        uid: String::new(),
-        resource_version: String::new(),
+        uid: "".into(),
+        resource_version: "".into(),
         change: v3::Change::Changed,
         observed_at: jiff::Timestamp::UNIX_EPOCH,
     };
@@ -201,6 +201,6 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
         guard.finished();
     }
     assert_eq!(staleness(), 1);
-    assert!(deliveries.answer("r1", &request, None).acks[0].done.contains(Seq(1)));
+    assert!(deliveries.answer("r1", request.epoch, &request.awaiting, None).acks[0].done.contains(Seq(1)));
     lease.end(Ended::Done);
 }

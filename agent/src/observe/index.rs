@@ -1,6 +1,6 @@
 //! What is known of a watch's objects: a fingerprint each, never a body. Pure.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 use tidewatch_delivery::{
     digest::{BUCKETS, Sums, bucket, contribution},
     outbox::Moved,
@@ -10,9 +10,9 @@ use tidewatch_delivery::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Empty for cluster-scoped objects.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// The object's name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 /// What an object's appearance in the watch means.
@@ -36,6 +36,8 @@ pub struct Index {
     limit: usize,
     /// Number of the current list; an entry with an older one was not in it (yet).
     round: u32,
+    /// That of the newest object. A list comes namespace by namespace, so its objects share one.
+    namespace: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -48,7 +50,7 @@ struct Entry {
 impl Index {
     /// An empty index for at most `limit` objects.
     pub fn new(limit: usize) -> Self {
-        Self { objects: HashMap::new(), limit, round: 0 }
+        Self { objects: HashMap::new(), limit, round: 0, namespace: Arc::default() }
     }
 
     /// Number of objects.
@@ -68,7 +70,7 @@ impl Index {
 
     /// An object was seen, in a list or by the watch. `version` is its resourceVersion, if the fingerprint alone
     /// could return to an earlier value.
-    pub fn apply(&mut self, key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Verdict {
+    pub fn apply(&mut self, mut key: ObjectKey, fingerprint: u64, version: Option<&str>) -> Verdict {
         let round = self.round;
         let after = contribution(&key.namespace, &key.name, fingerprint, version);
         if let Some(entry) = self.objects.get_mut(&key) {
@@ -83,6 +85,11 @@ impl Index {
         }
         if self.objects.len() >= self.limit {
             return Verdict::Full;
+        }
+        if key.namespace == self.namespace {
+            key.namespace = Arc::clone(&self.namespace);
+        } else {
+            self.namespace = Arc::clone(&key.namespace);
         }
         self.objects.insert(key, Entry { fingerprint, contribution: after, round });
         Verdict::Changed(Moved { before: 0, after })

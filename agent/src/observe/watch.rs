@@ -21,7 +21,7 @@ use kube::{
     core::Status,
     runtime::{WatchStreamExt, watcher},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{backoff::Backoff, outbox::Moved};
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
@@ -70,6 +70,11 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Watcher {
     spec: config::Watch,
+    /// What all its observations say, shared by them.
+    name: Arc<str>,
+    group: Arc<str>,
+    version: Arc<str>,
+    kind: Arc<str>,
     shared: Shared,
     index: Index,
     /// Where it hears that something else is wanted.
@@ -130,6 +135,10 @@ impl Watcher {
     pub fn new(spec: config::Watch, max_objects: usize, shared: Shared, unready: readiness::Guard) -> Self {
         shared.conditions.set(&spec.name, Reason::Starting, "", (shared.clock)());
         Self {
+            name: spec.name.as_str().into(),
+            group: spec.group.as_str().into(),
+            version: Arc::default(),
+            kind: Arc::default(),
             spec,
             shared,
             index: Index::new(max_objects),
@@ -504,8 +513,8 @@ fn seen_metadata(object: Metadata) -> Seen {
 fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
     Seen {
         key: ObjectKey {
-            namespace: metadata.namespace.unwrap_or_default(),
-            name: metadata.name.unwrap_or_default(),
+            namespace: metadata.namespace.unwrap_or_default().into(),
+            name: metadata.name.unwrap_or_default().into(),
         },
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),

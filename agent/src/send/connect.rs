@@ -213,7 +213,7 @@ impl Channel for Connection {
 
     fn post(
         &self,
-        request: &v3::Request,
+        request: &v3::Request<'static>,
         deadline: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
         let v2 = self.shared.v2.clone().map(|v2| (v2, request.clone()));
@@ -237,7 +237,7 @@ impl Channel for Connection {
 }
 
 impl Connection {
-    fn make(&self, request: &v3::Request) -> Result<Request<Full<Bytes>>, SendError> {
+    fn make(&self, request: &v3::Request<'_>) -> Result<Request<Full<Bytes>>, SendError> {
         let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
         Request::builder()
             .method(Method::POST)

@@ -300,7 +300,7 @@ impl<T: Transport> Sender<T> {
         let (watch, name) = (observation.key.watch.clone(), observation.key.name.clone());
         let (Observed::New(seq) | Observed::Coalesced(seq)) =
             self.outbox.observe_moved(observation, moved, now);
-        tracing::debug!(%seq, watch, name, "observed");
+        tracing::debug!(%seq, %watch, %name, "observed");
         self.progress.lock().last_observed = seq.0;
     }
 
@@ -464,12 +464,12 @@ impl<T: Transport> Sender<T> {
         }
         let mut progress = self.progress.lock();
         progress.last_error.clear();
-        let canary = released.iter().position(|release| release.key.watch == v3::CANARY);
+        let canary = released.iter().position(|release| &*release.key.watch == v3::CANARY);
         if let Some(release) = canary.map(|index| released.swap_remove(index)) {
             self.metrics.canary.observe(release.since_observed.as_secs_f64());
         }
         for release in &released {
-            tracing::debug!(seq = %release.seq, watch = release.key.watch, name = release.key.name,
+            tracing::debug!(seq = %release.seq, watch = %release.key.watch, name = %release.key.name,
                 refused = release.refused, "acknowledged");
             progress.last_acknowledged = progress.last_acknowledged.max(release.seq.0);
             self.metrics.acknowledged.inc();

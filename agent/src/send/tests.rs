@@ -51,7 +51,7 @@ fn new_ca() -> Ca {
 /// A request that waits for what the test answers.
 struct Asked {
     connection: u64,
-    request: v3::Request,
+    request: v3::Request<'static>,
     reply: oneshot::Sender<Reply>,
 }
 
@@ -112,7 +112,7 @@ async fn answer(
     assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/v3/events"));
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let body = Limited::new(request.into_body(), limits::V3_BODY_BYTES).collect().await.unwrap().to_bytes();
-    let request: v3::Request = serde_json::from_slice(&body).unwrap();
+    let request = serde_json::from_slice::<v3::Request<'_>>(&body).unwrap().into_owned();
     request.check().unwrap();
     let (reply, replied) = oneshot::channel();
     ask.send(Asked { connection, request, reply }).await.unwrap();
@@ -494,7 +494,7 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     // The set is full, so both stay in the channel.
     agent.see("late").await;
     let (done, told) = oneshot::channel();
-    let watch = observation("").key.watch;
+    let watch = observation("").key.watch.to_string();
     let control = Control { routes: BTreeMap::new(), forget: vec![watch], done };
     agent.control.send(control).await.unwrap();
     assert_eq!(told.await.unwrap(), 2);

@@ -36,7 +36,7 @@ pub trait Channel: Send + 'static {
     /// Sends a request and reads its answer, within `deadline`. Dropping the exchange gives it up.
     fn post(
         &self,
-        request: &v3::Request,
+        request: &v3::Request<'static>,
         deadline: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<Self>;
 }

@@ -78,7 +78,7 @@ impl Translator {
     /// Sends the events of a request one by one by `post`, which returns the status. Returns within `deadline`.
     pub async fn deliver<F>(
         self: Arc<Self>,
-        request: v3::Request,
+        request: v3::Request<'static>,
         deadline: Duration,
         post: impl Fn(Post, Duration) -> F,
     ) -> Result<v3::Response, SendError>
@@ -91,7 +91,7 @@ impl Translator {
         {
             let routes = self.routes.lock();
             for event in &events {
-                match routes.get(&event.watch) {
+                match routes.get(&*event.watch) {
                     Some(routes) => parts.extend(routes.iter().map(|route| (event, route.clone()))),
                     None => parts.push((event, Route::engine())),
                 }
@@ -160,7 +160,7 @@ impl Translator {
 
     async fn send<F>(
         &self,
-        event: &v3::Event,
+        event: &v3::Event<'_>,
         route: Route,
         until: Instant,
         post: &impl Fn(Post, Duration) -> F,
@@ -174,7 +174,7 @@ impl Translator {
 
     async fn try_one<F>(
         &self,
-        event: &v3::Event,
+        event: &v3::Event<'_>,
         route: &Route,
         until: Instant,
         post: &impl Fn(Post, Duration) -> F,
@@ -186,7 +186,7 @@ impl Translator {
             // It names no object, and v2 knows nothing else.
             return Answer::Taken;
         }
-        let object = (event.watch.clone(), event.namespace.clone(), event.name.clone());
+        let object = (event.watch.to_string(), event.namespace.to_string(), event.name.to_string());
         let now = Instant::now();
         let waits = self.failed.lock().get(&object).is_some_and(|failed| failed.not_before > now);
         if now >= until || waits {
@@ -204,8 +204,8 @@ impl Translator {
             Ok(status @ (413 | 422)) => {
                 tracing::warn!(
                     status,
-                    watch = event.watch,
-                    name = event.name,
+                    watch = &*event.watch,
+                    name = &*event.name,
                     "the listener refuses this event for good"
                 );
                 self.failed.lock().remove(&object);
@@ -254,14 +254,14 @@ impl fmt::Debug for Translator {
 }
 
 /// The request for an event on a route.
-fn request(event: &v3::Event, route: &Route) -> Result<Post, SendError> {
+fn request(event: &v3::Event<'_>, route: &Route) -> Result<Post, SendError> {
     let manager = if *route == Route::engine() { ENGINE } else { route.as_str() };
     let body = v2::WatchEvent {
-        watched: v2::ObjectKey { namespace: event.namespace.clone(), name: event.name.clone() },
+        watched: v2::ObjectKey { namespace: event.namespace.to_string(), name: event.name.to_string() },
         watched_gvk: v2::GroupVersionKind {
-            group: event.group.clone(),
-            version: event.version.clone(),
-            kind: event.kind.clone(),
+            group: event.group.to_string(),
+            version: event.version.to_string(),
+            kind: event.kind.to_string(),
         },
     };
     let body = serde_json::to_vec(&body).map_err(|e| SendError::Request(Box::new(e)))?;

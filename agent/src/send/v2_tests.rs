@@ -81,7 +81,7 @@ async fn a_200_releases_on_each_watchs_own_route() {
     assert_eq!(body, expected);
 }
 
-fn v3_event(name: &str) -> v3::Event {
+fn v3_event(name: &str) -> v3::Event<'static> {
     let mut outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     outbox.observe(observation("kyma", name), Duration::ZERO);
     outbox.next_batch(Duration::ZERO).unwrap().0.events.remove(0)

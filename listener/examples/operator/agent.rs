@@ -54,17 +54,17 @@ pub(crate) async fn certificates(folder: &Path) -> Result<(Files, Pem)> {
 
 /// A request about the objects of these names, whose numbers are counted from 1. A poll tells nothing and is answered
 /// when there is something to say.
-pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request {
+pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request<'static> {
     let event = |(name, seq): (&&str, u64)| Event {
         seq: Seq(seq),
-        watch: "configuration".to_owned(),
-        group: String::new(),
-        version: "v1".to_owned(),
-        kind: "ConfigMap".to_owned(),
-        namespace: "default".to_owned(),
-        name: (*name).to_owned(),
-        uid: String::new(),
-        resource_version: String::new(),
+        watch: "configuration".into(),
+        group: "".into(),
+        version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "default".into(),
+        name: (*name).to_owned().into(),
+        uid: "".into(),
+        resource_version: "".into(),
         change: Change::Changed,
         observed_at: Timestamp::now(),
     };
@@ -99,7 +99,7 @@ impl Agent {
 
     /// Sends a request and reads its answer.
     #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
-    pub(crate) async fn post(&mut self, request: &v3::Request) -> Result<Response> {
+    pub(crate) async fn post(&mut self, request: &v3::Request<'_>) -> Result<Response> {
         let body = Full::new(Bytes::from(serde_json::to_vec(request)?));
         let request = Request::post(v3::PATH).header(HOST, "localhost").body(body)?;
         self.sender.ready().await?;

@@ -11,17 +11,17 @@ fn limits() -> Limits {
     Limits { bodies: 1, ..Limits::default() }
 }
 
-fn request(seqs: std::ops::Range<u64>, observed_at: Timestamp) -> v3::Request {
+fn request(seqs: std::ops::Range<u64>, observed_at: Timestamp) -> v3::Request<'static> {
     let event = |seq| v3::Event {
         seq: Seq(seq),
         watch: "w".into(),
-        group: String::new(),
+        group: "".into(),
         version: "v1".into(),
         kind: "K".into(),
-        namespace: String::new(),
-        name: seq.to_string(),
-        uid: String::new(),
-        resource_version: String::new(),
+        namespace: "".into(),
+        name: seq.to_string().into(),
+        uid: "".into(),
+        resource_version: "".into(),
         change: Change::Changed,
         observed_at,
     };

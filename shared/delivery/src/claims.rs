@@ -54,7 +54,12 @@ impl Claims {
 
     /// Takes a request in, in the order of arrival. Returns whether the agent must report everything again.
     /// `session` is this receiver's; `known` says whether an earlier one belongs to this control plane's past.
-    pub fn take(&mut self, request: &Request, session: SessionId, known: impl Fn(SessionId) -> bool) -> bool {
+    pub fn take(
+        &mut self,
+        request: &Request<'_>,
+        session: SessionId,
+        known: impl Fn(SessionId) -> bool,
+    ) -> bool {
         let stranger = request.session.is_some_and(|s| s != session && !known(s));
         // The canary says nothing about the runtime.
         let about = request.events.iter().filter(|event| event.watch != v3::CANARY);
@@ -91,7 +96,7 @@ impl Claims {
 
     /// The first request of a new epoch. What holds goes on to hold if that epoch starts from it: as long as
     /// it tells nothing and stores nothing, a further start finds the same digest.
-    fn begin(&mut self, request: &Request, known: impl Fn(SessionId) -> bool) {
+    fn begin(&mut self, request: &Request<'_>, known: impl Fn(SessionId) -> bool) {
         if let Some((old, ..)) = self.current {
             self.past.truncate(PAST - 1);
             self.past.push_front(old);
@@ -119,42 +124,42 @@ mod tests {
     const EARLIER: SessionId = SessionId::from_bits(99);
     const STRANGE: SessionId = SessionId::from_bits(1);
 
-    fn request(epoch: u128) -> Request {
+    fn request(epoch: u128) -> Request<'static> {
         Request::new(Epoch::from_bits(epoch))
     }
 
-    fn resume(epoch: u128, of: u128, serial: u64) -> Request {
+    fn resume(epoch: u128, of: u128, serial: u64) -> Request<'static> {
         let claim = Resume { session: EARLIER, epoch: Epoch::from_bits(of), serial };
         Request { resume: Some(claim), ..request(epoch) }
     }
 
-    fn digest(epoch: u128, serial: u64) -> Request {
+    fn digest(epoch: u128, serial: u64) -> Request<'static> {
         Request { digest: Some(serial), ..request(epoch) }
     }
 
-    fn tells(epoch: u128, seq: u64) -> Request {
+    fn tells(epoch: u128, seq: u64) -> Request<'static> {
         let event = Event {
             seq: Seq(seq),
             watch: "w".into(),
-            group: String::new(),
+            group: "".into(),
             version: "v1".into(),
             kind: "K".into(),
-            namespace: String::new(),
+            namespace: "".into(),
             name: "n".into(),
-            uid: String::new(),
-            resource_version: String::new(),
+            uid: "".into(),
+            resource_version: "".into(),
             change: Change::Changed,
             observed_at: jiff::Timestamp::UNIX_EPOCH,
         };
         Request { events: vec![event], ..request(epoch) }
     }
 
-    fn take(claims: &mut Claims, request: &Request) -> bool {
+    fn take(claims: &mut Claims, request: &Request<'_>) -> bool {
         claims.take(request, NOW, |s| s == EARLIER)
     }
 
     /// Whether a resume is refused after these requests.
-    fn refused(before: &[Request], claim: &Request) -> bool {
+    fn refused(before: &[Request<'static>], claim: &Request<'_>) -> bool {
         let mut claims = Claims::new();
         for request in before {
             take(&mut claims, request);

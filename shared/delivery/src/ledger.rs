@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use smallvec::SmallVec;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
     v3::{Event, Request, Response, RouteAck},
@@ -45,18 +46,16 @@ enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Told(BTreeMap<Seq, Verdicts>);
 
-/// In the order of the routes. Nearly always one: a map would take ten times the memory, for each event in work.
+/// In the order of the routes. Nearly always one, which is kept in place: a map, or a list of its own, would take many times
+/// the memory, for each event in work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Verdicts(Vec<(Route, Verdict)>);
+struct Verdicts(SmallVec<[(Route, Verdict); 1]>);
 
 impl Verdicts {
     fn set(&mut self, route: Route, verdict: Verdict) {
         match self.0.binary_search_by(|(known, _)| known.cmp(&route)) {
             Ok(at) => self.0[at].1 = verdict,
-            Err(at) => {
-                self.0.reserve_exact(1);
-                self.0.insert(at, (route, verdict));
-            }
+            Err(at) => self.0.insert(at, (route, verdict)),
         }
     }
 
@@ -100,7 +99,7 @@ impl Ledger {
     /// Takes a request in: forgets settled numbers that the agent no longer awaits (held ones too, if
     /// there is no room otherwise), and says which events are new. Each of those must be given to
     /// [`Ledger::route`].
-    pub fn receive(&mut self, request: &Request) -> Received {
+    pub fn receive(&mut self, request: &Request<'_>) -> Received {
         let capacity = self.capacity;
         if self.told(request.epoch).is_none() {
             self.epochs.truncate(EPOCHS - 1);
@@ -176,17 +175,18 @@ impl Ledger {
         let session = self.session;
         let empty = Told::default();
         let told = self.epochs.iter().find(|(e, _)| *e == epoch).map_or(&empty, |(_, told)| told);
-        let (known, mut unknown) = awaiting.partition_known(told.0.keys().map(|s| s.0));
+        let mut unknown = awaiting.without(told.0.keys().copied());
         // Known numbers split the ranges that are awaited, and the agent refuses a set of more ranges than the contract
         // allows. It asks again for what is left out here.
         unknown.keep_lowest(limits::SEQ_RANGES);
-        let mut acks: BTreeMap<Route, RouteAck> = BTreeMap::new();
-        for seq in known {
-            for (route, verdict) in told.0.get(&seq).into_iter().flat_map(|verdicts| &verdicts.0) {
+        let mut acks: BTreeMap<&Route, RouteAck> = BTreeMap::new();
+        let known = awaiting.ranges().flat_map(|(start, end)| told.0.range(Seq(start)..=Seq(end)));
+        for (&seq, verdicts) in known {
+            for (route, verdict) in &verdicts.0 {
                 if *verdict == Verdict::Held {
                     continue;
                 }
-                let ack = acks.entry(route.clone()).or_insert_with(|| RouteAck {
+                let ack = acks.entry(route).or_insert_with(|| RouteAck {
                     route: route.clone(),
                     done: SeqSet::new(),
                     refused: SeqSet::new(),

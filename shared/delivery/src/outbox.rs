@@ -10,6 +10,7 @@
 use std::{
     collections::BTreeMap,
     hash::{Hash, Hasher},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -23,28 +24,29 @@ use crate::{
     digest::{Digest, Section, bucket},
 };
 
-/// What is dirty: one object under one watch.
+/// What is dirty: one object under one watch. Its strings are shared with whoever else knows the object, so that ten thousand
+/// dirty keys cost little more than their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Name of the configured watch.
-    pub watch: String,
+    pub watch: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 /// One observed change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Observation {
     /// The object.
     pub key: Key,
     /// API group.
-    pub group: String,
+    pub group: Arc<str>,
     /// API version.
-    pub version: String,
+    pub version: Arc<str>,
     /// Kind.
-    pub kind: String,
+    pub kind: Arc<str>,
     /// The object's uid, if known.
     pub uid: String,
     /// The resourceVersion at which it was seen.
@@ -125,7 +127,7 @@ impl InFlight {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
-    event: Event,
+    seen: Observation,
     first_observed: Tick,
     sent: Option<Tick>,
     /// Routes that have not let it go. Never empty.
@@ -261,8 +263,8 @@ impl Outbox {
         for (_, sum) in section.sums.iter_mut().enumerate().filter(|(n, _)| differs(*n)) {
             *sum = 0;
         }
-        let before_any = Key { watch: watch.to_owned(), namespace: String::new(), name: String::new() };
-        for (key, seq) in self.by_key.range(before_any..).take_while(|(key, _)| key.watch == watch) {
+        let before_any = Key { watch: watch.into(), namespace: Arc::default(), name: Arc::default() };
+        for (key, seq) in self.by_key.range(before_any..).take_while(|(key, _)| *key.watch == *watch) {
             if differs(bucket(&key.namespace, &key.name))
                 && let Some(entry) = self.entries.get_mut(seq)
             {
@@ -290,12 +292,12 @@ impl Outbox {
     /// A watch is not configured any more: its keys and its part of the digest are dropped. Returns how many keys were
     /// dirty. A late acknowledgement of one is ignored, and so is the failure of a request that carried it.
     pub fn forget(&mut self, watch: &str) -> usize {
-        let before_any = Key { watch: watch.to_owned(), namespace: String::new(), name: String::new() };
+        let before_any = Key { watch: watch.into(), namespace: Arc::default(), name: Arc::default() };
         let keys: Vec<Key> = self
             .by_key
             .range(before_any..)
             .map(|(key, _)| key)
-            .take_while(|key| key.watch == watch)
+            .take_while(|key| *key.watch == *watch)
             .cloned()
             .collect();
         for seq in keys.iter().filter_map(|key| self.by_key.remove(key)) {
@@ -335,7 +337,7 @@ impl Outbox {
 
     /// Whether nothing but the canary is dirty.
     pub fn is_calm(&self) -> bool {
-        self.entries.values().all(|entry| entry.event.watch == v3::CANARY)
+        self.entries.values().all(|entry| &*entry.seen.key.watch == v3::CANARY)
     }
 
     /// Number of changes that still have to be sent.
@@ -357,35 +359,22 @@ impl Outbox {
     pub fn observe_moved(&mut self, observation: Observation, moved: Moved, now: Tick) -> Observed {
         let seq = Seq(self.next);
         self.next += 1;
-        let counts = observation.key.watch != v3::CANARY;
+        let counts = &*observation.key.watch != v3::CANARY;
         if counts {
             self.serial = seq.0;
         }
-        let Observation { key, group, version, kind, uid, resource_version, change, at } = observation;
-        let before = self.by_key.insert(key.clone(), seq).and_then(|old| {
+        let before = self.by_key.insert(observation.key.clone(), seq).and_then(|old| {
             self.unsent.remove(&old);
             self.entries.remove(&old)
         });
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
-        if change == Change::Resync {
-            self.digest.doubt(&key.watch);
+        if observation.change == Change::Resync {
+            self.digest.doubt(&observation.key.watch);
         }
         let first_observed = before.as_ref().map_or(now, |e| e.first_observed);
-        let pending = self.routes.get(&key.watch).cloned().unwrap_or_else(|| vec![Route::engine()]);
-        let event = Event {
-            seq,
-            watch: key.watch,
-            group,
-            version,
-            kind,
-            namespace: key.namespace,
-            name: key.name,
-            uid,
-            resource_version,
-            change,
-            observed_at: at,
-        };
-        let entry = Entry { event, first_observed, sent: None, pending, refused: false, moved };
+        let routes = self.routes.get(&*observation.key.watch);
+        let pending = routes.cloned().unwrap_or_else(|| vec![Route::engine()]);
+        let entry = Entry { seen: observation, first_observed, sent: None, pending, refused: false, moved };
         self.entries.insert(seq, entry);
         self.unsent.insert(seq);
         self.revision.0.counted += u64::from(counts);
@@ -394,7 +383,7 @@ impl Outbox {
 
     /// The next request with events, oldest first, if anything is unsent. What it carries counts as
     /// sent until [`Outbox::failed`] takes it back.
-    pub fn next_batch(&mut self, now: Tick) -> Option<(Request, InFlight)> {
+    pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
         if self.is_claiming() {
             return None;
         }
@@ -407,7 +396,7 @@ impl Outbox {
             self.unsent.remove(seq);
             if let Some(entry) = self.entries.get_mut(seq) {
                 entry.sent = Some(now);
-                events.push(entry.event.clone());
+                events.push(event(*seq, &entry.seen));
             }
         }
         // The canary is a sign of life, so it takes with it what the heartbeat would say.
@@ -418,7 +407,7 @@ impl Outbox {
     }
 
     /// A request that waits for acknowledgements, if any number is awaited.
-    pub fn poll(&mut self) -> Option<Request> {
+    pub fn poll(&mut self) -> Option<Request<'static>> {
         if !self.entries.values().any(|e| e.sent.is_some()) {
             return None;
         }
@@ -426,12 +415,12 @@ impl Outbox {
     }
 
     /// A request that says only that the agent lives, and what it claims.
-    pub fn heartbeat(&mut self) -> Request {
+    pub fn heartbeat(&mut self) -> Request<'static> {
         let digest = self.stored.filter(|_| self.declares());
         Request { health: self.health.clone(), digest, ..self.request(Vec::new(), false) }
     }
 
-    fn request(&mut self, events: Vec<Event>, poll: bool) -> Request {
+    fn request(&mut self, events: Vec<Event<'static>>, poll: bool) -> Request<'static> {
         let mut awaiting = SeqSet::new();
         for (&seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
             // A set of more ranges than the contract allows would be refused; the rest waits its turn.
@@ -531,10 +520,10 @@ impl Outbox {
         }
         let entry = self.entries.remove(&seq)?;
         self.unsent.remove(&seq);
-        let key = Key { watch: entry.event.watch, namespace: entry.event.namespace, name: entry.event.name };
+        let key = entry.seen.key;
         self.by_key.remove(&key);
-        let counts = key.watch != v3::CANARY;
-        if entry.event.change == Change::Resync {
+        let counts = &*key.watch != v3::CANARY;
+        if entry.seen.change == Change::Resync {
             self.digest.settle(&key.watch);
         } else if counts {
             let Moved { before, after } = entry.moved;
@@ -542,7 +531,7 @@ impl Outbox {
         }
         self.revision.0.counted += u64::from(counts);
         let since_observed = now.saturating_sub(entry.first_observed);
-        if self.reconciled_ms.0.len() < limits::RECONCILED {
+        if counts && self.reconciled_ms.0.len() < limits::RECONCILED {
             self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
         }
         Some(Released {
@@ -552,6 +541,24 @@ impl Outbox {
             since_sent: entry.sent.map_or(Tick::ZERO, |sent| now.saturating_sub(sent)),
             refused: entry.refused,
         })
+    }
+}
+
+/// An observation as it is sent.
+fn event(seq: Seq, seen: &Observation) -> Event<'static> {
+    let text = |text: &str| text.to_owned().into();
+    Event {
+        seq,
+        watch: text(&seen.key.watch),
+        group: text(&seen.group),
+        version: text(&seen.version),
+        kind: text(&seen.kind),
+        namespace: text(&seen.key.namespace),
+        name: text(&seen.key.name),
+        uid: text(&seen.uid),
+        resource_version: text(&seen.resource_version),
+        change: seen.change,
+        observed_at: seen.at,
     }
 }
 

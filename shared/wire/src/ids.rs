@@ -1,7 +1,4 @@
-use std::{
-    fmt,
-    sync::{Arc, LazyLock},
-};
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -55,18 +52,24 @@ impl fmt::Display for Seq {
 }
 
 /// Where an event must be handled before it may be let go: our engine, or a central component's manager. Cheap to clone:
-/// every event that is in work carries one.
+/// every event that is in work carries one, and nearly always the engine, for which nothing is even counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub struct Route(Arc<str>);
+pub struct Route(Way);
 
-static ENGINE: LazyLock<Route> = LazyLock::new(|| Route("engine".into()));
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Way {
+    Engine,
+    Manager(Arc<str>),
+}
+
+const ENGINE: &str = "engine";
 
 impl Route {
     /// The embedded lifecycle engine.
     #[must_use]
-    pub fn engine() -> Self {
-        ENGINE.clone()
+    pub const fn engine() -> Self {
+        Self(Way::Engine)
     }
 
     /// A central component, by the name of its manager.
@@ -78,13 +81,16 @@ impl Route {
     /// The name on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Way::Engine => ENGINE,
+            Way::Manager(name) => name,
+        }
     }
 }
 
 impl From<String> for Route {
     fn from(name: String) -> Self {
-        Self(name.into())
+        Self(if name == ENGINE { Way::Engine } else { Way::Manager(name.into()) })
     }
 }
 

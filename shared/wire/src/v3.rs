@@ -4,6 +4,8 @@
 //! those are done, refused, or not known to this session (and must be sent again). Both directions
 //! are idempotent: any request and any answer may be lost, repeated or reordered.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ pub const CANARY: &str = "tidewatch-canary";
 /// What an agent sends: a batch of changes, a poll for acknowledgements, or both empty as a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Request {
+pub struct Request<'a> {
     /// The agent's run.
     pub epoch: Epoch,
     /// The receiver session of the last answer, if there was one.
@@ -40,8 +42,8 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reconciled_ms: Vec<u32>,
     /// Changes, at most [`limits::V3_EVENTS`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Event>,
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event<'a>>,
     /// Every number that was sent (in this request or before) and is not let go yet.
     #[serde(default, skip_serializing_if = "SeqSet::is_empty")]
     pub awaiting: SeqSet,
@@ -77,36 +79,62 @@ pub struct Health {
 }
 
 /// One change of one object. It says that something happened, not what the object looks like now.
+///
+/// A receiver's is borrowed from the body that it was read from: most of its strings are compared and forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
+pub struct Event<'a> {
     /// Its number.
     pub seq: Seq,
     /// The configured watch that saw it.
-    pub watch: String,
+    #[serde(borrow)]
+    pub watch: Cow<'a, str>,
     /// API group, empty for the core group.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub group: String,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    pub group: Cow<'a, str>,
     /// API version that was watched.
-    pub version: String,
+    #[serde(borrow)]
+    pub version: Cow<'a, str>,
     /// Kind.
-    pub kind: String,
+    #[serde(borrow)]
+    pub kind: Cow<'a, str>,
     /// Namespace, empty for cluster-scoped objects.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    pub namespace: Cow<'a, str>,
     /// Name, empty only in a [`Change::Resync`].
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub name: String,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    pub name: Cow<'a, str>,
     /// The object's uid, empty if it was not known (a deletion found by a list).
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub uid: String,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    pub uid: Cow<'a, str>,
     /// The resourceVersion at which it was seen, opaque.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub resource_version: String,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    pub resource_version: Cow<'a, str>,
     /// What the agent saw.
     pub change: Change,
     /// When, on the agent's clock.
     pub observed_at: Timestamp,
+}
+
+impl Event<'_> {
+    /// The same, borrowing nothing.
+    #[must_use]
+    pub fn into_owned(self) -> Event<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        Event {
+            seq: self.seq,
+            watch: owned(self.watch),
+            group: owned(self.group),
+            version: owned(self.version),
+            kind: owned(self.kind),
+            namespace: owned(self.namespace),
+            name: owned(self.name),
+            uid: owned(self.uid),
+            resource_version: owned(self.resource_version),
+            change: self.change,
+            observed_at: self.observed_at,
+        }
+    }
 }
 
 /// What happened to an object, as far as a watch can tell.
@@ -197,7 +225,7 @@ pub enum RequestError {
     },
 }
 
-impl Request {
+impl Request<'_> {
     /// A request that says only that the agent lives.
     #[must_use]
     pub fn new(epoch: Epoch) -> Self {
@@ -212,6 +240,14 @@ impl Request {
             awaiting: SeqSet::new(),
             poll: false,
         }
+    }
+
+    /// The same, borrowing nothing.
+    #[must_use]
+    pub fn into_owned(self) -> Request<'static> {
+        let Self { epoch, session, resume, digest, health, reconciled_ms, events, awaiting, poll } = self;
+        let events = events.into_iter().map(Event::into_owned).collect();
+        Request { epoch, session, resume, digest, health, reconciled_ms, events, awaiting, poll }
     }
 
     /// Checks the limits that JSON parsing alone does not.
@@ -269,7 +305,7 @@ pub fn configuration(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn event(name: &str) -> Event {
+    fn event(name: &str) -> Event<'static> {
         Event {
             seq: Seq(1),
             watch: "kyma".into(),
@@ -277,15 +313,15 @@ mod tests {
             version: "v1beta2".into(),
             kind: "Kyma".into(),
             namespace: "kyma-system".into(),
-            name: name.into(),
-            uid: String::new(),
+            name: name.to_owned().into(),
+            uid: "".into(),
             resource_version: "7".into(),
             change: Change::Changed,
             observed_at: Timestamp::UNIX_EPOCH,
         }
     }
 
-    fn request(events: Vec<Event>) -> Request {
+    fn request(events: Vec<Event<'static>>) -> Request<'static> {
         Request { events, ..Request::new(Epoch::from_bits(1)) }
     }
 
@@ -293,7 +329,7 @@ mod tests {
     fn a_heartbeat_is_small() {
         let text = serde_json::to_string(&request(vec![])).unwrap();
         assert_eq!(text, r#"{"epoch":"00000000-0000-0000-0000-000000000001"}"#);
-        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request(vec![]));
+        assert_eq!(serde_json::from_str::<Request<'_>>(&text).unwrap(), request(vec![]));
     }
 
     #[test]
@@ -316,7 +352,7 @@ mod tests {
     fn only_a_resync_names_nothing() {
         let nameless = |change, name: &str, namespace: &str| Event {
             change,
-            namespace: namespace.into(),
+            namespace: namespace.to_owned().into(),
             ..event(name)
         };
         assert_eq!(request(vec![nameless(Change::Resync, "", "")]).check(), Ok(()));
@@ -327,7 +363,7 @@ mod tests {
         assert!(request(vec![nameless(Change::Gone, "", "")]).check().is_err());
         let text = serde_json::to_string(&nameless(Change::Resync, "", "")).unwrap();
         assert!(text.contains(r#""change":"resync""#) && !text.contains("name\""), "{text}");
-        assert_eq!(serde_json::from_str::<Event>(&text).unwrap().change, Change::Resync);
+        assert_eq!(serde_json::from_str::<Event<'_>>(&text).unwrap().change, Change::Resync);
     }
 
     #[test]
@@ -355,7 +391,8 @@ mod tests {
     fn bodies_of_the_first_agents_and_receivers_are_understood() {
         let epoch = r#""epoch":"00000000-0000-0000-0000-000000000001""#;
         let session = r#""session":"00000000-0000-0000-0000-000000000002""#;
-        let request: Request = serde_json::from_str(&format!("{{{epoch},{session},\"later\":1}}")).unwrap();
+        let text = format!("{{{epoch},{session},\"later\":1}}");
+        let request: Request<'_> = serde_json::from_str(&text).unwrap();
         assert_eq!((request.resume, request.digest, request.health), (None, None, None));
         let answer: Response = serde_json::from_str(&format!("{{{epoch},{session}}}")).unwrap();
         assert_eq!(answer, Response::new(Epoch::from_bits(1), SessionId::from_bits(2)));
@@ -364,10 +401,10 @@ mod tests {
     #[test]
     fn a_full_batch_of_the_longest_names_fits_the_body_limit() {
         let mut longest = event(&"n".repeat(253));
-        longest.namespace = "s".repeat(63);
-        longest.uid = "u".repeat(36);
-        longest.watch = "w".repeat(63);
-        longest.group = "g".repeat(100);
+        longest.namespace = "s".repeat(63).into();
+        longest.uid = "u".repeat(36).into();
+        longest.watch = "w".repeat(63).into();
+        longest.group = "g".repeat(100).into();
         let full = Request {
             reconciled_ms: vec![u32::MAX; limits::RECONCILED],
             health: Some(Health {

@@ -152,7 +152,7 @@ impl Channel for Connection {
 
     fn post(
         &self,
-        request: &v3::Request,
+        request: &v3::Request<'static>,
         deadline: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
         let (net, wire, request) = (self.net.clone(), Arc::clone(&self.wire), request.clone());
@@ -163,7 +163,11 @@ impl Channel for Connection {
     }
 }
 
-async fn exchange(net: &Net, wire: Arc<Wire>, request: &v3::Request) -> Result<v3::Response, SendError> {
+async fn exchange(
+    net: &Net,
+    wire: Arc<Wire>,
+    request: &v3::Request<'static>,
+) -> Result<v3::Response, SendError> {
     let (world, runtime) = (net.world()?, net.runtime);
     let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
     world.lock().oracle.sent(runtime, request);
@@ -203,7 +207,7 @@ async fn exchange(net: &Net, wire: Arc<Wire>, request: &v3::Request) -> Result<v
 }
 
 /// Nobody hears of the request, and nobody answers.
-async fn lost(world: &World, request: &v3::Request) -> Result<v3::Response, SendError> {
+async fn lost(world: &World, request: &v3::Request<'static>) -> Result<v3::Response, SendError> {
     if world.mistake == Some(Mistake::FailedRequestIsForgotten)
         && let Some(session) = request.session
         && !request.events.is_empty()

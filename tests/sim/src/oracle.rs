@@ -107,7 +107,7 @@ impl Oracle {
     }
 
     /// An agent sends a request.
-    pub(crate) fn sent(&mut self, runtime: usize, request: &v3::Request) {
+    pub(crate) fn sent(&mut self, runtime: usize, request: &v3::Request<'_>) {
         for event in &request.events {
             let objects = match event.change {
                 Change::Resync => 0..OBJECTS,

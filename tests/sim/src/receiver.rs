@@ -211,7 +211,7 @@ impl Host for Engine {
         Manager::Unknown
     }
 
-    fn heard(&self, runtime: &Runtime, request: &v3::Request) -> bool {
+    fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         let Some(world) = self.world.upgrade() else { return true };
         let state = world.lock();
         let known = |session| state.sessions.contains(&session);
@@ -222,8 +222,8 @@ impl Host for Engine {
     fn take_v3(
         &self,
         runtime: &Runtime,
-        _request: &v3::Request,
-        event: &v3::Event,
+        _request: &v3::Request<'_>,
+        event: &v3::Event<'_>,
         mut ticket: Ticket,
     ) -> Fate {
         let Some(world) = self.world.upgrade() else { return Fate::Overloaded };
@@ -238,12 +238,12 @@ impl Host for Engine {
         };
         let mut guards = if world.mistake == Some(Mistake::AcknowledgeOnReceipt) {
             ticket.done(Route::engine());
-            Vec::new()
+            None
         } else {
-            ticket.hold(Route::engine(), targets.len())
+            Some(ticket.hold(Route::engine(), targets.len()))
         };
         for key in targets {
-            let guards = guards.pop().into_iter().collect();
+            let guards = guards.as_mut().and_then(Iterator::next).into_iter().collect();
             self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards });
         }
         Fate::Queued

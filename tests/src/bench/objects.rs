@@ -21,6 +21,7 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 use serde_json::{Value, json};
+use tidewatch_api::names::RUNTIME_NAMESPACE;
 use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -40,7 +41,7 @@ use crate::{
     Process, binaries,
     cluster::ADMIN,
     env::Environment,
-    http, ports,
+    fleet, http, ports,
     report::{Reporter, Terminal},
     wait,
 };
@@ -53,8 +54,9 @@ const VALIDITY: SignedDuration = SignedDuration::from_hours(24);
 /// Requests to the API server at the same time.
 const AT_ONCE: usize = 32;
 const LIMIT: Duration = Duration::from_mins(2);
-/// Until what the first list has left behind is gone: buffers, connections, and the first heartbeat.
-const SETTLING: Duration = Duration::from_secs(10);
+/// Until what the first list has left behind is gone: buffers, connections, and the first canary, which tells of all the
+/// changes before it.
+const SETTLING: Duration = Duration::from_secs(70);
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// How many, and how long nothing happens.
@@ -87,6 +89,9 @@ pub(super) fn specs(objects: Objects) -> Vec<Spec> {
 pub(super) async fn run(env: &Environment, objects: Objects, terminal: &Terminal) -> Result<Vec<Figure>> {
     let Objects { count, idle } = objects;
     let cluster = &env.runtime2;
+    // The canary's place; without it the agent would be idle as no agent is.
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
+    fleet::apply_yaml(&cluster.client()?, &namespace.to_string()).await?;
     terminal.working(&format!("making {count} objects"));
     make(&cluster.client()?, count).await?;
 

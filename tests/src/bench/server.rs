@@ -1,5 +1,5 @@
-//! The yardstick of the event port: a server that does mTLS and HTTP/2, reads the body, and answers. No
-//! identity, no parsing, no ledger, no queue.
+//! The yardsticks of the event port: servers that do mTLS and HTTP/2, read the body, and answer; as shortly as a
+//! receiver, or with what they have read. No identity, no parsing, no ledger, no queue.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -43,13 +43,22 @@ impl BareServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port for the bare server")?;
         let port = listener.local_addr()?.port();
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, TlsAcceptor::from(tls)));
+        accepting.spawn(accept(listener, TlsAcceptor::from(tls), Says::Little));
         Ok(Self { port, _accepting: accepting })
     }
 }
 
+/// What is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Says {
+    /// As much as a receiver says to one event.
+    Little,
+    /// The body of the request.
+    Same,
+}
+
 /// Serves until it is dropped.
-pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor) {
+pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor, says: Says) {
     let tls = Arc::new(tls);
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
@@ -60,7 +69,7 @@ pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor) {
             let _ = stream.set_nodelay(true);
             if let Ok(stream) = tls.accept(stream).await {
                 let serving = http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service_fn(answer));
+                    .serve_connection(TokioIo::new(stream), service_fn(move |request| answer(request, says)));
                 drop(serving.await);
             }
         });
@@ -68,11 +77,13 @@ pub(super) async fn accept(listener: TcpListener, tls: TlsAcceptor) {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the body is limited here")]
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, says: Says) -> Result<Response<Full<Bytes>>, Infallible> {
     let read = Limited::new(request.into_body(), limits::V3_BODY_BYTES).collect().await;
     let mut answer = Response::new(Full::new(Bytes::from_static(ANSWER)));
-    if read.is_err() {
-        *answer.status_mut() = StatusCode::BAD_REQUEST;
+    match (read, says) {
+        (Ok(body), Says::Same) => *answer.body_mut() = Full::new(body.to_bytes()),
+        (Ok(_), Says::Little) => {}
+        (Err(_), _) => *answer.status_mut() = StatusCode::BAD_REQUEST,
     }
     Ok(answer)
 }

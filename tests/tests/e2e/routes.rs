@@ -84,17 +84,17 @@ impl World {
         watch: &str,
         (group, kind): (&str, &str),
         (namespace, name): (&str, &str),
-    ) -> v3::Event {
+    ) -> v3::Event<'static> {
         v3::Event {
             seq: Seq(seq),
-            watch: format!("{}.{watch}", self.namespace),
-            group: group.to_owned(),
-            version: "v1".to_owned(),
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: String::new(),
-            resource_version: String::new(),
+            watch: format!("{}.{watch}", self.namespace).into(),
+            group: group.to_owned().into(),
+            version: "v1".into(),
+            kind: kind.to_owned().into(),
+            namespace: namespace.to_owned().into(),
+            name: name.to_owned().into(),
+            uid: "".into(),
+            resource_version: "".into(),
             change: v3::Change::Changed,
             observed_at: Timestamp::now(),
         }
@@ -119,7 +119,7 @@ impl Agent {
         Ok(Self { connection, epoch: Epoch::random(), awaiting: SeqSet::new() })
     }
 
-    async fn post(&mut self, events: Vec<v3::Event>) -> Result<v3::Response> {
+    async fn post(&mut self, events: Vec<v3::Event<'static>>) -> Result<v3::Response> {
         for event in &events {
             self.awaiting.insert(event.seq);
         }

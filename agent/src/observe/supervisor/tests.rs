@@ -136,7 +136,7 @@ impl Bench {
             if let told::Told::Changed(seen, _) = next.expect("a change in time").unwrap()
                 && seen.change != Change::Resync
             {
-                return (seen.key.watch, seen.key.name, seen.change);
+                return (seen.key.watch.to_string(), seen.key.name.to_string(), seen.change);
             }
         }
     }

@@ -135,7 +135,7 @@ async fn a_kind_is_picked_up_when_it_appears() {
         server.items = vec![item(Some(1))];
     }
     let seen = next(&mut taken, &conditions).await;
-    assert_eq!((seen.version.as_str(), seen.kind.as_str(), seen.key.name.as_str()), ("v1", "Thing", "one"));
+    assert_eq!((&*seen.version, &*seen.kind, &*seen.key.name), ("v1", "Thing", "one"));
     reason(&conditions, Reason::Watching).await;
     assert_eq!(conditions.get("w").unwrap().resolved, "g.example/v1/Thing");
     let lists = server.lock().lists.clone();
@@ -154,7 +154,7 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
     }
     let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
-    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
     let lists: Vec<String> =
         server.lock().lists.iter().map(|l| l.split(' ').next().unwrap().into()).collect();
@@ -175,7 +175,7 @@ async fn a_forbidden_kind_is_tried_again() {
     reason(&conditions, Reason::Forbidden).await;
     assert!(conditions.get("w").unwrap().message.contains("things is forbidden to the agent"));
     server.lock().forbidden = false;
-    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
     run.abort();
 }
@@ -192,12 +192,12 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     let (resume, resumed) = watch::channel(0);
     watcher.shared.resumed = resumed;
     let run = tokio::spawn(watcher.run(client(&server)));
-    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
     server.lock().items.clear();
     resume.send(1).unwrap();
     let gone = next(&mut taken, &conditions).await;
-    assert_eq!((gone.change, gone.key.name.as_str()), (Change::Gone, "one"));
+    assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
     assert_eq!(server.lock().lists.len(), 2, "one list for one pause");
     run.abort();
 }
@@ -212,7 +212,7 @@ async fn a_list_is_streamed_where_the_server_can() {
     }
     let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
     let run = tokio::spawn(watcher.run(client(&server)));
-    assert_eq!(next(&mut taken, &conditions).await.key.name, "one");
+    assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
     assert!(conditions.blind().is_empty() && conditions.settled());
     let lists = server.lock().lists.clone();

@@ -8,6 +8,7 @@ use super::{
     },
     Left, Seen, Watcher,
 };
+use std::sync::Arc;
 use tidewatch_delivery::{
     digest::{self, ALL, Section, bucket},
     outbox::{Key, Moved, Observation},
@@ -108,20 +109,23 @@ impl Watcher {
     }
 
     pub(super) fn key(&self, ObjectKey { namespace, name }: ObjectKey) -> Key {
-        Key { watch: self.spec.name.clone(), namespace, name }
+        Key { watch: Arc::clone(&self.name), namespace, name }
     }
 
-    fn unnamed(&self, version: &str, kind: &str) -> Observation {
-        let nothing = ObjectKey { namespace: String::new(), name: String::new() };
+    fn unnamed(&mut self, version: &str, kind: &str) -> Observation {
+        let nothing = ObjectKey { namespace: Arc::default(), name: Arc::default() };
         self.observation(nothing, Change::Resync, version, kind)
     }
 
-    fn observation(&self, key: ObjectKey, change: Change, version: &str, kind: &str) -> Observation {
+    fn observation(&mut self, key: ObjectKey, change: Change, version: &str, kind: &str) -> Observation {
+        if *self.version != *version || *self.kind != *kind {
+            (self.version, self.kind) = (version.into(), kind.into());
+        }
         Observation {
             key: self.key(key),
-            group: self.spec.group.clone(),
-            version: version.to_owned(),
-            kind: kind.to_owned(),
+            group: Arc::clone(&self.group),
+            version: Arc::clone(&self.version),
+            kind: Arc::clone(&self.kind),
             uid: String::new(),
             resource_version: String::new(),
             change,

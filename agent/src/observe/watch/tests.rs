@@ -83,8 +83,8 @@ impl Bench {
         let mut all = Vec::new();
         for told in self.told() {
             let Told::Changed(seen, _) = told else { continue };
-            assert_eq!((seen.group.as_str(), seen.kind.as_str()), ("g.example", "Thing"));
-            all.push((seen.key.name, seen.change, seen.uid));
+            assert_eq!((&*seen.group, &*seen.kind), ("g.example", "Thing"));
+            all.push((seen.key.name.to_string(), seen.change, seen.uid));
         }
         all
     }
@@ -206,7 +206,7 @@ async fn reconciled() -> (Bench, digest::Digest) {
     let Some(Told::Compared { section, unnamed: Some(unnamed), .. }) = bench.told().into_iter().next() else {
         panic!("compared with nothing")
     };
-    assert_eq!((section.stale, unnamed.change, unnamed.key.name.as_str()), (ALL, Change::Resync, ""));
+    assert_eq!((section.stale, unnamed.change, &*unnamed.key.name), (ALL, Change::Resync, ""));
     let mut known = digest::Digest::new();
     known.insert("w", Section { stale: 0, ..section });
     (bench, known)
@@ -254,7 +254,7 @@ async fn only_what_differs_from_the_digest_is_reported() {
         let names = changes.iter().map(|told| match told {
             Told::Changed(seen, moved) => {
                 assert_eq!(*moved, Moved { before: 0, after: contributes(&seen.key.name, 2) });
-                seen.key.name.as_str()
+                &*seen.key.name
             }
             other => panic!("{other:?}"),
         });
@@ -288,5 +288,5 @@ async fn a_kind_that_goes_takes_its_objects_with_it() {
     bench.watcher.never_served().await.unwrap();
     let told = bench.told();
     let [Told::Compared { unnamed: Some(unnamed), .. }] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((unnamed.version.as_str(), unnamed.kind.as_str()), ("v1", "Thing"));
+    assert_eq!((&*unnamed.version, &*unnamed.kind), ("v1", "Thing"));
 }

@@ -37,7 +37,7 @@ impl Channel for Overloaded {
 
     fn post(
         &self,
-        request: &v3::Request,
+        request: &v3::Request<'static>,
         _: Duration,
     ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
         let mut response = v3::Response::new(request.epoch, SessionId::from_bits(7));

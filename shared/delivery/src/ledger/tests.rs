@@ -10,23 +10,23 @@ use crate::{
     outbox::{Key, Observation, Outbox},
 };
 
-fn event(seq: u64) -> Event {
+fn event(seq: u64) -> Event<'static> {
     Event {
         seq: Seq(seq),
         watch: "w".into(),
-        group: String::new(),
+        group: "".into(),
         version: "v1".into(),
         kind: "Thing".into(),
         namespace: "n".into(),
-        name: format!("o{seq}"),
-        uid: String::new(),
-        resource_version: String::new(),
+        name: format!("o{seq}").into(),
+        uid: "".into(),
+        resource_version: "".into(),
         change: Change::Changed,
         observed_at: Timestamp::UNIX_EPOCH,
     }
 }
 
-fn request(epoch: u128, events: &[u64], awaiting: &[u64]) -> Request {
+fn request(epoch: u128, events: &[u64], awaiting: &[u64]) -> Request<'static> {
     Request {
         events: events.iter().map(|&n| event(n)).collect(),
         awaiting: awaiting.iter().map(|&n| Seq(n)).collect(),
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    fn receive(&mut self, request: &Request) -> Response {
+    fn receive(&mut self, request: &Request<'_>) -> Response {
         for index in self.ledger.receive(request).fresh {
             let event = &request.events[index];
             self.ledger.route(request.epoch, event.seq, Route::engine(), Intake::Held);
@@ -199,8 +199,8 @@ impl World {
             Step::Change(key) => {
                 *self.versions.entry(key).or_default() += 1;
                 let observation = Observation {
-                    key: Key { watch: "w".into(), namespace: "n".into(), name: format!("o{key}") },
-                    group: String::new(),
+                    key: Key { watch: "w".into(), namespace: "n".into(), name: format!("o{key}").into() },
+                    group: "".into(),
                     version: "v1".into(),
                     kind: "Thing".into(),
                     uid: String::new(),

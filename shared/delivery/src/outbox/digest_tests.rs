@@ -126,7 +126,7 @@ struct World {
 }
 
 fn key(n: u8) -> Key {
-    Key { watch: WATCH.into(), namespace: "n".into(), name: format!("o{n}") }
+    Key { watch: WATCH.into(), namespace: "n".into(), name: format!("o{n}").into() }
 }
 
 fn contributes(n: u8, state: u64) -> u64 {
@@ -145,7 +145,7 @@ fn sums(index: &BTreeMap<u8, u64>) -> Sums {
 fn observation(key: Key, change: Change) -> Observation {
     Observation {
         key,
-        group: String::new(),
+        group: "".into(),
         version: "v1".into(),
         kind: "Thing".into(),
         uid: String::new(),
@@ -195,7 +195,7 @@ impl Run {
         let mask = digest::compare(self.baseline.as_ref(), 1, &sums) | self.early;
         let stale = if defect == Defect::GoneNotWaitedFor { 0 } else { mask };
         let section = Section { stale, sums: Box::new(sums), ..Section::unknown(1, "v1", "Thing") };
-        let nameless = Key { watch: WATCH.into(), namespace: String::new(), name: String::new() };
+        let nameless = Key { watch: WATCH.into(), namespace: "".into(), name: "".into() };
         let unnamed = mask != 0 && defect != Defect::NothingForTheGone;
         let unnamed = unnamed.then(|| observation(nameless, Change::Resync));
         self.outbox.baseline(WATCH, section, unnamed, T0);
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    fn receive(&mut self, request: &Request) -> Response {
+    fn receive(&mut self, request: &Request<'_>) -> Response {
         assert_eq!(request.check(), Ok(()));
         let (sessions, any) = (&self.kcp.sessions, self.defect == Defect::StrangeSessions);
         let resync = self.claims.take(request, self.session, |s| any || sessions.contains(&s));
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    fn exchange(&mut self, request: &Request, lose_request: bool, lose_answer: bool) -> bool {
+    fn exchange(&mut self, request: &Request<'_>, lose_request: bool, lose_answer: bool) -> bool {
         if lose_request {
             return false;
         }
@@ -532,7 +532,7 @@ fn a_restart_on_an_unchanged_runtime_sends_nothing() {
     world.apply(&Step::Sign { poll: false, lose_answer: false });
     world.apply(&Step::Watch);
     let (request, _) = world.run.as_mut().unwrap().outbox.next_batch(T0).unwrap();
-    let told: Vec<_> = request.events.iter().map(|event| (event.name.as_str(), event.change)).collect();
+    let told: Vec<_> = request.events.iter().map(|event| (&*event.name, event.change)).collect();
     assert_eq!(told, [("", Change::Resync), ("o1", Change::Changed)]);
 }
 

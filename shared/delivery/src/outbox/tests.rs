@@ -196,6 +196,8 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
     outbox.observe(canary(), T0);
     outbox.observe(saw("b"), T0);
     assert!(!outbox.is_calm());
-    assert_eq!(outbox.next_batch(T0).unwrap().0.health, None);
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(request.health, None);
+    assert!(request.reconciled_ms.is_empty(), "the canary is in no figure of changes");
     assert!(!outbox.declares(), "a change of the runtime is not covered");
 }

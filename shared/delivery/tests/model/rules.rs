@@ -97,7 +97,7 @@ impl Rules {
 
     // The agent's side.
 
-    pub(crate) fn next_batch(self, outbox: &mut Outbox) -> Option<(Request, InFlight)> {
+    pub(crate) fn next_batch(self, outbox: &mut Outbox) -> Option<(Request<'static>, InFlight)> {
         if self.is(Mutation::StopAndWait) && outbox.len() > outbox.unsent() {
             return None;
         }
@@ -108,7 +108,7 @@ impl Rules {
     }
 
     /// `forgotten`: see [`Mutation::FailedRequestIsForgotten`].
-    pub(crate) fn poll(self, outbox: &mut Outbox, forgotten: &[Seq]) -> Option<Request> {
+    pub(crate) fn poll(self, outbox: &mut Outbox, forgotten: &[Seq]) -> Option<Request<'static>> {
         let mut request = outbox.poll()?;
         request.reconciled_ms.clear();
         let mut awaited = numbers(&request.awaiting);
@@ -134,7 +134,7 @@ impl Rules {
         self,
         outbox: &mut Outbox,
         response: &Response,
-        answers: Option<&Request>,
+        answers: Option<&Request<'_>>,
     ) -> Applied {
         let mut response = response.clone();
         match self.0 {
@@ -177,7 +177,7 @@ impl Rules {
         if self.is(Mutation::EpochsShareOneAccount) { ONE_FOR_ALL } else { epoch }
     }
 
-    pub(crate) fn receive(self, ledger: &mut Ledger, request: &Request) -> Received {
+    pub(crate) fn receive(self, ledger: &mut Ledger, request: &Request<'_>) -> Received {
         ledger.receive(&Request { epoch: self.epoch(request.epoch), ..request.clone() })
     }
 
@@ -185,7 +185,7 @@ impl Rules {
         self,
         ledger: &mut Ledger,
         epoch: Epoch,
-        event: &Event,
+        event: &Event<'_>,
         route: Route,
         running: bool,
     ) -> Intake {
@@ -206,7 +206,7 @@ impl Rules {
     }
 
     /// `session`: see [`Mutation::LedgerSurvivesInANewSession`]; otherwise the ledger's own.
-    pub(crate) fn answer(self, ledger: &mut Ledger, request: &Request, session: SessionId) -> Response {
+    pub(crate) fn answer(self, ledger: &mut Ledger, request: &Request<'_>, session: SessionId) -> Response {
         let mut response = ledger.answer(self.epoch(request.epoch), &request.awaiting);
         response.epoch = request.epoch;
         match self.0 {

@@ -85,7 +85,7 @@ pub(crate) struct Agent {
     /// Objects that were observed and not let go.
     pub(crate) dirty: [bool; KEYS],
     /// The exchanges that wait for an answer, as in the agent's sender: at most one of each.
-    pub(crate) batch: Option<(u8, Frozen<Request>, InFlight)>,
+    pub(crate) batch: Option<(u8, Frozen<Request<'static>>, InFlight)>,
     pub(crate) poll: Option<u8>,
     /// Only for [`Mutation::FailedRequestIsForgotten`].
     pub(crate) forgotten: Vec<Seq>,
@@ -121,7 +121,7 @@ pub(crate) struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Letter {
-    Request(Frozen<Request>),
+    Request(Frozen<Request<'static>>),
     Answer(Frozen<Response>),
 }
 
@@ -392,10 +392,10 @@ impl Agent {
         }
         self.dirty[key] = true;
         let observation = Observation {
-            key: Key { watch: name(key), namespace: String::new(), name: name(key) },
-            group: String::new(),
-            version: String::new(),
-            kind: String::new(),
+            key: Key { watch: name(key).into(), namespace: "".into(), name: name(key).into() },
+            group: "".into(),
+            version: "".into(),
+            kind: "".into(),
             uid: String::new(),
             resource_version: String::new(),
             change: Change::Changed,
@@ -435,7 +435,7 @@ impl Receiver {
     /// Takes a request in, queues what is new, and answers: the receiver's intake.
     fn receive(
         &mut self,
-        request: &Request,
+        request: &Request<'_>,
         versions: [u8; KEYS],
         rules: Rules,
         bounds: &Bounds,

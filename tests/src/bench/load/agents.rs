@@ -170,9 +170,9 @@ impl Agent {
             version: "v1beta2".into(),
             kind: "Kyma".into(),
             namespace: "kyma-system".into(),
-            name: format!("object-{}", seq % 10_000),
+            name: format!("object-{}", seq % 10_000).into(),
             uid: "0f0e0d0c-0b0a-0908-0706-050403020100".into(),
-            resource_version: seq.to_string(),
+            resource_version: seq.to_string().into(),
             change: Change::Changed,
             observed_at: now,
         };

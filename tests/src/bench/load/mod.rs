@@ -78,8 +78,10 @@ enum Role {
 pub(super) enum Kind {
     /// The receiver's intake with its limits, and a host in memory that finishes every event at once.
     Listener,
-    /// A bare hyper server that verifies client certificates, reads bodies and answers.
+    /// A bare hyper server that verifies client certificates, reads bodies and answers as shortly as the intake.
     Bare,
+    /// The same, but it answers with the body that it has read.
+    Echo,
 }
 
 impl Kind {
@@ -87,6 +89,7 @@ impl Kind {
         match self {
             Self::Listener => "listener",
             Self::Bare => "bare",
+            Self::Echo => "echo",
         }
     }
 }

@@ -19,7 +19,7 @@ use tidewatch_wire::{Route, SessionId, v2, v3};
 use tokio::net::TcpListener;
 
 use super::{Kind, agents, orders, say};
-use crate::bench::server;
+use crate::bench::server::{self, Says};
 
 /// Registered runtimes by id, with their domains. What depends on an event is finished when it is told.
 struct Memory(HashMap<String, String>);
@@ -36,8 +36,8 @@ impl Host for Memory {
         Manager::Own
     }
 
-    fn take_v3(&self, _: &Runtime, _: &v3::Request, _: &v3::Event, mut ticket: Ticket) -> Fate {
-        ticket.hold(Route::engine(), 1).into_iter().for_each(Guard::finished);
+    fn take_v3(&self, _: &Runtime, _: &v3::Request<'_>, _: &v3::Event<'_>, mut ticket: Ticket) -> Fate {
+        ticket.hold(Route::engine(), 1).for_each(Guard::finished);
         Fate::Queued
     }
 
@@ -77,10 +77,11 @@ pub(super) async fn run(kind: Kind, folder: &Path, port: u16, runtimes: usize) -
             let serving = listener::serve(listener, tls, Arc::new(intake), Timestamp::now, drain.watch());
             drain.spawn_critical("listener", serving);
         }
-        Kind::Bare => {
+        Kind::Bare | Kind::Echo => {
             let tls = server_config(&pem.ca, &pem.cert, &pem.key)?;
             let listener = TcpListener::bind(address).await.context("the port is in use")?;
-            drain.spawn_critical("bare", server::accept(listener, tls.into()));
+            let says = if kind == Kind::Echo { Says::Same } else { Says::Little };
+            drain.spawn_critical("bare", server::accept(listener, tls.into(), says));
         }
     }
     say(&"listening")?;
