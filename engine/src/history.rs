@@ -39,7 +39,7 @@ pub struct Record {
     pub queued_seconds: f64,
     /// From start to end, in seconds.
     pub work_seconds: f64,
-    /// When the next try is due, in seconds from its end, if one is.
+    /// When the next try is due at the latest, in seconds from its end, if one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<f64>,
 }
