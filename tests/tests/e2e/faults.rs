@@ -12,7 +12,6 @@ use tidewatch_tests::{
     ControlPlane, Options, User, env,
     faulty::{Blow, Door},
     fleet::AGENT_USER,
-    spare,
 };
 use tokio::time::Instant;
 
@@ -79,8 +78,8 @@ async fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
     rig.healthy()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_receivers_and_agents_lose_nothing() -> Result<()> {
+/// Receiver and agent are killed, then the way between them breaks.
+async fn programs_and_their_way() -> Result<()> {
     let env = env::shared().await?;
     let runtime = runtime("squall").await?;
     let mut rig = Rig::start(&env.kcp, &runtime, "squall").await?;
@@ -90,42 +89,18 @@ async fn killed_receivers_and_agents_lose_nothing() -> Result<()> {
             n if n % 2 == 0 => Victim::Receiver,
             _ => Victim::Agent,
         };
-        let begun = Instant::now();
-        kill(&mut rig, victim).await.with_context(|| {
-            format!("seed {}, round {round}: {victim:?}\n{}", seed().unwrap_or(0), rig.logs())
-        })?;
-        eprintln!("killed {victim:?}: as asked after {:?}", begun.elapsed());
+        kill(&mut rig, victim).await.with_context(|| format!("round {round}: {victim:?}\n{}", rig.logs()))?;
     }
-    let took = swallowed(&mut rig, Blow::SwallowRequests).await?;
-    eprintln!("SwallowRequests towards the receiver: as asked and acknowledged after {took:?}");
-    Ok(())
+    cut_and_slow(&mut rig).await.with_context(|| format!("a cut or slow way\n{}", rig.logs()))?;
+    swallowed(&mut rig, Blow::HalfOpen).await
 }
 
-/// The connection to the receiver loses what it carries, from now on and without a sign; and a change.
-///
-/// Returns how long it took until that change was reconciled and acknowledged.
-async fn swallowed(rig: &mut Rig, blow: Blow) -> Result<Duration> {
-    let (connections, lost) = (rig.connections().await?, rig.events.lost());
-    rig.events.strike(blow);
-    let begun = Instant::now();
-    rig.last_change_is_reconciled(NOTICED).await.with_context(|| format!("{blow:?}\n{}", rig.logs()))?;
-    let took = begun.elapsed();
-    ensure!(took < NOTICED, "{blow:?}: it took {took:?}");
-    ensure!(rig.connections().await? > connections, "{blow:?}: the agent has not connected again");
-    if blow != Blow::HalfOpen {
-        ensure!(rig.events.lost() > lost, "{blow:?}: nothing was lost");
-    }
-    rig.healthy()?;
-    Ok(took)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cut_slow_and_half_open_ways_to_the_receiver_lose_nothing() -> Result<()> {
-    let env = env::shared().await?;
-    let spare = spare::shared().await?;
-    let _alone = spare.register_alone().await;
-    let mut rig = Rig::start(&env.kcp, &spare.runtime3, "breakers").await?;
-    for _ in 0..rounds(4)? {
+/// Connections to the receiver are dropped and refused while things change; then they are slow as well.
+async fn cut_and_slow(rig: &mut Rig) -> Result<()> {
+    for round in 0..rounds(4)? {
+        if round % 4 == 3 {
+            rig.events.set_delay(Duration::from_millis(300));
+        }
         let changes = rig.changes();
         changes.more(1 + rig.dice.below(8)).await?;
         rig.events.strike(Blow::Drop);
@@ -137,21 +112,25 @@ async fn cut_slow_and_half_open_ways_to_the_receiver_lose_nothing() -> Result<()
             rig.events.set_door(Door::Open);
         }
         changes.end().await?;
-        rig.last_change_is_reconciled(SOON).await.with_context(|| format!("dropped\n{}", rig.logs()))?;
+        rig.last_change_is_reconciled(SOON).await.with_context(|| format!("round {round}"))?;
+        rig.events.set_delay(Duration::ZERO);
     }
-    rig.events.set_delay(Duration::from_millis(300));
-    for _ in 0..rounds(1)? {
-        let changes = rig.changes();
-        changes.more(1 + rig.dice.below(10)).await?;
-        rig.events.strike(Blow::Drop);
-        changes.more(1 + rig.dice.below(4)).await?;
-        changes.end().await?;
-        rig.last_change_is_reconciled(SOON).await.with_context(|| format!("delayed\n{}", rig.logs()))?;
+    rig.healthy()
+}
+
+/// The connection to the receiver loses what it carries, from now on and without a sign; and a change.
+async fn swallowed(rig: &mut Rig, blow: Blow) -> Result<()> {
+    let (connections, lost) = (rig.connections().await?, rig.events.lost());
+    rig.events.strike(blow);
+    let begun = Instant::now();
+    rig.last_change_is_reconciled(NOTICED).await.with_context(|| format!("{blow:?}\n{}", rig.logs()))?;
+    let took = begun.elapsed();
+    ensure!(took < NOTICED, "{blow:?}: it took {took:?}");
+    ensure!(rig.connections().await? > connections, "{blow:?}: the agent has not connected again");
+    if blow != Blow::HalfOpen {
+        ensure!(rig.events.lost() > lost, "{blow:?}: nothing was lost");
     }
-    rig.events.set_delay(Duration::ZERO);
-    let took = swallowed(&mut rig, Blow::HalfOpen).await?;
-    eprintln!("HalfOpen towards the receiver: as asked and acknowledged after {took:?}");
-    Ok(())
+    rig.healthy()
 }
 
 /// Changes, a kill among them, and a last one while it is down or after it comes back.
@@ -177,26 +156,20 @@ async fn kill_api(rig: &mut Rig, cluster: &mut ControlPlane, is_the_runtime: boo
     rig.healthy()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_api_servers_lose_nothing() -> Result<()> {
+/// The API servers are killed: the runtime's, KCP's, and the runtime's while the agent is cut off from it.
+async fn api_servers() -> Result<()> {
     let (mut kcp, mut runtime) = futures::future::try_join(runtime("gale-kcp"), runtime("gale")).await?;
     let mut rig = Rig::start(&kcp, &runtime, "gale").await?;
     for _ in 0..rounds(1)? {
-        let begun = Instant::now();
         kill_api(&mut rig, &mut runtime, true)
             .await
             .with_context(|| format!("the runtime's API server\n{}", rig.logs()))?;
-        eprintln!("killed the runtime's API server: as asked after {:?}", begun.elapsed());
-        let begun = Instant::now();
         kill_api(&mut rig, &mut kcp, false)
             .await
             .with_context(|| format!("KCP's API server\n{}", rig.logs()))?;
-        eprintln!("killed KCP's API server: as asked after {:?}", begun.elapsed());
+        expired(&mut rig, &mut runtime).await.with_context(|| format!("410\n{}", rig.logs()))?;
     }
-    expired(&mut rig, &mut runtime).await.with_context(|| format!("410\n{}", rig.logs()))?;
-    let took = swallowed(&mut rig, Blow::SwallowAnswers).await?;
-    eprintln!("SwallowAnswers towards the receiver: as asked and acknowledged after {took:?}");
-    Ok(())
+    swallowed(&mut rig, Blow::SwallowRequests).await
 }
 
 /// The agent is cut off from its API server, which forgets meanwhile what the agent's watches have seen.
@@ -212,4 +185,14 @@ async fn expired(rig: &mut Rig, runtime: &mut ControlPlane) -> Result<()> {
     ensure!(!rig.buoys.differences().await?.is_empty(), "somebody else has told of it");
     rig.api.set_door(Door::Open);
     rig.proven(before, SOON).await
+}
+
+/// One test, since it mostly waits: as several they would take the others' turns.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_processes_and_broken_ways_lose_nothing() -> Result<()> {
+    let (programs, servers) =
+        futures::future::join(Box::pin(programs_and_their_way()), Box::pin(api_servers())).await;
+    let seed = seed()?;
+    programs.with_context(|| format!("receiver and agent, FAULT_SEED={seed}"))?;
+    servers.with_context(|| format!("API servers, FAULT_SEED={seed}"))
 }

@@ -32,6 +32,7 @@ struct Watching {
     receiver: Receiver,
     agent: Agent,
     api: Proxy,
+    way: Proxy,
 }
 
 impl Watching {
@@ -50,12 +51,12 @@ impl Watching {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
         fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
-        let api = Proxy::before(cluster.url()).await?;
+        let (api, way) = (Proxy::before(cluster.url()).await?, Proxy::before(&receiver.url).await?);
         let identity = receiver.identity(&env.harness, &id, &member.domain())?;
         let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
                               "labels": {"tidewatch.dev/test": name}}]);
         let agent = Agent::start_through(
-            &receiver.url,
+            &way.url(),
             &api.url(),
             "v3",
             &env.harness,
@@ -66,7 +67,7 @@ impl Watching {
         )
         .await?;
         agent.connected().await?;
-        Ok(Self { receiver, agent, api })
+        Ok(Self { receiver, agent, api, way })
     }
 
     /// Events that the receiver has taken so far.
@@ -93,8 +94,8 @@ impl Watching {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_behind_a_half_open_watch_is_found() -> Result<()> {
+/// A deletion behind a watch whose connection is half-open is found.
+async fn half_open() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     let name = "half-open";
     let watching = Watching::start(name, cluster, "", "serviceaccounts").await?;
@@ -110,10 +111,8 @@ async fn a_deletion_behind_a_half_open_watch_is_found() -> Result<()> {
     // Each watch has a connection of its own. New ones are not held up: nothing but silence tells of it.
     let (gone, connections) = (watching.events("gone").await?, watching.api.accepted());
     watching.api.strike(Blow::HalfOpen);
-    let begun = Instant::now();
     accounts.delete("half-open-1", &DeleteParams::background()).await?;
     watching.one_more("gone", gone, NOTICED).await?;
-    eprintln!("half-open watch: the deletion was told after {:?}", begun.elapsed());
     ensure!(watching.api.accepted() > connections, "it was heard on a connection that is dead");
     watching.healthy()
 }
@@ -131,8 +130,8 @@ fn crd(versions: &[(&str, bool, bool)]) -> Value {
                     "names": {"kind": "Tide", "listKind": "TideList", "plural": "tides", "singular": "tide"}}})
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kind_whose_version_changes_goes_on_being_seen() -> Result<()> {
+/// A kind whose version changes goes on being seen. Then an answer is lost, after the receiver has taken the event.
+async fn versions() -> Result<()> {
     let cluster = &spare::shared().await?.runtime4;
     let (name, client) = ("versions", cluster.client()?);
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -181,5 +180,18 @@ async fn a_kind_whose_version_changes_goes_on_being_seen() -> Result<()> {
     watching.agent.process.ready("to watch the new version", SOON, resolved).await?;
     rise("v1", 5).await?;
     ensure!(watching.events("gone").await? == gone, "what is still there was told as gone");
+
+    watching.way.strike(Blow::SwallowAnswers);
+    let begun = Instant::now();
+    rise("v1", 6).await.context("answers are swallowed")?;
+    ensure!(begun.elapsed() < NOTICED && watching.way.lost() > 0, "{:?}", begun.elapsed());
     watching.healthy()
+}
+
+/// One test, since it mostly waits: as several they would take the others' turns.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_watches_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
+    let (silent, new) = futures::future::join(Box::pin(half_open()), Box::pin(versions())).await;
+    silent.context("half-open watches")?;
+    new.context("versions and answers")
 }
