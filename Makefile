@@ -36,7 +36,7 @@ test: lint tools build promtool ## Lint, build and run every test, the end-to-en
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked
 
 .PHONY: e2e
-e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton
+e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton (T=faults: FAULT_ROUNDS=50 plays longer)
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --locked -p tidewatch-tests --test e2e $(T) -- --nocapture
 
 .PHONY: lint

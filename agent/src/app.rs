@@ -42,8 +42,9 @@ const CHANNEL: usize = 1024;
 const GRACE: Duration = Duration::from_secs(10);
 /// For connections to the API server and to the receiver.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Nothing read for this long ends a connection to the API server; longer than a watch request lasts.
-const READ_TIMEOUT: Duration = Duration::from_secs(210);
+/// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
+/// minute, so one that is silent for longer is half-open; the next one goes on where it stood.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// This build.
 pub const BUILD: BuildInfo = BuildInfo::new("tidewatch-agent", env!("CARGO_PKG_VERSION"));

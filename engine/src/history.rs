@@ -41,7 +41,7 @@ pub struct Record {
     pub work_seconds: f64,
     /// What that time went to; the rest is our own computing.
     pub stages: Vec<StageTime>,
-    /// When the next try is due, in seconds from its end, if one is.
+    /// When the next try is due at the latest, in seconds from its end, if one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<f64>,
 }

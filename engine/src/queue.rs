@@ -90,7 +90,7 @@ pub struct Work<K, C, G> {
     pub guards: Vec<G>,
     /// When the oldest cause was pushed.
     pub queued_at: Tick,
-    /// How often this key was retried in a row.
+    /// How often this key was retried in a row, without the tries that something else caused before their time.
     pub attempt: u32,
 }
 
@@ -100,7 +100,7 @@ pub enum Ended<G> {
     /// Finished; the count of attempts starts anew.
     Done,
     /// Not finished for good: look again after the delay, which the caller lets grow with
-    /// [`Work::attempt`]. Guards that could not be satisfied stay with the key.
+    /// [`Work::attempt`], or when the retry before was due, if that is sooner. Guards that could not be satisfied stay with the key.
     Retry(Duration, Vec<G>),
 }
 
@@ -121,12 +121,14 @@ struct Slot<C, G> {
     /// The class it is worked on under, if it is.
     working: Option<Class>,
     attempt: u32,
+    /// When the retry is or was due that was asked for last, since the key was finished last.
+    retry_at: Option<Tick>,
     looks: Option<Looks>,
 }
 
 impl<C, G> Default for Slot<C, G> {
     fn default() -> Self {
-        Self { pending: None, working: None, attempt: 0, looks: None }
+        Self { pending: None, working: None, attempt: 0, retry_at: None, looks: None }
     }
 }
 
@@ -323,17 +325,26 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 self.working.remove(&key.group());
             }
         }
-        let (delay, guards) = match ended {
+        let (due, guards) = match ended {
             Ended::Done => {
-                slot.attempt = 0;
+                (slot.attempt, slot.retry_at) = (0, None);
                 (None, Vec::new())
             }
             Ended::Retry(delay, guards) => {
-                slot.attempt = slot.attempt.saturating_add(1);
-                (Some(delay), guards)
+                // An event has caused it before the retry was due. If that counted, a second of failures with many
+                // events would be followed by minutes of rest.
+                let due = match slot.retry_at {
+                    Some(at) if now < at => at.min(now + delay),
+                    _ => {
+                        slot.attempt = slot.attempt.saturating_add(1);
+                        now + delay
+                    }
+                };
+                slot.retry_at = Some(due);
+                (Some(due), guards)
             }
         };
-        match (slot.pending.take(), delay) {
+        match (slot.pending.take(), due) {
             (None, None) => {
                 if slot.looks.is_none() {
                     self.slots.remove(key);
@@ -350,10 +361,10 @@ impl<K: Key, C, G> Queue<K, C, G> {
                     pending.queued_at = queued_at;
                 }
             }
-            (None, Some(delay)) => {
+            (None, Some(due)) => {
                 // What was a poll stays one, else its retries would pass the cap of its class.
                 let push = Push { class: class.max(Class::Retry), cause: None, guards };
-                self.put(key, push, Some(now + delay), now);
+                self.put(key, push, Some(due), now);
             }
         }
     }

@@ -23,9 +23,7 @@ use tidewatch_api::{
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
 use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
-use crate::{
-    ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, process::Spec, wait,
-};
+use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, wait};
 
 /// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
 /// and no more.
@@ -77,7 +75,6 @@ pub struct Receiver {
     pub process: Process,
     /// The namespace in KCP.
     pub namespace: String,
-    spec: Spec,
 }
 
 /// One agent.
@@ -244,7 +241,7 @@ impl Receiver {
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
         let url = format!("https://127.0.0.1:{events}");
-        let receiver = Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned(), spec };
+        let receiver = Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() };
         receiver.ready().await?;
         Ok(receiver)
     }
@@ -262,7 +259,12 @@ impl Receiver {
     pub async fn restart(&mut self) -> Result<()> {
         self.process.begin_end();
         wait::until("the receiver to end", SOON, || async { Ok(self.process.ended()) }).await?;
-        self.process = Process::start(&self.spec)?;
+        self.start_again().await
+    }
+
+    /// Starts it again after it has ended or was killed, and waits until it is ready. Its log begins anew.
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.process = Process::start(self.process.spec())?;
         self.ready().await
     }
 
@@ -342,6 +344,22 @@ impl Agent {
         identity: Identity,
         watches: Value,
     ) -> Result<Self> {
+        let (to_receiver, to_api) = (&receiver.url, member.cluster.url());
+        Self::start_through(to_receiver, to_api, protocol, harness, receiver, member, identity, watches).await
+    }
+
+    /// As [`Agent::start_speaking`], with what it connects to at other addresses.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing that some test varies")]
+    pub async fn start_through(
+        to_receiver: &str,
+        to_api: &str,
+        protocol: &str,
+        harness: &Harness,
+        receiver: &Receiver,
+        member: &Member<'_>,
+        identity: Identity,
+        watches: Value,
+    ) -> Result<Self> {
         let client = member.cluster.client()?;
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
@@ -349,11 +367,11 @@ impl Agent {
         apply_yaml(&client, include_str!("../../deploy/agent/rbac.yaml")).await?;
         let admin = ports::free()?;
         let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
-        let kubeconfig =
-            harness.write(&format!("{folder}/runtime.yaml"), &member.cluster.kubeconfig_yaml(AGENT_USER)?)?;
+        let kubeconfig = member.cluster.kubeconfig_yaml_through(AGENT_USER, to_api)?;
+        let kubeconfig = harness.write(&format!("{folder}/runtime.yaml"), &kubeconfig)?;
         let config = json!({
             "runtimeId": member.id,
-            "receiver": {"url": receiver.url, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key,
+            "receiver": {"url": to_receiver, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key,
                          "protocol": protocol},
             "adminAddress": format!("127.0.0.1:{admin}"),
             "kubeconfig": kubeconfig,
@@ -369,13 +387,24 @@ impl Agent {
         let mut spec = harness.spec(&format!("{folder}/agent"), &binaries::find("tidewatch-agent")?, args);
         spec.grace = Duration::from_secs(12);
         let process = Process::start(&spec)?;
-        let admin = format!("http://127.0.0.1:{admin}");
-        process
+        let agent = Self { admin: format!("http://127.0.0.1:{admin}"), identity, process };
+        agent.lives().await?;
+        Ok(agent)
+    }
+
+    async fn lives(&self) -> Result<()> {
+        let url = format!("{}/healthz", self.admin);
+        self.process
             .ready("to answer /healthz", SOON, || async {
-                Ok((http::status(&format!("{admin}/healthz")).await? == hyper::StatusCode::OK).then_some(()))
+                Ok((http::status(&url).await? == hyper::StatusCode::OK).then_some(()))
             })
-            .await?;
-        Ok(Self { admin, identity, process })
+            .await
+    }
+
+    /// Starts it again after it has ended or was killed; it is not waited for. Its log begins anew.
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.process = Process::start(self.process.spec())?;
+        self.lives().await
     }
 
     /// Its status page.

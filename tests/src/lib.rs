@@ -8,9 +8,11 @@
 
 pub mod bench;
 pub mod binaries;
+pub mod buoys;
 pub mod cluster;
 pub mod env;
 pub mod etcd;
+pub mod faulty;
 pub mod fixtures;
 pub mod fleet;
 pub mod harness;

@@ -75,12 +75,10 @@ pub struct Spec {
 /// at most its grace.
 #[derive(Debug)]
 pub struct Process {
-    name: String,
-    log: PathBuf,
+    spec: Spec,
     child: Mutex<Child>,
     /// Open as long as the program may run.
     pipe: Option<ChildStdin>,
-    detached: bool,
 }
 
 impl Process {
@@ -114,13 +112,7 @@ impl Process {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name} ({})", program.display()))?;
-        let process = Self {
-            name: name.clone(),
-            log: log.clone(),
-            pipe: child.stdin.take(),
-            child: Mutex::new(child),
-            detached: matches!(lifetime, Lifetime::Detached { .. }),
-        };
+        let process = Self { spec: spec.clone(), pipe: child.stdin.take(), child: Mutex::new(child) };
         if let Lifetime::Detached { pids } = lifetime {
             record(pids, process.pid(), program)?;
         }
@@ -129,7 +121,16 @@ impl Process {
 
     /// The name it was given.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
+    }
+
+    /// What it was started with, to start it again.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn detached(&self) -> bool {
+        matches!(self.spec.lifetime, Lifetime::Detached { .. })
     }
 
     /// Its pid: of the program when detached, of its watchdog otherwise.
@@ -139,7 +140,7 @@ impl Process {
 
     /// Where its output goes.
     pub fn log(&self) -> &Path {
-        &self.log
+        &self.spec.log
     }
 
     /// How it ended, or `None` while it runs.
@@ -149,7 +150,7 @@ impl Process {
 
     /// The last `lines` lines of its output, or why there are none.
     pub fn log_tail(&self, lines: usize) -> String {
-        tail(&self.log, lines).unwrap_or_else(|error| format!("(no log: {error:#})"))
+        tail(&self.spec.log, lines).unwrap_or_else(|error| format!("(no log: {error:#})"))
     }
 
     /// Like [`wait::until`], but fails at once when the process ends first; in both cases
@@ -159,13 +160,13 @@ impl Process {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<Option<T>>>,
     {
-        let what = format!("{} {what}", self.name);
+        let what = format!("{} {what}", self.spec.name);
         let ready = wait::until(&what, timeout, || {
             let ended = self.ended();
             let probed = probe();
             async move {
                 match ended {
-                    Some(status) => Ok(Some(Err(anyhow!("{} ended early, with {status}", self.name)))),
+                    Some(status) => Ok(Some(Err(anyhow!("{} ended early, with {status}", self.spec.name)))),
                     None => probed.await.map(|value| value.map(Ok)),
                 }
             }
@@ -173,11 +174,39 @@ impl Process {
         ready.await.and_then(|value| value).map_err(|error| {
             error.context(format!(
                 "{} is not ready; the end of {}:\n{}",
-                self.name,
-                self.log.display(),
+                self.spec.name,
+                self.spec.log.display(),
                 self.log_tail(15)
             ))
         })
+    }
+
+    /// Kills the program itself (SIGKILL): it has no time for anything. Returns when it is gone; its folder stays only if
+    /// it has none of its own ([`Spec::scratch`]).
+    pub async fn kill(&self) -> Result<()> {
+        let pid = if self.detached() { self.pid() } else { self.program_pid().await? };
+        signal("KILL", &[pid]);
+        let gone = || async { Ok(self.ended()) };
+        wait::until(&format!("{} to be gone after SIGKILL", self.spec.name), KILLED, gone).await?;
+        Ok(())
+    }
+
+    /// The program's pid, of which only the watchdog knows; the program may not have taken its place yet.
+    async fn program_pid(&self) -> Result<u32> {
+        let (proc, program) = (Path::new("/proc"), self.spec.program.display().to_string());
+        let watchdog = self.pid();
+        let children = proc.join(format!("{watchdog}/task/{watchdog}/children"));
+        let found = || async {
+            let text = fs::read_to_string(&children)
+                .with_context(|| format!("{} has ended before it was killed", self.spec.name))?;
+            for pid in text.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+                if runs(proc, pid, &program)? {
+                    return Ok(Some(pid));
+                }
+            }
+            Ok(None)
+        };
+        wait::until(&format!("the pid of {}", self.spec.name), KILLED, found).await
     }
 
     /// Begins to end it without waiting: so that many can end at the same time before
@@ -189,7 +218,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.detached {
+        if !self.detached() {
             self.begin_end();
             // Bounded: the watchdog kills after the grace. An error means it is gone.
             let _gone = self.child.lock().wait();

@@ -2,7 +2,6 @@
 
 use super::{
     condition::{Conditions, Reason},
-    fingerprint,
     index::{Index, ObjectKey, Verdict},
     resolve::{self, ResolveError, Resolved},
     tap::tapped,
@@ -13,14 +12,15 @@ use crate::{
     jitter,
     metrics::Metrics,
 };
-use futures::{Stream, StreamExt, stream::BoxStream};
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kube::{
-    Api, Client,
-    api::{DynamicObject, ObjectMeta, PartialObjectMeta},
+    Client,
+    api::{ApiResource, DynamicObject, PartialObjectMeta},
     core::Status,
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
+use source::{heard, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{backoff::Backoff, outbox::Moved};
 use tidewatch_telemetry::readiness;
@@ -118,7 +118,7 @@ struct Seen {
 enum Left {
     /// The kind has no generation: watch whole objects.
     NeedsWhole,
-    /// The kind is not served any more.
+    /// The kind is not served in this version any more.
     KindGone,
     /// The API server does not stream lists: list in pages.
     NoStreaming,
@@ -174,6 +174,8 @@ impl Watcher {
         let client = tapped(&client, move || conditions.heard(&name));
         let mut whole = self.spec.field == Field::Status;
         let mut attempt = 0;
+        // What was served and is not any more, until it is known whether another version is.
+        let mut gone: Option<ApiResource> = None;
         loop {
             if self.renew() {
                 whole = self.spec.field == Field::Status;
@@ -186,6 +188,13 @@ impl Watcher {
             match resolved {
                 Ok(resolved) => {
                     let gvk = &resolved.resource;
+                    // The API server still names what it does not serve.
+                    if let Some(was) = gone.take()
+                        && was == *gvk
+                        && self.all_gone(&was.version, &was.kind).await.is_err()
+                    {
+                        return;
+                    }
                     self.shared
                         .conditions
                         .set_resolved(&self.spec.name, format!("{}/{}", gvk.api_version, gvk.kind));
@@ -213,20 +222,23 @@ impl Watcher {
                         Left::KindGone => {
                             self.condition(
                                 Reason::WaitingForKind,
-                                "the API server does not serve the kind any more; waiting for it",
+                                "the API server does not serve the kind in this version any more; waiting for it",
                             );
-                            if self.all_gone(&gvk.version, &gvk.kind).await.is_err() {
-                                return;
-                            }
+                            gone = Some(gvk.clone());
                         }
                         Left::Broken => {}
                     }
                 }
                 Err(error) => {
                     self.unresolved(&error);
-                    let not_served = matches!(error, ResolveError::NotServed { .. });
-                    if not_served && self.never_served().await.is_err() {
-                        return;
+                    if matches!(error, ResolveError::NotServed { .. }) {
+                        let told = match gone.take() {
+                            Some(was) => self.all_gone(&was.version, &was.kind).await,
+                            None => self.never_served().await,
+                        };
+                        if told.is_err() {
+                            return;
+                        }
                     }
                 }
             }
@@ -453,77 +465,8 @@ fn words(error: &watcher::Error) -> String {
     status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
-fn stream(
-    client: &Client,
-    spec: &config::Watch,
-    resolved: &Resolved,
-    whole: bool,
-    streaming: bool,
-) -> BoxStream<'static, watcher::Result<Heard>> {
-    let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
-    if let Some(selector) = spec.selector() {
-        config = config.labels(&selector);
-    }
-    if streaming {
-        config = config.streaming_lists();
-    }
-    let (resource, client) = (&resolved.resource, client.clone());
-    let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);
-    if whole {
-        let api: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(client, namespace, resource),
-            None => Api::all_with(client, resource),
-        };
-        let (field, group) = (spec.field, resource.group.clone());
-        let seen = move |object: DynamicObject| {
-            let fingerprint = fingerprint::of_object(field, &group, &object);
-            let content = field == Field::Status || object.metadata.generation.is_none();
-            Seen { content, ..seen(object.metadata, Some(fingerprint)) }
-        };
-        watcher(api, config)
-            .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen)))
-            .boxed()
-    } else {
-        let api: Api<Metadata> = match namespace {
-            Some(namespace) => Api::namespaced_with(client, namespace, resource),
-            None => Api::all_with(client, resource),
-        };
-        watcher(api, config)
-            .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen_metadata)))
-            .boxed()
-    }
-}
-
-fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> Heard {
-    match event {
-        watcher::Event::Init => Heard::ListBegins,
-        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Heard::Applied(seen(object)),
-        watcher::Event::Delete(object) => Heard::Deleted(seen(object)),
-        watcher::Event::InitDone => Heard::ListEnds,
-    }
-}
-
-fn seen_metadata(object: Metadata) -> Seen {
-    let fingerprint = fingerprint::of_metadata(&object.metadata);
-    seen(object.metadata, fingerprint)
-}
-
-fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
-    Seen {
-        key: ObjectKey {
-            namespace: metadata.namespace.unwrap_or_default().into(),
-            name: metadata.name.unwrap_or_default().into(),
-        },
-        uid: metadata.uid.unwrap_or_default(),
-        resource_version: metadata.resource_version.unwrap_or_default(),
-        content: false,
-        fingerprint,
-    }
-}
-
 mod report;
+mod source;
 
 #[cfg(test)]
 mod api_tests;

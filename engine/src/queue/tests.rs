@@ -134,6 +134,29 @@ fn failures_are_counted_and_keep_their_guards() {
     assert_eq!(q.pop(tick(41)).unwrap().attempt, 0);
 }
 
+/// A control plane that is away for two seconds, while events come in all the time.
+#[test]
+fn tries_before_their_time_make_no_pause_longer() {
+    let mut q = Q::new(4);
+    let doubling = |attempt: u32| Duration::from_secs(1 << attempt.min(16));
+    let mut tried = Vec::new();
+    for now in (0..2_000).step_by(50) {
+        q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(now));
+        // One more while it is worked on: the next try comes at once.
+        let work = q.pop(tick(now)).unwrap();
+        q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
+        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![]), tick(now));
+        let work = q.pop(tick(now)).unwrap();
+        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![]), tick(now));
+        tried.push(work.attempt);
+    }
+    assert_eq!((tried.first(), tried.last()), (Some(&1), Some(&2)), "after 0 s and 1 s, not with each event");
+    assert_eq!(q.next_due(), Some(tick(3_000)));
+    let work = q.pop(tick(3_000)).unwrap();
+    q.end(&work.key, Ended::Done, tick(3_000));
+    assert!(q.slots.is_empty());
+}
+
 #[test]
 fn an_idle_queue_holds_nothing() {
     let mut q = Q::new(4);

@@ -17,6 +17,7 @@ use pki::Pki;
 
 /// Every wait of the start; two cores under load need far less.
 const READY: Duration = Duration::from_secs(90);
+const API_SERVER: &str = "kube-apiserver";
 /// The user in `system:masters`.
 pub const ADMIN: &str = "admin";
 
@@ -53,6 +54,7 @@ impl Options {
 pub struct ControlPlane {
     name: String,
     url: String,
+    port: u16,
     pki: Pki,
     /// In the order in which they end: clients before the server.
     processes: Vec<Process>,
@@ -68,7 +70,7 @@ impl ControlPlane {
         let url = format!("https://127.0.0.1:{port}");
 
         let apiserver = programs::apiserver(harness, &name, etcd, &pki, port)?;
-        let mut cluster = Self { name, url, pki, processes: vec![apiserver] };
+        let mut cluster = Self { name, url, port, pki, processes: vec![apiserver] };
         let client = cluster.client()?;
         cluster.wait_for_api(&client).await?;
         // Not earlier: on few cores they would slow the API server's start, and what they
@@ -89,6 +91,21 @@ impl ControlPlane {
         Ok(cluster)
     }
 
+    /// Kills its API server (SIGKILL). Everything else of it goes on.
+    pub async fn kill_api(&self) -> Result<()> {
+        self.process(API_SERVER)?.kill().await
+    }
+
+    /// Starts its API server again after [`Self::kill_api`], with the same etcd, port and certificates, and waits until
+    /// it is ready. Its log begins anew.
+    pub async fn start_api(&mut self, harness: &Harness, etcd: &Etcd) -> Result<()> {
+        let again = programs::apiserver(harness, &self.name, etcd, &self.pki, self.port)?;
+        let name = process_name(&self.name, API_SERVER);
+        let dead = self.processes.iter_mut().find(|process| process.name() == name);
+        *dead.with_context(|| format!("{name} was never started"))? = again;
+        self.wait_for_api(&self.client()?).await
+    }
+
     fn add(&mut self, process: Process) {
         self.processes.insert(0, process);
     }
@@ -98,7 +115,7 @@ impl ControlPlane {
             let request = http_request("/readyz")?;
             Ok((client.request_text(request).await? == "ok").then_some(()))
         };
-        self.process("kube-apiserver")?.ready("to answer /readyz", READY, probe).await
+        self.process(API_SERVER)?.ready("to answer /readyz", READY, probe).await
     }
 
     async fn wait_for_controllers(&self, client: &Client) -> Result<()> {
@@ -135,6 +152,11 @@ impl ControlPlane {
     /// A kubeconfig for that user, with CA and token inline: no file paths.
     pub fn kubeconfig_yaml(&self, user: &str) -> Result<String> {
         Ok(kubeconfig::yaml(&self.name, &self.url, self.ca_pem(), user, self.token(user)?))
+    }
+
+    /// The same, with another address: of something before it.
+    pub fn kubeconfig_yaml_through(&self, user: &str, url: &str) -> Result<String> {
+        Ok(kubeconfig::yaml(&self.name, url, self.ca_pem(), user, self.token(user)?))
     }
 
     /// A client for [`ADMIN`], in and for the current tokio runtime.

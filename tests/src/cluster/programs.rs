@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 
 use super::{
-    ADMIN, ControlPlane, Pki,
+    ADMIN, API_SERVER, ControlPlane, Pki,
     pki::{CONTROLLER_MANAGER, SCHEDULER},
     process_name,
 };
@@ -64,7 +64,7 @@ pub(super) fn apiserver(
         flag("profiling", "false"),
         flag("v", "0"),
     ];
-    start(harness, cluster, "kube-apiserver", args)
+    start(harness, cluster, API_SERVER, args)
 }
 
 pub(super) fn controller_manager(harness: &Harness, cluster: &ControlPlane, pods: bool) -> Result<Process> {

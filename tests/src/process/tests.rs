@@ -76,6 +76,17 @@ async fn one_that_handles_sigterm_gets_the_time_for_it() {
 }
 
 #[tokio::test]
+async fn a_killed_one_has_no_time_for_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'echo tidied; exit 0' TERM; echo $$; while :; do sleep 0.1; done";
+    let process = Process::start(&spec(folder.path(), script)).unwrap();
+    let pid = printed_pid(&process).await;
+    process.kill().await.unwrap();
+    assert!(!exists(pid) && process.ended().is_some());
+    assert!(!process.log_tail(9).contains("tidied"));
+}
+
+#[tokio::test]
 async fn an_early_end_fails_the_wait_at_once_with_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(&spec(folder.path(), "echo no such flag >&2; exit 3")).unwrap();

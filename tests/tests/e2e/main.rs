@@ -7,6 +7,7 @@ mod canary;
 mod control_plane;
 mod crds;
 mod demo;
+mod faults;
 mod resync;
 mod routes;
 mod service;

@@ -13,12 +13,17 @@ use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc};
 use tidewatch_delivery::outbox::Observation;
 
+type Versions = &'static [&'static str];
+
 /// What the server serves now, and what it was asked.
 #[derive(Default)]
 struct Server {
     installed: bool,
     forbidden: bool,
     streams: bool,
+    /// The versions, if not v1 and v1beta1; and those from the first watch of v1 on.
+    served: Option<Versions>,
+    then: Option<Versions>,
     items: Vec<Value>,
     lists: Vec<String>,
 }
@@ -43,16 +48,26 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": word});
         (StatusCode::from_u16(code).unwrap(), body)
     };
-    let (status, body) = match uri.path() {
+    let begins = query.contains("watch=true") && !query.contains("sendInitialEvents");
+    if begins && uri.path() == "/apis/g.example/v1/things" {
+        server.served = server.then.or(server.served);
+    }
+    let versions = server.served.unwrap_or(&["v1", "v1beta1"]);
+    // Each version is answered like v1, if it is served.
+    let path = match uri.path().split('/').nth(3) {
+        Some(version) if versions.contains(&version) => uri.path().replacen(version, "v1", 1),
+        Some(_) => String::new(),
+        None => uri.path().to_owned(),
+    };
+    let (status, body) = match path.as_str() {
         "/apis" => {
             let version = |v: &str| json!({"groupVersion": format!("g.example/{v}"), "version": v});
             let group = json!({
-                "name": "g.example", "versions": [version("v1"), version("v1beta1")],
-                "preferredVersion": version("v1"),
+                "name": "g.example", "versions": versions.iter().map(|v| version(v)).collect::<Vec<_>>(),
+                "preferredVersion": versions.first().map(|v| version(v)),
             });
-            shown(
-                json!({"kind": "APIGroupList", "groups": if server.installed { vec![group] } else { vec![] }}),
-            )
+            let there = server.installed && !versions.is_empty();
+            shown(json!({"kind": "APIGroupList", "groups": if there { vec![group] } else { vec![] }}))
         }
         "/apis/g.example/v1" => shown(json!({"groupVersion": "g.example/v1", "resources": [{
             "name": "things", "singularName": "thing", "kind": "Thing", "namespaced": true,
@@ -200,6 +215,32 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
     assert_eq!(server.lock().lists.len(), 2, "one list for one pause");
     run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
+    for then in [&[][..], &["v1beta1"]] {
+        let server = Shown::default();
+        {
+            let mut server = server.lock();
+            (server.installed, server.then) = (true, Some(then));
+            server.items = vec![item(Some(1))];
+        }
+        let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+        let run = tokio::spawn(watcher.run(client(&server)));
+        assert_eq!(next(&mut taken, &conditions).await.version.as_ref(), "v1");
+        let told = next(&mut taken, &conditions).await;
+        if then.is_empty() {
+            assert_eq!((told.change, told.key.name.as_ref()), (Change::Gone, "one"));
+            reason(&conditions, Reason::WaitingForKind).await;
+        } else {
+            // What came and went in between cannot be named; what is there is as it was.
+            assert_eq!((told.change, told.version.as_ref()), (Change::Resync, "v1beta1"));
+            reason(&conditions, Reason::Watching).await;
+            assert_eq!(conditions.get("w").unwrap().objects, 1);
+        }
+        run.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]

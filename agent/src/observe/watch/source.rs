@@ -1,0 +1,83 @@
+//! From the API server's watch to what is needed of it.
+
+use super::{
+    super::{fingerprint, index::ObjectKey, resolve::Resolved},
+    Heard, Metadata, Seen, WATCH_SECONDS,
+};
+use crate::config::{self, Field};
+use futures::{StreamExt, stream::BoxStream};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ObjectMeta},
+    runtime::{WatchStreamExt, watcher},
+};
+
+pub(super) fn stream(
+    client: &Client,
+    spec: &config::Watch,
+    resolved: &Resolved,
+    whole: bool,
+    streaming: bool,
+) -> BoxStream<'static, watcher::Result<Heard>> {
+    let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
+    if let Some(selector) = spec.selector() {
+        config = config.labels(&selector);
+    }
+    if streaming {
+        config = config.streaming_lists();
+    }
+    let (resource, client) = (&resolved.resource, client.clone());
+    let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);
+    if whole {
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        let (field, group) = (spec.field, resource.group.clone());
+        let seen = move |object: DynamicObject| {
+            let fingerprint = fingerprint::of_object(field, &group, &object);
+            let content = field == Field::Status || object.metadata.generation.is_none();
+            Seen { content, ..seen(object.metadata, Some(fingerprint)) }
+        };
+        watcher(api, config)
+            .default_backoff()
+            .map(move |event| event.map(|event| heard(event, &seen)))
+            .boxed()
+    } else {
+        let api: Api<Metadata> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        watcher(api, config)
+            .default_backoff()
+            .map(move |event| event.map(|event| heard(event, &seen_metadata)))
+            .boxed()
+    }
+}
+
+pub(super) fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> Heard {
+    match event {
+        watcher::Event::Init => Heard::ListBegins,
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Heard::Applied(seen(object)),
+        watcher::Event::Delete(object) => Heard::Deleted(seen(object)),
+        watcher::Event::InitDone => Heard::ListEnds,
+    }
+}
+
+pub(super) fn seen_metadata(object: Metadata) -> Seen {
+    let fingerprint = fingerprint::of_metadata(&object.metadata);
+    seen(object.metadata, fingerprint)
+}
+
+fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {
+    Seen {
+        key: ObjectKey {
+            namespace: metadata.namespace.unwrap_or_default().into(),
+            name: metadata.name.unwrap_or_default().into(),
+        },
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        content: false,
+        fingerprint,
+    }
+}

@@ -1,0 +1,197 @@
+//! What an agent's watches see when the connections below them die silently, and when the kind above them changes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{
+    api::core::v1::ServiceAccount,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    runtime::wait::{await_condition, conditions},
+};
+use serde_json::{Value, json};
+use tidewatch_tests::{
+    ControlPlane, env,
+    faulty::{Blow, Proxy},
+    fleet::{self, Agent, Member, Receiver},
+    kcp,
+    observed::{self, metric},
+    spare, wait,
+};
+use tokio::time::Instant;
+
+use super::rig::{NOTICED, SOON};
+
+const MANAGER: &str = "tidewatch-tests";
+
+/// An agent with one watch, in a runtime whose Kyma KCP knows only by name: its events have no owner.
+struct Watching {
+    receiver: Receiver,
+    agent: Agent,
+    api: Proxy,
+    way: Proxy,
+}
+
+impl Watching {
+    async fn start(name: &str, cluster: &ControlPlane, group: &str, resource: &str) -> Result<Self> {
+        let env = env::shared().await?;
+        let (namespace, id) = (format!("kcp-{name}"), format!("runtime-{name}"));
+        let control = env.kcp.client()?;
+        fleet::prepare_kcp(&control, &namespace).await?;
+        let member = Member { cluster, kyma: name, id: &id };
+        kcp::put_kyma(&control, &namespace, name, &id, Some(&member.domain())).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, &namespace, env.registry.host()).await?;
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+            "rules": [{"apiGroups": [group], "resources": [resource], "verbs": ["get", "list", "watch"]}]});
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
+        fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
+        let (api, way) = (Proxy::before(cluster.url()).await?, Proxy::before(&receiver.url).await?);
+        let identity = receiver.identity(&env.harness, &id, &member.domain())?;
+        let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
+                              "labels": {"tidewatch.dev/test": name}}]);
+        let agent = Agent::start_through(
+            &way.url(),
+            &api.url(),
+            "v3",
+            &env.harness,
+            &receiver,
+            &member,
+            identity,
+            watches,
+        )
+        .await?;
+        agent.connected().await?;
+        Ok(Self { receiver, agent, api, way })
+    }
+
+    /// Events that the receiver has taken so far.
+    async fn events(&self, change: &str) -> Result<u64> {
+        let series = format!(
+            "tidewatch_receiver_events_total{{change=\"{change}\",contract=\"v3\",fate=\"unowned\"}}"
+        );
+        metric(&self.receiver.admin, &series).await
+    }
+
+    /// Waits until the receiver has taken one more event than `before`, and the agent knows it.
+    async fn one_more(&self, change: &str, before: u64, within: Duration) -> Result<()> {
+        wait::until(&format!("one more event {change}"), within, || async {
+            Ok((self.events(change).await? > before).then_some(()))
+        })
+        .await
+        .with_context(|| self.agent.process.log_tail(25))?;
+        self.agent.connected().await
+    }
+
+    fn healthy(&self) -> Result<()> {
+        observed::no_panic(&self.receiver.process)?;
+        observed::no_panic(&self.agent.process)
+    }
+}
+
+/// A deletion behind a watch whose connection is half-open is found.
+async fn half_open() -> Result<()> {
+    let cluster = &spare::shared().await?.runtime3;
+    let name = "half-open";
+    let watching = Watching::start(name, cluster, "", "serviceaccounts").await?;
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
+    for account in ["half-open-1", "half-open-2"] {
+        let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                          "metadata": {"name": account, "labels": {"tidewatch.dev/test": name}}});
+        let before = watching.events("changed").await?;
+        accounts.patch(account, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await?;
+        watching.one_more("changed", before, SOON).await?;
+    }
+
+    // Each watch has a connection of its own. New ones are not held up: nothing but silence tells of it.
+    let (gone, connections) = (watching.events("gone").await?, watching.api.accepted());
+    watching.api.strike(Blow::HalfOpen);
+    accounts.delete("half-open-1", &DeleteParams::background()).await?;
+    watching.one_more("gone", gone, NOTICED).await?;
+    ensure!(watching.api.accepted() > connections, "it was heard on a connection that is dead");
+    watching.healthy()
+}
+
+fn crd(versions: &[(&str, bool, bool)]) -> Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"height": {"type": "integer"}}}}}});
+    let versions: Vec<Value> = versions
+        .iter()
+        .map(|(name, served, storage)| json!({"name": name, "served": served, "storage": storage, "schema": schema}))
+        .collect();
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+           "metadata": {"name": "tides.faults.tidewatch.dev"},
+           "spec": {"group": "faults.tidewatch.dev", "scope": "Namespaced", "versions": versions,
+                    "names": {"kind": "Tide", "listKind": "TideList", "plural": "tides", "singular": "tide"}}})
+}
+
+/// A kind whose version changes goes on being seen. Then an answer is lost, after the receiver has taken the event.
+async fn versions() -> Result<()> {
+    let cluster = &spare::shared().await?.runtime4;
+    let (name, client) = ("versions", cluster.client()?);
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let serve = |versions: &'static [(&str, bool, bool)]| {
+        let crds = crds.clone();
+        async move {
+            let name = "tides.faults.tidewatch.dev";
+            crds.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(crd(versions))).await?;
+            let served = await_condition(crds, name, conditions::is_crd_established());
+            tokio::time::timeout(SOON, served).await.context("the CRD is not established")??;
+            anyhow::Ok(())
+        }
+    };
+    serve(&[("v1alpha1", true, true)]).await?;
+    let watching = Watching::start(name, cluster, "faults.tidewatch.dev", "tides").await?;
+    let rise = |version: &'static str, height: u64| {
+        let gvk = GroupVersionKind::gvk("faults.tidewatch.dev", version, "Tide");
+        let api: Api<DynamicObject> =
+            Api::default_namespaced_with(client.clone(), &ApiResource::from_gvk_with_plural(&gvk, "tides"));
+        let body = json!({"apiVersion": gvk.api_version(), "kind": "Tide", "spec": {"height": height},
+                          "metadata": {"name": "high", "labels": {"tidewatch.dev/test": name}}});
+        let watching = &watching;
+        async move {
+            // A version that has just come is not served everywhere at once.
+            let before = wait::until(&format!("height {height} to be taken in {version}"), SOON, || async {
+                let before = watching.events("changed").await?;
+                api.patch("high", &PatchParams::apply(MANAGER).force(), &Patch::Apply(&body)).await?;
+                Ok(Some(before))
+            })
+            .await?;
+            watching.one_more("changed", before, SOON).await.with_context(|| format!("height {height}"))
+        }
+    };
+    rise("v1alpha1", 1).await?;
+    // Both versions, another one stored; then the old one is not served any more.
+    serve(&[("v1alpha1", true, false), ("v1", true, true)]).await?;
+    rise("v1alpha1", 2).await?;
+    rise("v1", 3).await?;
+    let gone = watching.events("gone").await?;
+    serve(&[("v1alpha1", false, false), ("v1", true, true)]).await?;
+    rise("v1", 4).await?;
+    let resolved = || async {
+        let status = watching.agent.status().await?;
+        Ok((status["watches"][0]["resolved"] == "faults.tidewatch.dev/v1/Tide").then_some(()))
+    };
+    watching.agent.process.ready("to watch the new version", SOON, resolved).await?;
+    rise("v1", 5).await?;
+    ensure!(watching.events("gone").await? == gone, "what is still there was told as gone");
+
+    watching.way.strike(Blow::SwallowAnswers);
+    let begun = Instant::now();
+    rise("v1", 6).await.context("answers are swallowed")?;
+    ensure!(begun.elapsed() < NOTICED && watching.way.lost() > 0, "{:?}", begun.elapsed());
+    watching.healthy()
+}
+
+/// One test, since it mostly waits: as several they would take the others' turns.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_watches_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
+    let (silent, new) = futures::future::join(Box::pin(half_open()), Box::pin(versions())).await;
+    silent.context("half-open watches")?;
+    new.context("versions and answers")
+}
