@@ -319,11 +319,15 @@ impl<K: Key, C, G> Queue<K, C, G> {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let Some(class) = slot.working.take() else { return };
         leave(&mut self.working_by_class, class);
-        if let Some(count) = self.working.get_mut(&key.group()) {
+        let group = key.group();
+        if let Some(count) = self.working.get_mut(&group) {
             *count -= 1;
             if *count == 0 {
-                self.working.remove(&key.group());
+                self.working.remove(&group);
             }
+        }
+        for lane in self.lanes.values_mut() {
+            lane.freed(&group);
         }
         let (due, guards) = match ended {
             Ended::Done => {
