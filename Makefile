@@ -60,7 +60,7 @@ soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on
 .PHONY: bench
 bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds; QUICK=1 shows that it works)
 	@$(if $(QUICK),true,$(CARGO) bench --locked -p tidewatch-engine --bench planner --bench queue)
-	@$(CARGO) build --release --workspace --locked
+	@$(CARGO) build --release --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-bench --bin tidewatch-load
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench $(if $(QUICK),--quick)
 
 .PHONY: fuzz
