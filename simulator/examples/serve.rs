@@ -1,4 +1,5 @@
-//! Serves simulated clusters and writes their kubeconfigs: `serve FOLDER [HOW_MANY]`. Ends with its standard input.
+//! Serves simulated clusters and writes their kubeconfigs: `serve FOLDER [HOW_MANY [bare]]`; with `bare`, Deployments
+//! never become ready. Ends with its standard input.
 
 use std::{env, fs, io::Read, path::PathBuf};
 
@@ -9,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = env::args().skip(1);
     let folder = PathBuf::from(args.next().ok_or("usage: serve FOLDER [HOW_MANY]")?);
     let many: u64 = args.next().map_or(Ok(1), |text| text.parse())?;
+    let bare = args.next().is_some();
     fs::create_dir_all(&folder)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -16,7 +18,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let server = Server::start(ServerOptions::default(), &drain).await?;
         for number in 0..many {
             let name = format!("runtime-{number}");
-            let cluster = server.add(&name, Options { seed: number, ..Options::default() })?;
+            let cluster = server.add(
+                &name,
+                Options {
+                    seed: number,
+                    ready_after: if bare { None } else { Options::default().ready_after },
+                    ..Options::default()
+                },
+            )?;
             cluster.allow_token(Token("simulated".to_owned()), User::admin("admin"));
             fs::write(folder.join(format!("{name}.kubeconfig")), server.kubeconfig(&name, "simulated"))?;
         }

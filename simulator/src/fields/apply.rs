@@ -76,16 +76,12 @@ impl Apply<'_> {
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
-        let unchanged = after.0.get(index).map(|entry| &entry.set)
-            == managed
-                .position(self.writer, true)
-                .and_then(|index| managed.0.get(index))
-                .map(|entry| &entry.set);
-        if !(unchanged && difference.is_empty())
+        if !difference.is_empty()
             && let Some(entry) = after.0.get_mut(index)
         {
             entry.time = self.now;
         }
+        after.0.retain(|entry| !entry.set.is_empty());
         Ok(Applied { object, managed: after })
     }
 }

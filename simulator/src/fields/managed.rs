@@ -112,9 +112,6 @@ impl Entry {
         }
         if !self.applies {
             shown = format!("{shown} using {}", self.api_version);
-            if let (true, Value::String(time)) = (self.time != 0, stored::time(self.time)) {
-                shown = format!("{shown} at {time}");
-            }
         }
         shown
     }
@@ -129,7 +126,7 @@ impl Managed {
 
     /// Into an object.
     pub(crate) fn put(mut self, object: &mut Value) {
-        self.0.retain(|entry| !entry.set.is_empty() || entry.applies);
+        self.0.retain(|entry| !entry.set.is_empty());
         self.0.sort_by(|a, b| {
             let order = |entry: &Entry| (!entry.applies, entry.time);
             order(a).cmp(&order(b)).then_with(|| {
@@ -169,9 +166,9 @@ impl Managed {
         for entry in &mut self.0 {
             entry.set = entry.set.without(&written).without(&difference.removed);
         }
-        self.0.retain(|entry| entry.applies || !entry.set.is_empty() || entry.is_of(writer, false));
+        self.0.retain(|entry| !entry.set.is_empty() || entry.is_of(writer, false));
         if written.is_empty() {
-            self.0.retain(|entry| entry.applies || !entry.set.is_empty());
+            self.0.retain(|entry| !entry.set.is_empty());
             return;
         }
         let index = self.position(writer, false).unwrap_or_else(|| {

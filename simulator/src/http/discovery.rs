@@ -156,6 +156,9 @@ impl Served {
 }
 
 fn verbs(kind: &Kind) -> Vec<&'static str> {
+    if !kind.is_builtin() {
+        return vec!["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+    }
     let collections = !kind.is("", "namespaces");
     VERBS.into_iter().filter(|verb| collections || *verb != "deletecollection").collect()
 }

@@ -103,11 +103,7 @@ impl Exchange {
     ) -> Result<Response<Body>, Refusal> {
         let accept =
             parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let not_acceptable = || {
-            let message = "only the following media types are accepted: application/json";
-            Refusal::new(406, "NotAcceptable", message)
-        };
-        let form = negotiate(accept).ok_or_else(not_acceptable)?;
+        let form = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
         let target = match Path::parse(&self.path) {
             Path::Objects(target) => target,
             other => {
@@ -117,6 +113,10 @@ impl Exchange {
                 return self.about(&other, form, &user);
             }
         };
+        let unserved = || self.hosted.with(|cluster| !cluster.serves(&target.group, &target.version));
+        if !target.group.is_empty() && unserved() {
+            return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
+        }
         let verb = verb(&parts, body, &target, is_watch).await?;
         let agent =
             parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -183,7 +183,8 @@ impl Exchange {
             Path::OpenApiOf(path) => openapi::document(&served(), path),
             Path::Objects(_) | Path::Unknown => None,
         };
-        found.map(|body| answer::json(200, &body)).ok_or_else(Refusal::unknown_path)
+        let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
+        Ok(found.map_or_else(nothing, |body| answer::json(200, &body)))
     }
 }
 
@@ -205,14 +206,7 @@ async fn verb(parts: &Parts, body: Incoming, target: &Target, is_watch: bool) ->
                 "application/merge-patch+json" => PatchKind::Merge,
                 "application/strategic-merge-patch+json" => PatchKind::Strategic,
                 "application/apply-patch+yaml" => PatchKind::Apply,
-                _ => {
-                    return Err(Refusal::unsupported_media_type(&[
-                        "application/json-patch+json",
-                        "application/merge-patch+json",
-                        "application/strategic-merge-patch+json",
-                        "application/apply-patch+yaml",
-                    ]));
-                }
+                _ => return Err(Refusal::unknown_media_type()),
             };
             let media = if kind == PatchKind::Apply { "application/yaml" } else { "application/json" };
             Ok(Verb::Patch(kind, read(body, media).await?))

@@ -24,7 +24,7 @@ impl<'a> Columns<'a> {
     /// `columnDefinitions`.
     pub(crate) fn definitions(&self) -> Value {
         let of = |name: &str, kind: &str, format: &str, about: &str, priority: i32| json!({"name": name, "type": kind, "format": format, "description": about, "priority": priority});
-        let mut all = vec![of("Name", "string", "name", "Name of the object.", 0)];
+        let mut all = vec![of("Name", "string", "name", about("name"), 0)];
         match self.kind.custom() {
             Some(custom) if !custom.columns.is_empty() => {
                 for column in &custom.columns {
@@ -34,7 +34,7 @@ impl<'a> Columns<'a> {
                     all.push(of(text("name"), text("type"), text("format"), text("description"), priority));
                 }
             }
-            Some(_) => all.push(of("Age", "date", "", "When the object was created.", 0)),
+            Some(_) => all.push(of("Age", "date", "", about("creationTimestamp"), 0)),
             None => all.extend(
                 builtin(self.kind).iter().map(|(name, kind, priority, _)| of(name, kind, "", "", *priority)),
             ),
@@ -57,11 +57,17 @@ impl<'a> Columns<'a> {
                     });
                 }
             }
-            Some(_) => cells.push(Value::from(meta::text(object, "creationTimestamp").unwrap_or_default())),
+            Some(_) => cells.push(since(object.pointer("/metadata/creationTimestamp"), now)),
             None => cells.extend(builtin(self.kind).iter().map(|(_, _, _, cell)| cell(object, now))),
         }
         Value::Array(cells)
     }
+}
+
+/// What the API says of a field of metadata.
+fn about(field: &str) -> &'static str {
+    let fields = crate::schema::builtin::object_meta().properties();
+    fields.and_then(|all| all.get(field)?.get("description")?.as_str()).unwrap_or_default()
 }
 
 /// The simple JSON paths of printer columns: fields, list positions and `[?(@.type=="Ready")]`.

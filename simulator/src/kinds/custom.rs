@@ -174,7 +174,7 @@ pub(crate) fn check(object: &Value) -> Vec<Cause> {
         let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
         match version.pointer("/schema/openAPIV3Schema") {
             Some(schema) => structural(schema, &path, true, &mut causes, 0),
-            None => causes.push(Cause::required(&path, "schemas are required")),
+            None => causes.push(Cause::required(&path, "")),
         }
     }
     causes

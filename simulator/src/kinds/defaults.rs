@@ -12,6 +12,11 @@ use crate::{
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     shape::default(object, kind.schema());
     match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Event") => {
+            for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
+                as_object(object).entry(field).or_insert(Value::Null);
+            }
+        }
         ("", "Namespace") => namespace(object),
         ("", "Secret") => secret(object),
         ("", "Service") => service(object),
@@ -21,7 +26,14 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
         }
         ("", "Pod") => {
             pod_spec(child_mut(object, "spec"));
-            absent(child_mut(object, "spec"), "enableServiceLinks", json!(true));
+            let spec = child_mut(object, "spec");
+            absent(spec, "enableServiceLinks", json!(true));
+            absent(spec, "preemptionPolicy", json!("PreemptLowerPriority"));
+            absent(spec, "priority", json!(0));
+            absent(spec, "serviceAccount", json!("default"));
+            absent(spec, "serviceAccountName", json!("default"));
+            let toleration = |key: &str| json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
+            absent(spec, "tolerations", json!([toleration("not-ready"), toleration("unreachable")]));
             absent(child_mut(object, "status"), "phase", json!("Pending"));
             absent(child_mut(object, "status"), "qosClass", json!("BestEffort"));
         }
@@ -65,7 +77,6 @@ fn namespace(object: &mut Value) {
     let metadata = child_mut(object, "metadata");
     as_object(metadata.entry("labels").or_insert_with(|| json!({})))
         .insert("kubernetes.io/metadata.name".into(), name);
-    absent(child_mut(object, "spec"), "finalizers", json!(["kubernetes"]));
     absent(child_mut(object, "status"), "phase", json!("Active"));
 }
 

@@ -104,7 +104,7 @@ fn lists(
             (None, false) => before.push(strategic(&Value::Null, item, schema.items())?),
         }
     }
-    Ok(order.map_or(before.clone(), |order| ordered(before, order, Some(key))))
+    Ok(ordered(before, order.map_or(items, Vec::as_slice), Some(key)))
 }
 
 /// In the given order; items that it does not name stay behind the one they followed.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     kinds::{self, Kind, builtin},
-    object::{Stored, intern::intern, meta},
+    object::{Stored, intern::intern},
 };
 
 /// What a cluster is like.
@@ -123,7 +123,7 @@ impl Cluster {
 
     fn answer(&mut self, request: &Request, now: Timestamp) -> Result<Outcome, Refusal> {
         let target = &request.target;
-        if let Some(review) = self.review(request, now)? {
+        if let Some(review) = self.review(request)? {
             return Ok(review);
         }
         self.authorize(request)?;
@@ -170,12 +170,18 @@ impl Cluster {
         builtin::kinds().iter().chain(self.custom.values().flat_map(|kinds| kinds.iter()))
     }
 
+    /// Whether anything is served in that version of a group.
+    pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
+        let reviews = version == "v1" && matches!(group, "authentication.k8s.io" | "authorization.k8s.io");
+        reviews || self.kinds().any(|kind| kind.group == group && kind.version == version)
+    }
+
     /// `SelfSubjectAccessReview` and `SelfSubjectReview`: answers about who asks, stored nowhere.
-    fn review(&self, request: &Request, now: Timestamp) -> Result<Option<Outcome>, Refusal> {
+    fn review(&self, request: &Request) -> Result<Option<Outcome>, Refusal> {
         let target = &request.target;
         let Verb::Create(body) = &request.verb else { return Ok(None) };
         let user = &request.user;
-        let mut answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
+        let answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
             ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => {
                 let text = |pointer: &str| {
                     body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -193,11 +199,11 @@ impl Cluster {
                 }
                 let allowed = user.may(&text("/spec/resourceAttributes/verb"), &wanted);
                 let spec = body.get("spec").cloned().unwrap_or_default();
-                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
                     "spec": spec, "status": {"allowed": allowed}})
             }
             ("authentication.k8s.io", "v1", "selfsubjectreviews") => {
-                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
                     "status": {"userInfo": {"username": user.name, "groups": user.groups}}})
             }
             ("authorization.k8s.io" | "authentication.k8s.io", ..) => {
@@ -207,8 +213,6 @@ impl Cluster {
             }
             _ => return Ok(None),
         };
-        meta::metadata_mut(&mut answer)
-            .insert("creationTimestamp".into(), crate::object::stored::time(now.as_second()));
         Ok(Some(Outcome::Object(Answer { code: 201, object: answer, warnings: Vec::new(), kind: None })))
     }
 
@@ -305,6 +309,7 @@ fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal>
         | "finalize" => {
             return Err(Refusal::not_simulated(&format!("{}/{}", kind.plural, target.subresource)));
         }
+        _ if !kind.is_builtin() => return Err(Refusal::not_found(kind, &target.name)),
         _ => return Err(Refusal::unknown_path()),
     }
     let whole = target.name.is_empty();

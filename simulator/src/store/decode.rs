@@ -60,10 +60,19 @@ pub(super) fn decode(
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (given_kind, given_version) = (text("kind"), text("apiVersion"));
     if !kind.is_builtin() && given_kind.is_empty() {
-        return Err(Refusal::bad_request(format!("Object 'Kind' is missing in '{}'", shortened(&object))));
+        return Err(Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{object}' ({})",
+            kind.kind,
+            shortened(&object)
+        )));
     }
     let wrong_version = !given_version.is_empty() && given_version != version;
     if wrong_version || !given_kind.is_empty() && given_kind != kind.kind {
+        if !kind.is_builtin() && !wrong_version {
+            let value = Value::from(given_kind.as_str());
+            let cause = validate::Cause::invalid("kind", &value, &format!("must be {}", kind.kind));
+            return Err(Refusal::invalid(&given_kind, &kind.group, meta::name(&object), &[cause]));
+        }
         let shown = given_version.rsplit('/').next().unwrap_or_default();
         let message = if kind.is_builtin() {
             format!(
@@ -90,18 +99,16 @@ pub(super) fn decode(
             return Err(as_kind(&go_type_error(kind, &path, have, &want)));
         }
         shape::drop_nulls(&mut object, kind.schema());
-        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
-            // The real one takes it for an empty status.
-        }
     } else if let Some((path, have, want)) = object
         .get("metadata")
         .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))
     {
         return Err(as_kind(&go_type_error(kind, &format!("metadata.{path}"), have, &want)));
     } else {
-        shape::drop_nulls(metadata_value(&mut object), crate::schema::builtin::object_meta());
+        shape::drop_nulls(&mut object, kind.schema());
     }
-    let removed = shape::prune(&mut object, kind.schema());
+    let mut removed = shape::prune(&mut object, kind.schema());
+    removed.sort();
     if !removed.is_empty() {
         let lines: Vec<String> =
             removed.iter().map(|path| format!("unknown field {}", Value::from(path.as_str()))).collect();
@@ -115,11 +122,6 @@ pub(super) fn decode(
     metadata.remove("selfLink");
     meta::put(metadata, "managedFields", managed);
     Ok(object)
-}
-
-fn metadata_value(object: &mut Value) -> &mut Value {
-    _ = metadata_mut(object);
-    &mut object["metadata"]
 }
 
 /// As Go's JSON package says it.

@@ -49,7 +49,7 @@ impl Cluster {
         ] {
             let wanted = options.get("preconditions").and_then(|all| all.get(field)).and_then(Value::as_str);
             if let Some(wanted) = wanted.filter(|wanted| *wanted != have) {
-                return Err(Refusal::precondition(kind, name, what, wanted, &have, true));
+                return Err(Refusal::precondition(kind, name, what, wanted, &have));
             }
         }
         if dry {

@@ -73,9 +73,11 @@ impl Cluster {
             return Ok(0);
         }
         text.parse().map_err(|_| {
-            let message = format!("strconv.ParseUint: parsing {}: invalid syntax", Value::from(text));
-            let cause = Cause::invalid("resourceVersion", &text.into(), &message);
-            Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause])
+            let message = format!(
+                "invalid resource version: resourceVersion: Invalid value: {0}: strconv.ParseUint: parsing {0}: invalid syntax",
+                Value::from(text)
+            );
+            Refusal::bad_request(message)
         })
     }
 
@@ -96,14 +98,14 @@ impl Cluster {
                 return Err(invalid(Cause::forbidden("resourceVersionMatch", why)));
             }
             "Exact" if wanted == 0 => {
-                let why = "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";
+                let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
                 return Err(invalid(Cause::forbidden("resourceVersionMatch", why)));
             }
             "Exact" => true,
             "NotOlderThan" => false,
             other => {
                 let message = format!(
-                    "Unsupported value: {}: supported values: \"Exact\", \"NotOlderThan\"",
+                    "Unsupported value: {}: supported values: \"Exact\", \"NotOlderThan\", \"\"",
                     Value::from(other)
                 );
                 return Err(invalid(Cause::new("resourceVersionMatch", "FieldValueNotSupported", message)));

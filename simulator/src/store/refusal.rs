@@ -13,16 +13,16 @@ pub struct Refusal {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    details: Map<String, Value>,
+    details: Option<Map<String, Value>>,
 }
 
 impl Refusal {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Map::new() }
+        Self { code, reason, message: message.into(), details: None }
     }
 
     fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
-        self.details.insert(field.into(), value.into());
+        self.details.get_or_insert_default().insert(field.into(), value.into());
         self
     }
 
@@ -45,8 +45,8 @@ impl Refusal {
             if !self.reason.is_empty() {
                 map.insert("reason".into(), self.reason.into());
             }
-            if !self.details.is_empty() {
-                map.insert("details".into(), Value::Object(self.details.clone()));
+            if let Some(details) = &self.details {
+                map.insert("details".into(), Value::Object(details.clone()));
             }
         }
         body
@@ -54,7 +54,7 @@ impl Refusal {
 
     /// For a header `Retry-After`, in seconds.
     pub fn retry_after(&self) -> Option<u64> {
-        self.details.get("retryAfterSeconds").and_then(Value::as_u64)
+        self.details.as_ref()?.get("retryAfterSeconds").and_then(Value::as_u64)
     }
 
     /// Something real API servers do and this one does not.
@@ -67,9 +67,46 @@ impl Refusal {
     }
 
     pub(crate) fn unknown_path() -> Self {
-        let mut refusal = Self::new(404, "NotFound", "the server could not find the requested resource");
-        refusal.details = Map::new();
-        refusal
+        Self::new(404, "NotFound", "the server could not find the requested resource").bare()
+    }
+
+    /// With details that say nothing, as refusals by the path or the headers have.
+    fn bare(mut self) -> Self {
+        self.details = Some(Map::new());
+        self
+    }
+
+    pub(crate) fn unpatched(message: String) -> Self {
+        Self::new(422, "Invalid", message).bare()
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        Self::new(406, "NotAcceptable", message).bare()
+    }
+
+    /// A media type that no patch has.
+    pub(crate) fn unknown_media_type() -> Self {
+        Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").bare()
+    }
+
+    /// An update names another uid than the object's.
+    pub(crate) fn other_uid(kind: &Kind, namespace: &str, name: &str, wanted: &str, have: &str) -> Self {
+        let folder =
+            if kind.is_builtin() { kind.plural.clone() } else { format!("{}/{}", kind.group, kind.plural) };
+        let key = if namespace.is_empty() {
+            format!("{folder}/{name}")
+        } else {
+            format!("{folder}/{namespace}/{name}")
+        };
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: StorageError: invalid object, Code: 4, Key: /registry/{key}, \
+             ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object \
+             meta: {have}",
+            kind.resource(),
+            Value::from(name)
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
     pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
@@ -117,24 +154,16 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    /// A precondition on uid or resourceVersion does not hold.
-    pub(crate) fn precondition(
-        kind: &Kind,
-        name: &str,
-        what: &str,
-        wanted: &str,
-        have: &str,
-        of_delete: bool,
-    ) -> Self {
-        let named = if of_delete { kind.qualified_kind() } else { kind.resource() };
+    /// A precondition of a deletion on uid or resourceVersion does not hold.
+    pub(crate) fn precondition(kind: &Kind, name: &str, what: &str, wanted: &str, have: &str) -> Self {
         let message = format!(
-            "Operation cannot be fulfilled on {named} {}: the {what} in the precondition ({wanted}) does not match the \
+            "Operation cannot be fulfilled on {} {}: the {what} in the precondition ({wanted}) does not match the \
              {what} in record ({have}). The object might have been {}",
+            kind.qualified_kind(),
             Value::from(name),
             if what == "UID" { "deleted and then recreated" } else { "modified" },
         );
-        let about = if of_delete { &kind.kind } else { &kind.plural };
-        Self::new(409, "Conflict", message).about(name, &kind.group, about)
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.kind)
     }
 
     pub(crate) fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
@@ -174,6 +203,7 @@ impl Refusal {
 
     pub(crate) fn method_not_allowed() -> Self {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .bare()
     }
 
     pub(crate) fn unauthorized() -> Self {

@@ -137,7 +137,11 @@ impl Cluster {
             let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
             return Err(invalid("resourceVersionMatch", why));
         }
-        let from = self.parse_revision(&query.resource_version)?;
+        let from = self.parse_revision(&query.resource_version).map_err(|refusal| {
+            // A watch says so in other words than a list.
+            let message = refusal.message.trim_start_matches("invalid resource version: ");
+            Refusal::new(500, "", message)
+        })?;
         let replay = query.initial_events.unwrap_or(from == 0);
         let mut watching = Watching {
             kind: Arc::clone(kind),

@@ -85,7 +85,7 @@ impl Cluster {
         if kind.has_status && !kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
             meta::as_object(&mut object).remove("status");
         }
-        self.shape(&mut object, kind, None);
+        Self::shape(&mut object, kind);
         self.check(kind, &object, None)?;
         let key = Self::key(kind, &request.target.namespace, &name);
         if self.objects.contains_key(&key) {
@@ -113,6 +113,7 @@ impl Cluster {
             }
         };
         managed.put(&mut object);
+        self.assign(&mut object, kind, None);
         if dry {
             return Ok(dry_answer(kind, object, 201, warnings));
         }
@@ -142,15 +143,22 @@ impl Cluster {
         prefix.chars().take(58).chain(suffix).collect()
     }
 
-    /// Defaults, and what the server gives to each object.
-    fn shape(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
+    /// Defaults.
+    fn shape(object: &mut Value, kind: &Kind) {
         if kind.is_builtin() {
             defaults::set(object, kind);
         } else {
             crate::schema::shape::default(object, kind.schema());
         }
+    }
+
+    /// What the server gives to each object, and nobody owns.
+    fn assign(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
         if kind.is("", "services") {
             self.address(object, live);
+        }
+        if kind.is("", "namespaces") && live.is_none() {
+            meta::child_mut(object, "spec").insert("finalizers".into(), json!(["kubernetes"]));
         }
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
             let versions = object.pointer("/spec/versions").and_then(Value::as_array);
@@ -261,11 +269,35 @@ impl Cluster {
         if request.target.subresource == "scale" {
             return self.patch_scale(kind, request, how, patch, now);
         }
+        self.patch_object(kind, request, how, patch, dry, now)
+    }
+
+    fn patch_object(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        how: PatchKind,
+        patch: &Value,
+        dry: bool,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
         let live = self.render(kind, &stored);
         let patched = patched(&live, how, patch, kind)?;
         let mut warnings = Vec::new();
-        let mut object = decode(patched, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        let shown = patched.to_string();
+        let mut object =
+            decode(patched, kind, Unknown::of(&request.query)?, &mut warnings).map_err(|refusal| {
+                match refusal.code {
+                    400 => Refusal::invalid(
+                        "",
+                        "",
+                        "",
+                        &[Cause::invalid("patch", &shown.into(), &refusal.message)],
+                    ),
+                    _ => refusal,
+                }
+            })?;
         place(&mut object, kind, &request.target)?;
         let change = Change { kind, request, now, warnings, managed: None, unconditional: true };
         self.replace(change, &stored, object, dry)
@@ -287,11 +319,7 @@ impl Cluster {
             return Err(Refusal::not_simulated("server-side apply of /scale"));
         }
         let mut warnings = Vec::new();
-        if config.get("kind").is_none() || config.get("apiVersion").is_none() {
-            return Err(Refusal::bad_request(format!(
-                "error decoding YAML: Object 'Kind' or 'apiVersion' is missing in '{config}'"
-            )));
-        }
+        typed(config, kind)?;
         let mut config = decode(config.clone(), kind, Unknown::of(&request.query)?, &mut warnings)?;
         place(&mut config, kind, &request.target)?;
         if takes_managed(&mut config).is_some() {
@@ -357,14 +385,14 @@ impl Cluster {
         }
         let uid = stored.uid.to_string();
         if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid) {
-            return Err(Refusal::precondition(kind, name, "UID", given, &uid, false));
+            return Err(Refusal::other_uid(kind, stored.namespace(), name, given, &uid));
         }
         let new_managed = takes_managed(&mut object);
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
         keep_servers(&mut object, &live);
         through(&mut object, &live, kind, request);
-        self.shape(&mut object, kind, Some(&live));
+        Self::shape(&mut object, kind);
         self.check(kind, &object, Some(&live))?;
         let bumped = kind.has_generation && spec_differs(&live, &object, kind);
         if bumped {
@@ -386,6 +414,7 @@ impl Cluster {
                 managed
             }
         };
+        self.assign(&mut object, kind, Some(&live));
         let same_owners = |a: &Managed, b: &Managed| {
             a.0.len() == b.0.len()
                 && a.0.iter().zip(&b.0).all(|(a, b)| {
@@ -444,9 +473,8 @@ impl Cluster {
         if let Some(revision) = meta::text(body, "resourceVersion") {
             metadata_mut(&mut patch).insert("resourceVersion".into(), revision.into());
         }
-        let mut inner = request.clone();
-        inner.target.subresource = String::new();
-        match self.patch(kind, &inner, PatchKind::Merge, &patch, now)? {
+        let dry = dry_run(&request.query, "UpdateOptions")?;
+        match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
             Outcome::Object(answer) => {
                 let object = scale(kind, &answer.object);
                 Ok(Outcome::Object(Answer { code: 200, object, warnings: answer.warnings, kind: None }))
@@ -473,6 +501,41 @@ impl Cluster {
             metadata_mut(&mut after).remove("resourceVersion");
         }
         self.put_scale(kind, request, &after, now)
+    }
+}
+
+/// Whether an applied configuration is of the kind, and of its types.
+fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
+    let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let gvk = format!("{group}/{version}, Kind={}", text("kind"));
+    if text("kind") != kind.kind || text("apiVersion") != kind.api_version() {
+        return Err(Refusal::bad_request(format!("invalid object type: {gvk}")));
+    }
+    let wrong = |why: String| {
+        let namespace = meta::text(config, "namespace").unwrap_or_default();
+        let message =
+            format!("failed to create typed patch object ({namespace}/{}; {gvk}): {why}", meta::name(config));
+        Err(Refusal::new(500, "", message))
+    };
+    if let Some((path, _, want)) = validate::first_type_error(config, kind.schema()) {
+        let mut value = config;
+        for step in path.split('.') {
+            value = value.get(step).unwrap_or(value);
+        }
+        return wrong(format!(".{path}: expected {want}, got &value.valueUnstructured{{Value:{value}}}"));
+    }
+    let mut bare = config.clone();
+    metadata_mut(&mut bare).remove("managedFields");
+    let unknown = crate::schema::shape::prune(&mut bare, kind.schema());
+    match unknown.as_slice() {
+        [] => Ok(()),
+        [only] => wrong(format!(".{only}: field not declared in schema")),
+        many => {
+            let lines: Vec<String> =
+                many.iter().map(|path| format!("  .{path}: field not declared in schema")).collect();
+            wrong(format!("errors:\n{}", lines.join("\n")))
+        }
     }
 }
 
@@ -508,7 +571,7 @@ fn scale(kind: &Kind, object: &Value) -> Value {
 
 fn unpatched(error: &patch::PatchError) -> Refusal {
     match error {
-        patch::PatchError::Inapplicable => Refusal::new(422, "Invalid", error.to_string()),
+        patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
         patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
         patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
     }
