@@ -12,11 +12,6 @@ use crate::{
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     shape::default(object, kind.schema());
     match (kind.group.as_str(), kind.kind.as_str()) {
-        ("", "Event") => {
-            for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
-                as_object(object).entry(field).or_insert(Value::Null);
-            }
-        }
         ("", "Namespace") => namespace(object),
         ("", "Secret") => secret(object),
         ("", "Service") => service(object),
@@ -26,14 +21,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
         }
         ("", "Pod") => {
             pod_spec(child_mut(object, "spec"));
-            let spec = child_mut(object, "spec");
-            absent(spec, "enableServiceLinks", json!(true));
-            absent(spec, "preemptionPolicy", json!("PreemptLowerPriority"));
-            absent(spec, "priority", json!(0));
-            absent(spec, "serviceAccount", json!("default"));
-            absent(spec, "serviceAccountName", json!("default"));
-            let toleration = |key: &str| json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
-            absent(spec, "tolerations", json!([toleration("not-ready"), toleration("unreachable")]));
+            absent(child_mut(object, "spec"), "enableServiceLinks", json!(true));
             absent(child_mut(object, "status"), "phase", json!("Pending"));
             absent(child_mut(object, "status"), "qosClass", json!("BestEffort"));
         }
@@ -57,6 +45,31 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
             }
         }
         ("apiextensions.k8s.io", _) => definition(object),
+        _ => {}
+    }
+}
+
+/// What admission and the server give to a new object: nobody owns it.
+pub(crate) fn admit(object: &mut Value, kind: &Kind) {
+    match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Namespace") => _ = child_mut(object, "spec").insert("finalizers".into(), json!(["kubernetes"])),
+        ("", "Event") => {
+            for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
+                as_object(object).entry(field).or_insert(Value::Null);
+            }
+        }
+        ("", "Pod") => {
+            let spec = child_mut(object, "spec");
+            absent(spec, "preemptionPolicy", json!("PreemptLowerPriority"));
+            absent(spec, "priority", json!(0));
+            absent(spec, "serviceAccount", json!("default"));
+            absent(spec, "serviceAccountName", json!("default"));
+            let toleration = |key: &str| {
+                let key = format!("node.kubernetes.io/{key}");
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+            };
+            absent(spec, "tolerations", json!([toleration("not-ready"), toleration("unreachable")]));
+        }
         _ => {}
     }
 }

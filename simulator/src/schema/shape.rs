@@ -110,6 +110,9 @@ pub(crate) fn zero(schema: View<'_>) -> Value {
         let Some(below) = schema.property(name) else { continue };
         match below.default() {
             Some(Value::Object(_)) => _ = map.insert(name.clone(), zero(below)),
+            Some(plain) if *plain == "" || *plain == 0 || *plain == false => {
+                _ = map.insert(name.clone(), plain.clone())
+            }
             _ if below.kind() == Some("array") && schema.required().any(|required| required == name) => {
                 map.insert(name.clone(), Value::Null);
             }

@@ -61,6 +61,7 @@ impl Cluster {
     pub(super) fn start_with(&mut self, plural: &str, mut object: Value, now: Timestamp) {
         let Some(kind) = builtin::find("", "v1", plural) else { return };
         crate::kinds::defaults::set(&mut object, kind);
+        crate::kinds::defaults::admit(&mut object, kind);
         let uid = self.uid();
         let metadata = metadata_mut(&mut object);
         metadata.insert("uid".into(), uid.to_string().into());

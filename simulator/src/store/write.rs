@@ -157,8 +157,8 @@ impl Cluster {
         if kind.is("", "services") {
             self.address(object, live);
         }
-        if kind.is("", "namespaces") && live.is_none() {
-            meta::child_mut(object, "spec").insert("finalizers".into(), json!(["kubernetes"]));
+        if live.is_none() {
+            defaults::admit(object, kind);
         }
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
             let versions = object.pointer("/spec/versions").and_then(Value::as_array);
