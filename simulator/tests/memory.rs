@@ -4,9 +4,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidewatch_simulator::{
-    Cluster, Options, Outcome, PatchKind, Query, Request, Target, User, Verb, shared,
-};
+use tidewatch_simulator::{Cluster, Options, Outcome, PatchKind, Query, Request, Target, User, Verb, shared};
 use tokio::time::Instant;
 
 const CLUSTERS: u64 = 60;
@@ -19,7 +17,14 @@ fn resident() -> u64 {
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-fn apply(cluster: &mut Cluster, user: &Arc<User>, path: [&str; 3], namespace: &str, object: &Value, status: bool) {
+fn apply(
+    cluster: &mut Cluster,
+    user: &Arc<User>,
+    path: [&str; 3],
+    namespace: &str,
+    object: &Value,
+    status: bool,
+) {
     let target = Target {
         group: path[0].into(),
         version: path[1].into(),
@@ -61,25 +66,81 @@ fn module(cluster: &mut Cluster, user: &Arc<User>, runtime: u64, number: u64) {
         "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "10m", "memory": "64Mi"}},
         "volumeMounts": [{"name": "cert", "mountPath": "/tmp/cert"}],
     });
-    put("apps", "v1", "deployments", "Deployment", "", json!({"spec": {
-        "selector": {"matchLabels": {"app": name}}, "template": {
-            "metadata": {"labels": {"app": name}},
-            "spec": {"serviceAccountName": name, "containers": [container], "volumes": [{"name": "cert", "secret": {"secretName": "cert"}}]},
-        },
-    }}));
-    put("", "v1", "services", "Service", "", json!({"spec": {"ports": [{"port": 443, "targetPort": 9443}], "selector": {"app": name}}}));
+    put(
+        "apps",
+        "v1",
+        "deployments",
+        "Deployment",
+        "",
+        json!({"spec": {
+            "selector": {"matchLabels": {"app": name}}, "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"serviceAccountName": name, "containers": [container], "volumes": [{"name": "cert", "secret": {"secretName": "cert"}}]},
+            },
+        }}),
+    );
+    put(
+        "",
+        "v1",
+        "services",
+        "Service",
+        "",
+        json!({"spec": {"ports": [{"port": 443, "targetPort": 9443}], "selector": {"app": name}}}),
+    );
     put("", "v1", "serviceaccounts", "ServiceAccount", "", json!({}));
     put("rbac.authorization.k8s.io", "v1", "roles", "Role", "", json!({"rules": rules}));
-    put("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", "", json!({
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "kyma-system"}],
-    }));
-    put("", "v1", "configmaps", "ConfigMap", "-config", json!({"data": {"config.yaml": "key: value\n".repeat(200)}}));
-    put("", "v1", "configmaps", "ConfigMap", "-dashboard", json!({"data": {"dashboard.json": "{\"panels\": []}".repeat(150)}}));
-    put("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", "", json!({"spec": {"podSelector": {"matchLabels": {"app": name}}, "ingress": [{"ports": [{"port": 9443}]}]}}));
+    put(
+        "rbac.authorization.k8s.io",
+        "v1",
+        "rolebindings",
+        "RoleBinding",
+        "",
+        json!({
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "kyma-system"}],
+        }),
+    );
+    put(
+        "",
+        "v1",
+        "configmaps",
+        "ConfigMap",
+        "-config",
+        json!({"data": {"config.yaml": "key: value\n".repeat(200)}}),
+    );
+    put(
+        "",
+        "v1",
+        "configmaps",
+        "ConfigMap",
+        "-dashboard",
+        json!({"data": {"dashboard.json": "{\"panels\": []}".repeat(150)}}),
+    );
+    put(
+        "networking.k8s.io",
+        "v1",
+        "networkpolicies",
+        "NetworkPolicy",
+        "",
+        json!({"spec": {"podSelector": {"matchLabels": {"app": name}}, "ingress": [{"ports": [{"port": 9443}]}]}}),
+    );
     // What is not the same anywhere.
-    put("coordination.k8s.io", "v1", "leases", "Lease", "", json!({"spec": {"holderIdentity": format!("manager-{runtime}-{number}")}}));
-    put("example.org", "v1", "samples", "Sample", "", json!({"spec": {"resourceFilePath": "./module-data/yaml", "runtime": format!("runtime-{runtime}")}}));
+    put(
+        "coordination.k8s.io",
+        "v1",
+        "leases",
+        "Lease",
+        "",
+        json!({"spec": {"holderIdentity": format!("manager-{runtime}-{number}")}}),
+    );
+    put(
+        "example.org",
+        "v1",
+        "samples",
+        "Sample",
+        "",
+        json!({"spec": {"resourceFilePath": "./module-data/yaml", "runtime": format!("runtime-{runtime}")}}),
+    );
     let status = json!({"apiVersion": "example.org/v1", "kind": "Sample", "metadata": {"name": name}, "status": {"state": "Ready", "conditions": [
         {"type": "Installation", "status": "True", "reason": "Ready", "message": "installed", "lastTransitionTime": format!("2026-11-21T10:{:02}:{:02}Z", runtime % 60, number)},
     ]}});
@@ -90,8 +151,14 @@ fn cluster(user: &Arc<User>, runtime: u64) -> Cluster {
     let mut cluster = Cluster::new(Options { seed: runtime, ..Options::default() }, Timestamp::now());
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kyma-system"}});
     apply(&mut cluster, user, ["", "v1", "namespaces"], "", &namespace, false);
-    let properties: serde_json::Map<String, Value> =
-        (0..40).map(|index| (format!("field{index}"), json!({"type": "string", "description": "What this field is about, in some words."}))).collect();
+    let properties: serde_json::Map<String, Value> = (0..40)
+        .map(|index| {
+            (
+                format!("field{index}"),
+                json!({"type": "string", "description": "What this field is about, in some words."}),
+            )
+        })
+        .collect();
     let mut properties = Value::Object(properties);
     properties["resourceFilePath"] = json!({"type": "string"});
     properties["runtime"] = json!({"type": "string"});
@@ -136,8 +203,9 @@ fn objects_cost_little_since_their_text_is_shared() {
 #[test]
 fn a_thousand_clusters_start_within_five_seconds() {
     let began = Instant::now();
-    let clusters: Vec<Cluster> =
-        (0..1000).map(|seed| Cluster::new(Options { seed, ..Options::default() }, Timestamp::now())).collect();
+    let clusters: Vec<Cluster> = (0..1000)
+        .map(|seed| Cluster::new(Options { seed, ..Options::default() }, Timestamp::now()))
+        .collect();
     let took = began.elapsed();
     println!("{} clusters in {took:?}", clusters.len());
     assert!(took < Duration::from_secs(5), "{took:?}");

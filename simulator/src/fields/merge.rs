@@ -92,9 +92,18 @@ pub(crate) fn prune(object: &mut Value, last: &Set, keep: &Set, schema: View<'_>
             for (name, child) in map.iter_mut() {
                 let element = field(name);
                 let below = schema.field_or_unknown(name);
-                let (Some(last), false) = (last.below(&element), is_leaf(child, below)) else { continue };
+                let Some(last) = last.below(&element).filter(|last| !last.is_empty()) else { continue };
+                if is_leaf(child, below) {
+                    continue;
+                }
                 let keep = keep.below(&element).cloned().unwrap_or_default();
                 prune(child, last, &keep, below);
+                // What somebody else owns and is now empty is null in a real one too, to be refused where the
+                // schema does not allow it.
+                if child.as_object().is_some_and(Map::is_empty) || child.as_array().is_some_and(Vec::is_empty)
+                {
+                    *child = Value::Null;
+                }
             }
         }
         Value::Array(items) => {

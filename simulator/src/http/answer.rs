@@ -75,6 +75,9 @@ pub(crate) fn list(listed: &Listed, look: Look) -> Response<Body> {
         metadata["remainingItemCount"] = remaining.into();
     }
     let kind = &listed.kind;
+    if !kind.is_builtin() && look.form == Form::Plain && listed.next.is_empty() {
+        metadata["continue"] = "".into();
+    }
     let body = match look.form {
         Form::Table => table(kind, &listed.items, metadata, look.include, true, look.now),
         Form::MetadataList | Form::Metadata => {

@@ -31,8 +31,28 @@ pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         return Err(PatchError::TooLarge(operations.0.len()));
     }
     let mut patched = object.clone();
-    json_patch::patch(&mut patched, &operations).map_err(|_| PatchError::Inapplicable)?;
+    for operation in operations.0 {
+        let operation = json_patch::Patch(vec![as_go(operation, &patched)]);
+        json_patch::patch(&mut patched, &operation).map_err(|_| PatchError::Inapplicable)?;
+    }
     Ok(patched)
+}
+
+/// The library of real API servers replaces a field that is not there, too.
+fn as_go(operation: json_patch::PatchOperation, object: &Value) -> json_patch::PatchOperation {
+    use json_patch::{AddOperation, PatchOperation};
+    match operation {
+        PatchOperation::Replace(replace) => {
+            let path = replace.path.to_string();
+            let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+            if parent.is_some_and(Value::is_object) && object.pointer(&path).is_none() {
+                PatchOperation::Add(AddOperation { path: replace.path, value: replace.value })
+            } else {
+                PatchOperation::Replace(replace)
+            }
+        }
+        other => other,
+    }
 }
 
 /// RFC 7386.

@@ -103,6 +103,27 @@ pub(crate) fn drop_nulls(value: &mut Value, schema: View<'_>) {
     }
 }
 
+/// Removes maps and lists that are empty and optional: in Go's types they are the same as missing ones.
+pub(crate) fn drop_empty(value: &mut Value, schema: View<'_>) {
+    match value {
+        Value::Object(map) => {
+            let named = schema.properties();
+            map.retain(|name, child| {
+                drop_empty(child, schema.field_or_unknown(name));
+                let Some(below) = named.and_then(|_| schema.property(name)) else { return true };
+                let empty = match &*child {
+                    Value::Array(items) => items.is_empty() && below.kind() == Some("array"),
+                    Value::Object(fields) => fields.is_empty() && below.additional().is_some(),
+                    _ => false,
+                };
+                !empty || schema.required().any(|required| required == name)
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| drop_empty(item, schema.items())),
+        _ => {}
+    }
+}
+
 /// What an object of a built-in kind has before anybody sets anything: what the API always writes.
 pub(crate) fn zero(schema: View<'_>) -> Value {
     let mut map = Map::new();

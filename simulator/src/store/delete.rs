@@ -53,7 +53,16 @@ impl Cluster {
             }
         }
         if dry {
-            return Ok(gone(kind, &stored));
+            return Ok(match self.marked(kind, &stored, propagation, now) {
+                Marked::Free => gone(kind, &stored),
+                Marked::Held(object) => Outcome::Object(Answer {
+                    code: 200,
+                    object,
+                    warnings: Vec::new(),
+                    kind: Some(Arc::clone(kind)),
+                }),
+                Marked::Waiting => self.answer_with(kind, &stored, 200, Vec::new()),
+            });
         }
         let key = Self::key(kind, &request.target.namespace, name);
         match self.end(kind, &key, &stored, propagation, now) {
@@ -104,6 +113,18 @@ impl Cluster {
         propagation: Propagation,
         now: Timestamp,
     ) -> Option<Arc<Stored>> {
+        match self.marked(kind, stored, propagation, now) {
+            Marked::Free => {
+                self.remove(key, now);
+                None
+            }
+            Marked::Waiting => Some(Arc::clone(stored)),
+            Marked::Held(object) => Some(self.store(kind, object, now)),
+        }
+    }
+
+    /// What a deletion makes of an object.
+    fn marked(&self, kind: &Kind, stored: &Stored, propagation: Propagation, now: Timestamp) -> Marked {
         let mut object = self.render(kind, stored);
         let mut finalizers: Vec<String> = meta::finalizers(&object).into_iter().map(str::to_owned).collect();
         let before = finalizers.len();
@@ -120,11 +141,10 @@ impl Cluster {
         }
         let held = !finalizers.is_empty() || kind.is("", "namespaces");
         if !held {
-            self.remove(key, now);
-            return None;
+            return Marked::Free;
         }
         if stored.is_deleted() && finalizers.len() == before {
-            return Some(Arc::clone(stored));
+            return Marked::Waiting;
         }
         if kind.is("", "namespaces") {
             meta::child_mut(&mut object, "status").insert("phase".into(), json!("Terminating"));
@@ -142,8 +162,18 @@ impl Cluster {
                 metadata.insert("generation".into(), json!(stored.generation + 1));
             }
         }
-        Some(self.store(kind, object, now))
+        Marked::Held(object)
     }
+}
+
+/// What a deletion makes of an object.
+enum Marked {
+    /// It goes at once.
+    Free,
+    /// It was deleted before, and nothing changes.
+    Waiting,
+    /// Something holds it: it is marked as deleted.
+    Held(Value),
 }
 
 /// What becomes of what an object owns.

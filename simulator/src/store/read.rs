@@ -87,6 +87,9 @@ impl Cluster {
         let invalid = |cause: Cause| Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause]);
         let wanted = self.parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
+        // From a cache, in the real one, which has no pages.
+        let from_cache = query.resource_version == "0" && query.continue_token.is_empty();
+        let limit = if from_cache { 0 } else { query.limit };
         let exact = match query.resource_version_match.as_str() {
             "" => wanted > 0 && query.limit > 0,
             _ if !given => {
@@ -156,7 +159,7 @@ impl Cluster {
                 items.push(object);
             }
             last = Some(key);
-            if query.limit > 0 && items.len() >= query.limit && left.peek().is_some() {
+            if limit > 0 && items.len() >= limit && left.peek().is_some() {
                 next = last.as_ref().map(|key| token(revision, key)).unwrap_or_default();
                 remaining = selector.is_empty().then(|| left.count());
                 break;

@@ -119,8 +119,9 @@ impl Refusal {
         Self::new(404, "NotFound", message).about(name, "", "namespaces")
     }
 
-    pub(crate) fn exists(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} {} already exists", kind.resource(), Value::from(name));
+    pub(crate) fn exists(kind: &Kind, name: &str, being_deleted: bool) -> Self {
+        let prefix = if being_deleted { "object is being deleted: " } else { "" };
+        let message = format!("{prefix}{} {} already exists", kind.resource(), Value::from(name));
         Self::new(409, "AlreadyExists", message).about(name, &kind.group, &kind.plural)
     }
 

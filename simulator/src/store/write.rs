@@ -88,8 +88,8 @@ impl Cluster {
         Self::shape(&mut object, kind);
         self.check(kind, &object, None)?;
         let key = Self::key(kind, &request.target.namespace, &name);
-        if self.objects.contains_key(&key) {
-            return Err(Refusal::exists(kind, &name));
+        if let Some(there) = self.objects.get(&key) {
+            return Err(Refusal::exists(kind, &name, there.is_deleted()));
         }
         if self.objects.len() >= self.options.most_objects {
             return Err(Refusal::new(507, "StorageFull", "the simulated cluster is full"));
@@ -146,6 +146,9 @@ impl Cluster {
     /// Defaults.
     fn shape(object: &mut Value, kind: &Kind) {
         if kind.is_builtin() {
+            let schema = kind.schema();
+            crate::schema::shape::drop_nulls(object, schema);
+            crate::schema::shape::drop_empty(object, schema);
             defaults::set(object, kind);
         } else {
             crate::schema::shape::default(object, kind.schema());
@@ -379,7 +382,12 @@ impl Cluster {
             }
             given if given == stored.revision.to_string() => {}
             given if given.parse::<u64>().is_err() => {
-                return Err(Refusal::bad_request(format!("invalid resource version: {given}")));
+                let given = Value::from(given);
+                return Err(Refusal::new(
+                    500,
+                    "",
+                    format!("strconv.ParseUint: parsing {given}: invalid syntax"),
+                ));
             }
             _ => return Err(Refusal::modified(kind, name)),
         }

@@ -95,13 +95,22 @@ fn root_ca(map: &mut Map<String, Value>) {
 fn plain(text: &str, name: &str) -> String {
     match name {
         "resourceVersion" if !matches!(text, "" | "0") => return "RV".into(),
-        "continue" => return "TOKEN".into(),
+        "continue" if !text.is_empty() => return "TOKEN".into(),
         "clusterIP" | "clusterIPs" => return "IP".into(),
         "name" if text.starts_with("gen-") => return "gen-".into(),
         _ => {}
     }
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
+        // Each has its own folder in its own store, and its own revisions.
+        if word.starts_with("/") && words.last().is_some_and(|last| last == "Key:") {
+            words.push("FOLDER".to_owned());
+            continue;
+        }
+        if words.last().is_some_and(|last| last == "record") && word.starts_with('(') && !word.contains('-') {
+            words.push("(RV)".to_owned());
+            continue;
+        }
         let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let replaced = if bare.parse::<jiff::Timestamp>().is_ok() {
             word.replace(bare, "T")
@@ -142,6 +151,11 @@ fn message(text: String) -> String {
     if let Some((before, after)) = text.split_once("Go struct field ") {
         let field = after.split_once('.').map_or(after, |(_, field)| field);
         return format!("{before}{field}");
+    }
+    if text.starts_with("Apply failed") {
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        return lines.join("\n");
     }
     if let Some((before, list)) = text.split_once("is invalid: [") {
         let mut causes: Vec<&str> = list.trim_end_matches(']').split(", ").collect();

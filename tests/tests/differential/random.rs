@@ -17,6 +17,17 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 #[derive(Debug, Default)]
 pub(crate) struct Table(BTreeMap<(&'static str, &'static str), (u64, u64)>);
 
+impl Table {
+    /// The counts of both.
+    pub(crate) fn add(&mut self, other: Self) {
+        for (key, (tried, differ)) in other.0 {
+            let counts = self.0.entry(key).or_default();
+            counts.0 += tried;
+            counts.1 += differ;
+        }
+    }
+}
+
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<12} {:<18} {:>7} {:>7}", "verb", "feature", "tried", "differ")?;
@@ -73,7 +84,8 @@ struct Play<'a> {
 }
 
 /// Plays the sequence of a seed; returns what differs.
-pub(crate) async fn run(pair: &Pair, seed: u64, table: &mut Table) -> Result<Vec<String>> {
+pub(crate) async fn run(pair: &Pair, seed: u64) -> Result<(Vec<String>, Table)> {
+    let mut table = Table::default();
     let namespace = format!("random-{seed}");
     let group = "random.example.org";
     let mut dice = Dice::new(seed);
@@ -102,7 +114,7 @@ pub(crate) async fn run(pair: &Pair, seed: u64, table: &mut Table) -> Result<Vec
     counts.0 += 1;
     counts.1 += u64::from(!differences.is_empty());
     found.extend(differences.into_iter().map(|line| format!("seed {seed}: {line}")));
-    Ok(found)
+    Ok((found, table))
 }
 
 impl Play<'_> {
