@@ -77,10 +77,10 @@ async fn objects_come_change_and_go_and_a_watch_sees_it() -> Result {
     while seen.len() < 3 {
         match timeout(SOON, events.try_next()).await?? {
             Some(WatchEvent::Added(map)) => {
-                seen.push(format!("added {:?}", map.data.unwrap_or_default().get("a")))
+                seen.push(format!("added {:?}", map.data.unwrap_or_default().get("a")));
             }
             Some(WatchEvent::Modified(map)) => {
-                seen.push(format!("modified {:?}", map.data.unwrap_or_default().get("a")))
+                seen.push(format!("modified {:?}", map.data.unwrap_or_default().get("a")));
             }
             Some(WatchEvent::Deleted(map)) => seen.push(format!("deleted {}", map.name_any())),
             other => panic!("{other:?}"),

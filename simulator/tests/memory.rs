@@ -1,5 +1,7 @@
 //! What a simulated cluster costs: alone in its process, so that the process' memory is the clusters'.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test")]
+
 use std::{fs, sync::Arc, time::Duration};
 
 use jiff::Timestamp;

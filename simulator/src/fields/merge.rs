@@ -71,8 +71,8 @@ fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value>
     }
 }
 
-/// Takes out what was applied before (`last`) and is owned by nobody now (`keep`).
-pub(crate) fn prune(object: &mut Value, last: &Set, keep: &Set, schema: View<'_>) {
+/// Takes out what was applied before (`before`) and is owned by nobody now (`keep`).
+pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'_>) {
     match object {
         Value::Object(map) => {
             let gone: Vec<String> = map
@@ -81,7 +81,7 @@ pub(crate) fn prune(object: &mut Value, last: &Set, keep: &Set, schema: View<'_>
                     let element = field(name);
                     // A field of a struct goes with what was under it.
                     let owned =
-                        last.is_member(&element) || last.has(&element) && schema.property(name).is_some();
+                        before.is_member(&element) || before.has(&element) && schema.property(name).is_some();
                     owned && !keep.has(&element)
                 })
                 .cloned()
@@ -92,12 +92,12 @@ pub(crate) fn prune(object: &mut Value, last: &Set, keep: &Set, schema: View<'_>
             for (name, child) in map.iter_mut() {
                 let element = field(name);
                 let below = schema.field_or_unknown(name);
-                let Some(last) = last.below(&element).filter(|last| !last.is_empty()) else { continue };
+                let Some(before) = before.below(&element).filter(|set| !set.is_empty()) else { continue };
                 if is_leaf(child, below) {
                     continue;
                 }
                 let keep = keep.below(&element).cloned().unwrap_or_default();
-                prune(child, last, &keep, below);
+                prune(child, before, &keep, below);
                 // What somebody else owns and is now empty is null in a real one too, to be refused where the
                 // schema does not allow it.
                 if child.as_object().is_some_and(Map::is_empty) || child.as_array().is_some_and(Vec::is_empty)
@@ -110,13 +110,13 @@ pub(crate) fn prune(object: &mut Value, last: &Set, keep: &Set, schema: View<'_>
             let list = schema.list();
             items.retain(|value| {
                 item(value, &list, schema)
-                    .is_none_or(|element| !last.is_member(&element) || keep.has(&element))
+                    .is_none_or(|element| !before.is_member(&element) || keep.has(&element))
             });
             for value in items {
                 let Some(element) = item(value, &list, schema) else { continue };
-                let Some(last) = last.below(&element) else { continue };
+                let Some(before) = before.below(&element) else { continue };
                 let keep = keep.below(&element).cloned().unwrap_or_default();
-                prune(value, last, &keep, schema.items());
+                prune(value, before, &keep, schema.items());
             }
         }
         _ => {}
@@ -179,7 +179,7 @@ fn step(before: &Value, after: &Value, schema: View<'_>, element: &str, set: &mu
     let container = |value: &Value| value.is_object() || value.is_array();
     let leaves = schema.map_is_atomic()
         || after.is_array() && schema.list() == Relation::Atomic
-        || !container(after) && !(before.is_null() || after.is_null())
+        || !(container(after) || before.is_null() || after.is_null())
         || container(after) && container(before) && before.is_object() != after.is_object();
     if leaves {
         set.insert(element);

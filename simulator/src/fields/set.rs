@@ -84,10 +84,10 @@ impl Set {
     }
 
     fn combine(&self, other: &Self, member: fn(bool, bool) -> bool) -> Self {
-        let none = Node::default();
+        let nothing = Node::default();
         let mut result = Self::default();
         for (name, ours) in &self.nodes {
-            let theirs = other.nodes.get(name).unwrap_or(&none);
+            let theirs = other.nodes.get(name).unwrap_or(&nothing);
             let node = Node {
                 member: member(ours.member, theirs.member),
                 below: ours.below.combine(&theirs.below, member),

@@ -219,6 +219,7 @@ async fn verb(parts: &Parts, body: Incoming, target: &Target, is_watch: bool) ->
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the body is wrapped in Limited")]
 async fn bytes(body: Incoming) -> Result<bytes::Bytes, Refusal> {
     let too_large =
         |_| Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728");

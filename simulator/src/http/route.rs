@@ -80,7 +80,7 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
     let (mut watch, mut include) = (false, String::new());
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (name, value) = (decoded(name), decoded(&value.replace('+', " ")));
+        let (name, value) = (decoded(name), decoded(value.replace('+', " ")));
         let yes = !matches!(value.as_str(), "false" | "0");
         match name.as_str() {
             "labelSelector" => query.label_selector = value,

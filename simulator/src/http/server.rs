@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Between two looks at clusters of which nothing is due.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_hours(1);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Streams of one HTTP/2 connection; an agent has one for each watch.
 const STREAMS: u32 = 256;

@@ -17,7 +17,10 @@ use crate::schema::{builtin, validate::Cause};
 const DEEPEST: usize = 64;
 
 /// Clusters with the same CRD share what was made of it.
-static KNOWN: LazyLock<Mutex<HashMap<u64, Weak<Vec<Arc<Kind>>>>>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// By the hash of the spec.
+type Known = HashMap<u64, Weak<Vec<Arc<Kind>>>>;
 
 /// What a version of a CRD says, beyond [`Kind`].
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
         ("networking.k8s.io", _) => network_policy(child_mut(object, "spec")),
         ("rbac.authorization.k8s.io", _) => binding(object),
         ("scheduling.k8s.io", _) => {
-            absent(as_object(object), "preemptionPolicy", json!("PreemptLowerPriority"))
+            absent(as_object(object), "preemptionPolicy", json!("PreemptLowerPriority"));
         }
         ("storage.k8s.io", _) => {
             absent(as_object(object), "reclaimPolicy", json!("Delete"));

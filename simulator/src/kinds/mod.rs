@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::schema::{self, View};
 
 /// One resource in one version.
+#[expect(clippy::struct_field_names, reason = "they are called so in discovery")]
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) group: String,

@@ -132,7 +132,7 @@ pub(crate) fn zero(schema: View<'_>) -> Value {
         match below.default() {
             Some(Value::Object(_)) => _ = map.insert(name.clone(), zero(below)),
             Some(plain) if *plain == "" || *plain == 0 || *plain == false => {
-                _ = map.insert(name.clone(), plain.clone())
+                _ = map.insert(name.clone(), plain.clone());
             }
             _ if below.kind() == Some("array") && schema.required().any(|required| required == name) => {
                 map.insert(name.clone(), Value::Null);

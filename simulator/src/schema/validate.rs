@@ -66,7 +66,7 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
     match value {
         Value::String(text) => string(text, schema, path, causes),
         Value::Number(number) => {
-            self::number(number.as_f64().unwrap_or_default(), value, schema, path, causes)
+            self::number(number.as_f64().unwrap_or_default(), value, schema, path, causes);
         }
         Value::Array(items) => {
             list(items, schema, path, causes);

@@ -42,7 +42,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             seed: 0,
-            log_limit: 1024,
+            log_limit: 256,
             most_objects: 100_000,
             ready_after: Some(SignedDuration::ZERO),
             established_after: SignedDuration::ZERO,
@@ -63,6 +63,8 @@ pub struct Cluster {
     pub(super) custom: BTreeMap<Arc<str>, Arc<Vec<Arc<Kind>>>>,
     /// Which objects are owned by whom.
     pub(super) dependents: BTreeMap<Uuid, BTreeSet<Key>>,
+    /// Deleted objects that something holds.
+    pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
     uids: u64,
     pub(super) addresses: u32,
@@ -77,6 +79,7 @@ impl Cluster {
             log: Log::new(options.log_limit.max(1)),
             custom: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            held: BTreeSet::new(),
             due: BTreeSet::new(),
             uids: 0,
             addresses: 1,
@@ -123,10 +126,10 @@ impl Cluster {
 
     fn answer(&mut self, request: &Request, now: Timestamp) -> Result<Outcome, Refusal> {
         let target = &request.target;
-        if let Some(review) = self.review(request)? {
+        if let Some(review) = Self::review(request)? {
             return Ok(review);
         }
-        self.authorize(request)?;
+        Self::authorize(request)?;
         let kind = self.find(target).ok_or_else(Refusal::unknown_path)?;
         check_shape(&kind, target, &request.verb)?;
         match &request.verb {
@@ -142,7 +145,7 @@ impl Cluster {
         }
     }
 
-    fn authorize(&self, request: &Request) -> Result<(), Refusal> {
+    fn authorize(request: &Request) -> Result<(), Refusal> {
         let (user, target) = (&request.user, &request.target);
         if user.may(request.verb.name(), target) {
             return Ok(());
@@ -177,7 +180,7 @@ impl Cluster {
     }
 
     /// `SelfSubjectAccessReview` and `SelfSubjectReview`: answers about who asks, stored nowhere.
-    fn review(&self, request: &Request) -> Result<Option<Outcome>, Refusal> {
+    fn review(request: &Request) -> Result<Option<Outcome>, Refusal> {
         let target = &request.target;
         let Verb::Create(body) = &request.verb else { return Ok(None) };
         let user = &request.user;
@@ -243,6 +246,11 @@ impl Cluster {
         };
         let before = self.objects.insert(key.clone(), Arc::clone(&stored));
         self.relate(&key, before.as_deref(), Some(&stored));
+        if stored.is_deleted() {
+            self.held.insert(key.clone());
+        } else {
+            self.held.remove(&key);
+        }
         self.log.push(Entry {
             revision: self.revision,
             key: key.clone(),
@@ -258,6 +266,7 @@ impl Cluster {
     pub(super) fn remove(&mut self, key: &Key, now: Timestamp) {
         let Some(before) = self.objects.remove(key) else { return };
         self.relate(key, Some(&before), None);
+        self.held.remove(key);
         self.revision += 1;
         let after = Arc::new(Stored::new(before.render(), self.revision));
         let uid = before.uid;

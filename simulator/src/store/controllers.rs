@@ -176,27 +176,17 @@ impl Cluster {
     }
 
     fn deleted_of(&self, resource: &str) -> Vec<(Key, Arc<Stored>)> {
-        let resource = intern(resource);
-        let start = Key { resource: Arc::clone(&resource), namespace: intern(""), name: intern("") };
-        let of_kind = self.objects.range(start..).take_while(|(key, _)| key.resource == resource);
-        of_kind
-            .filter(|(_, stored)| stored.is_deleted())
-            .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
-            .collect()
+        self.deleted().filter(|(key, _)| &*key.resource == resource).collect()
+    }
+
+    /// Deleted objects that are still there.
+    fn deleted(&self) -> impl Iterator<Item = (Key, Arc<Stored>)> {
+        self.held.iter().filter_map(|key| Some((key.clone(), self.objects.get(key).cloned()?)))
     }
 
     /// Foreground deletion and orphaning.
     fn propagate(&mut self, now: Timestamp) {
-        let owners: Vec<Uuid> = self.dependents.keys().copied().collect();
-        if owners.is_empty() && !self.objects.values().any(|stored| stored.is_deleted()) {
-            return;
-        }
-        let waiting: Vec<(Key, Arc<Stored>)> = self
-            .objects
-            .iter()
-            .filter(|(_, stored)| stored.is_deleted())
-            .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
-            .collect();
+        let waiting: Vec<(Key, Arc<Stored>)> = self.deleted().collect();
         for (key, stored) in waiting {
             let object = stored.render();
             let finalizers = meta::finalizers(&object);
@@ -240,7 +230,7 @@ impl Cluster {
         else {
             return;
         };
-        let mut object = self.render(&kind, &stored);
+        let mut object = Self::render(&kind, &stored);
         let metadata = metadata_mut(&mut object);
         if let Some(owners) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) {
             owners
@@ -255,7 +245,7 @@ impl Cluster {
     /// Takes a finalizer away; without another one the object goes.
     fn release(&mut self, kind: &Kind, key: &Key, finalizer: &str, now: Timestamp) {
         let Some(stored) = self.objects.get(key).cloned() else { return };
-        let mut object = self.render(kind, &stored);
+        let mut object = Self::render(kind, &stored);
         let metadata = metadata_mut(&mut object);
         let mut left = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
         left.retain(|one| one != finalizer);
@@ -304,7 +294,7 @@ impl Cluster {
             }
             let Some(kind) = builtin::find("", "v1", "namespaces") else { return };
             if self.content(&key.name).next().is_none() {
-                let mut object = self.render(kind, &stored);
+                let mut object = Self::render(kind, &stored);
                 if !meta::finalizers(&object).is_empty() {
                     if object.pointer("/spec/finalizers").is_some() {
                         meta::child_mut(&mut object, "spec").remove("finalizers");
@@ -315,7 +305,7 @@ impl Cluster {
                 self.remove(&key, now);
                 continue;
             }
-            let mut object = self.render(kind, &stored);
+            let mut object = Self::render(kind, &stored);
             let conditions = self.remaining(&key.name, now);
             let before = object.pointer("/status/conditions").cloned();
             if !same_conditions(before.as_ref(), &conditions) {
@@ -387,7 +377,7 @@ impl Cluster {
 
     fn establish(&mut self, key: &Key, now: Timestamp) {
         let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
-        let mut object = self.render(&kind, &stored);
+        let mut object = Self::render(&kind, &stored);
         if is_established(&object) {
             return;
         }
@@ -408,7 +398,7 @@ impl Cluster {
 
     fn ready(&mut self, key: &Key, now: Timestamp) {
         let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
-        let mut object = self.render(&kind, &stored);
+        let mut object = Self::render(&kind, &stored);
         let replicas = object.pointer("/spec/replicas").cloned().unwrap_or(json!(1));
         let name = meta::name(&object).to_owned();
         let time = stored::time(now.as_second());
@@ -449,12 +439,12 @@ impl Cluster {
         kind: &Arc<Kind>,
         before: &Arc<Stored>,
         mut object: Value,
-        manager: &str,
+        author: &str,
         now: Timestamp,
     ) {
-        let live = self.render(kind, before);
+        let live = Self::render(kind, before);
         let writer = Writer {
-            manager: manager.to_owned(),
+            manager: author.to_owned(),
             api_version: kind.api_version(),
             subresource: "status".to_owned(),
             door: Door::BuiltinStatus,

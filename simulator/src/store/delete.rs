@@ -53,7 +53,7 @@ impl Cluster {
             }
         }
         if dry {
-            return Ok(match self.marked(kind, &stored, propagation, now) {
+            return Ok(match Self::marked(kind, &stored, propagation, now) {
                 Marked::Free => gone(kind, &stored),
                 Marked::Held(object) => Outcome::Object(Answer {
                     code: 200,
@@ -61,12 +61,12 @@ impl Cluster {
                     warnings: Vec::new(),
                     kind: Some(Arc::clone(kind)),
                 }),
-                Marked::Waiting => self.answer_with(kind, &stored, 200, Vec::new()),
+                Marked::Waiting => Self::answer_with(kind, &stored, 200, Vec::new()),
             });
         }
         let key = Self::key(kind, &request.target.namespace, name);
         match self.end(kind, &key, &stored, propagation, now) {
-            Some(waiting) => Ok(self.answer_with(kind, &waiting, 200, Vec::new())),
+            Some(waiting) => Ok(Self::answer_with(kind, &waiting, 200, Vec::new())),
             None => Ok(gone(kind, &stored)),
         }
     }
@@ -84,12 +84,12 @@ impl Cluster {
         let propagation = propagation(options, &query.propagation)?;
         let all: Vec<(Key, Arc<Stored>)> = self
             .range(kind, &request.target.namespace)
-            .filter(|(_, stored)| selector.is_empty() || selector.matches(&self.render(kind, stored)))
+            .filter(|(_, stored)| selector.is_empty() || selector.matches(&Self::render(kind, stored)))
             .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
             .collect();
         let mut items = Vec::new();
         for (key, stored) in all {
-            items.push(self.render(kind, &stored));
+            items.push(Self::render(kind, &stored));
             if !dry {
                 self.end(kind, &key, &stored, propagation, now);
             }
@@ -113,7 +113,7 @@ impl Cluster {
         propagation: Propagation,
         now: Timestamp,
     ) -> Option<Arc<Stored>> {
-        match self.marked(kind, stored, propagation, now) {
+        match Self::marked(kind, stored, propagation, now) {
             Marked::Free => {
                 self.remove(key, now);
                 None
@@ -124,8 +124,8 @@ impl Cluster {
     }
 
     /// What a deletion makes of an object.
-    fn marked(&self, kind: &Kind, stored: &Stored, propagation: Propagation, now: Timestamp) -> Marked {
-        let mut object = self.render(kind, stored);
+    fn marked(kind: &Kind, stored: &Stored, propagation: Propagation, now: Timestamp) -> Marked {
+        let mut object = Self::render(kind, stored);
         let mut finalizers: Vec<String> = meta::finalizers(&object).into_iter().map(str::to_owned).collect();
         let before = finalizers.len();
         let extra = match propagation {

@@ -20,7 +20,7 @@ use crate::{
 
 impl Cluster {
     /// An object in the version of that kind.
-    pub(super) fn render(&self, kind: &Kind, stored: &Stored) -> Value {
+    pub(super) fn render(kind: &Kind, stored: &Stored) -> Value {
         let mut object = stored.render();
         if let Some(map) = object.as_object_mut() {
             map.insert("apiVersion".into(), kind.api_version().into());
@@ -35,22 +35,21 @@ impl Cluster {
     }
 
     pub(super) fn get(&self, kind: &Arc<Kind>, request: &Request) -> Result<Outcome, Refusal> {
-        let wanted = self.parse_revision(&request.query.resource_version)?;
+        let wanted = Self::parse_revision(&request.query.resource_version)?;
         if wanted > self.revision {
             return Err(Refusal::too_large(wanted, self.revision));
         }
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
-        Ok(self.answer_with(kind, &stored, 200, Vec::new()))
+        Ok(Self::answer_with(kind, &stored, 200, Vec::new()))
     }
 
     pub(super) fn answer_with(
-        &self,
         kind: &Arc<Kind>,
         stored: &Stored,
         code: u16,
         warnings: Vec<String>,
     ) -> Outcome {
-        let object = self.render(kind, stored);
+        let object = Self::render(kind, stored);
         Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
     }
 
@@ -68,7 +67,7 @@ impl Cluster {
         })
     }
 
-    pub(super) fn parse_revision(&self, text: &str) -> Result<u64, Refusal> {
+    pub(super) fn parse_revision(text: &str) -> Result<u64, Refusal> {
         if text.is_empty() {
             return Ok(0);
         }
@@ -85,7 +84,7 @@ impl Cluster {
         let query = &request.query;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
         let invalid = |cause: Cause| Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause]);
-        let wanted = self.parse_revision(&query.resource_version)?;
+        let wanted = Self::parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
         // From a cache, in the real one, which has no pages.
         let from_cache = query.resource_version == "0" && query.continue_token.is_empty();
@@ -154,7 +153,7 @@ impl Cluster {
             .peekable();
         let mut last = None;
         while let Some((key, stored)) = left.next() {
-            let object = self.render(kind, &stored);
+            let object = Self::render(kind, &stored);
             if selector.matches(&object) {
                 items.push(object);
             }

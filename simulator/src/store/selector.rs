@@ -179,17 +179,13 @@ fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
     if known.contains(&path) || custom.iter().any(|known| known == path) {
         return Ok((path.to_owned(), equal, value.to_owned()));
     }
-    let message = match kind.is_builtin()
-        && matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events")
-    {
-        true => format!("field label not supported: {path}"),
-        false if kind.is_builtin() => {
-            format!(
-                "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
-                Value::from(path)
-            )
-        }
-        false => format!("field label not supported: {path}"),
+    let own_words = !kind.is_builtin()
+        || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events");
+    let message = if own_words {
+        format!("field label not supported: {path}")
+    } else {
+        let path = Value::from(path);
+        format!("{path} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
     };
     Err(Refusal::bad_request(message))
 }

@@ -93,13 +93,13 @@ impl Watching {
             && (self.name.is_empty() || self.name == name)
     }
 
-    fn event(&self, cluster: &Cluster, entry: &Entry) -> Option<WatchEvent> {
+    fn event(&self, entry: &Entry) -> Option<WatchEvent> {
         if entry.key.resource != self.kind.storage || !self.covers(&entry.key.namespace, &entry.key.name) {
             return None;
         }
         let whole = self.selector.is_empty();
         let seen = |stored: &Stored| {
-            let object = cluster.render(&self.kind, stored);
+            let object = Cluster::render(&self.kind, stored);
             (whole || self.selector.matches(&object)).then_some(object)
         };
         let before =
@@ -110,7 +110,7 @@ impl Watching {
             (Some(_), Some(object)) => Some(WatchEvent { said: Said::Modified, object }),
             (Some(before), None) => {
                 // The object as it was, at the revision at which it went.
-                let mut object = if entry.gone { cluster.render(&self.kind, &entry.after) } else { before };
+                let mut object = if entry.gone { Cluster::render(&self.kind, &entry.after) } else { before };
                 let revision = Value::String(entry.revision.to_string());
                 meta::metadata_mut(&mut object).insert("resourceVersion".into(), revision);
                 Some(WatchEvent { said: Said::Deleted, object })
@@ -137,7 +137,7 @@ impl Cluster {
             let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
             return Err(invalid("resourceVersionMatch", why));
         }
-        let from = self.parse_revision(&query.resource_version).map_err(|refusal| {
+        let from = Self::parse_revision(&query.resource_version).map_err(|refusal| {
             // A watch says so in other words than a list.
             let message = refusal.message.trim_start_matches("invalid resource version: ");
             Refusal::new(500, "", message)
@@ -173,7 +173,7 @@ impl Cluster {
         while events.len() < most
             && let Some(stored) = watching.initial.pop_front()
         {
-            let object = self.render(&watching.kind, &stored);
+            let object = Self::render(&watching.kind, &stored);
             if watching.selector.matches(&object) {
                 events.push(WatchEvent { said: Said::Added, object });
             }
@@ -195,7 +195,7 @@ impl Cluster {
                 return events;
             }
             watching.revision = entry.revision;
-            events.extend(watching.event(self, entry));
+            events.extend(watching.event(entry));
         }
         watching.revision = self.revision;
         if !served {

@@ -118,7 +118,7 @@ impl Cluster {
             return Ok(dry_answer(kind, object, 201, warnings));
         }
         let stored = self.store(kind, object, now);
-        Ok(self.answer_with(kind, &stored, 201, warnings))
+        Ok(Self::answer_with(kind, &stored, 201, warnings))
     }
 
     /// Whether the namespace takes new objects.
@@ -285,7 +285,7 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
-        let live = self.render(kind, &stored);
+        let live = Self::render(kind, &stored);
         let patched = patched(&live, how, patch, kind)?;
         let mut warnings = Vec::new();
         let shown = patched.to_string();
@@ -351,7 +351,7 @@ impl Cluster {
         if meta::text(&config, "uid").is_some_and(|given| given != stored.uid.to_string()) {
             return Err(Refusal::modified(kind, &request.target.name));
         }
-        let mut live = self.render(kind, &stored);
+        let mut live = Self::render(kind, &stored);
         let mut managed = Managed::of(&live);
         _ = takes_managed(&mut live);
         managed.adopt(&live, kind.schema(), &kind.api_version(), now.as_second());
@@ -371,7 +371,7 @@ impl Cluster {
     ) -> Result<Outcome, Refusal> {
         let Change { kind, request, now, warnings, managed: applied, unconditional } = change;
         let name = request.target.name.as_str();
-        let mut live = self.render(kind, stored);
+        let mut live = Self::render(kind, stored);
         let given = meta::text(&object, "resourceVersion").unwrap_or_default().to_owned();
         match given.as_str() {
             "" | "0" if unconditional => {}
@@ -448,15 +448,15 @@ impl Cluster {
             return Ok(Outcome::Object(Answer { code: 200, object, warnings, kind: Some(Arc::clone(kind)) }));
         }
         if unchanged {
-            return Ok(self.answer_with(kind, stored, 200, warnings));
+            return Ok(Self::answer_with(kind, stored, 200, warnings));
         }
         let stored = self.store(kind, object, now);
-        Ok(self.answer_with(kind, &stored, 200, warnings))
+        Ok(Self::answer_with(kind, &stored, 200, warnings))
     }
 
     pub(super) fn get_scale(&self, kind: &Arc<Kind>, target: &Target) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &target.namespace, &target.name)?;
-        let object = self.render(kind, &stored);
+        let object = Self::render(kind, &stored);
         Ok(Outcome::Object(Answer {
             code: 200,
             object: scale(kind, &object),
@@ -473,9 +473,9 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let replicas = body.pointer("/spec/replicas").cloned().unwrap_or(json!(0));
-        let path = kind.scale.as_ref().map(|scale| scale.spec.clone()).unwrap_or_default();
+        let place = kind.scale.as_ref().map(|scale| scale.spec.clone()).unwrap_or_default();
         let mut patch = replicas;
-        for step in path.split('.').rev() {
+        for step in place.split('.').rev() {
             patch = json!({step: patch});
         }
         if let Some(revision) = meta::text(body, "resourceVersion") {
@@ -500,7 +500,7 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
-        let before = scale(kind, &self.render(kind, &stored));
+        let before = scale(kind, &Self::render(kind, &stored));
         let mut after = match how {
             PatchKind::Json => patch::json(&before, patch).map_err(|error| unpatched(&error))?,
             _ => patch::merge(&before, patch),
@@ -679,7 +679,7 @@ fn takes_managed(object: &mut Value) -> Option<Vec<Value>> {
 }
 
 pub(super) fn dry_run(query: &Query, options: &str) -> Result<bool, Refusal> {
-    if query.dry_run.iter().all(|mode| mode.is_empty()) {
+    if query.dry_run.iter().all(String::is_empty) {
         return Ok(false);
     }
     if query.dry_run.iter().all(|mode| mode == "All") {

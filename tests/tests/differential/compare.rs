@@ -38,7 +38,7 @@ fn values(real: &Value, simulated: &Value, path: &str, found: &mut Vec<String>) 
             }
         }
         _ if real != simulated => {
-            found.push(format!("{path}: {} and simulated {}", short(real), short(simulated)))
+            found.push(format!("{path}: {} and simulated {}", short(real), short(simulated)));
         }
         _ => {}
     }
@@ -103,7 +103,7 @@ fn plain(text: &str, name: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
         // Each has its own folder in its own store, and its own revisions.
-        if word.starts_with("/") && words.last().is_some_and(|last| last == "Key:") {
+        if word.starts_with('/') && words.last().is_some_and(|last| last == "Key:") {
             words.push("FOLDER".to_owned());
             continue;
         }

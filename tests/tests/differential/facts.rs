@@ -40,7 +40,7 @@ pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
             }
         }
     }
-    println!("{compared} schemas have the same lists, maps and merge keys");
+    say!("{compared} schemas have the same lists, maps and merge keys");
     Ok(found)
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
             let differences = pair.call(call, &mut memories).await?;
             found.extend(differences.into_iter().map(|line| format!("{name}[{number}] {line}")));
         }
-        println!("{name}: {many} calls");
+        say!("{name}: {many} calls");
     }
     Ok(found)
 }

@@ -2,9 +2,15 @@
 //!
 //! `TIDEWATCH_DIFFERENTIAL=N` runs N random sequences instead of a few; `TIDEWATCH_SEED` the first one's number.
 
+/// Says how far the comparison is; shown with `--nocapture`, or when it fails.
+macro_rules! say {
+    ($($words:tt)*) => { println!($($words)*) };
+}
+
 mod compare;
 mod facts;
 mod fixed;
+mod kubectl;
 mod pair;
 mod random;
 

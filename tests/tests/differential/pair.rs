@@ -89,7 +89,8 @@ impl Pair {
         let drain = Drain::new();
         let server = simulator::Server::start(simulator::ServerOptions::default(), &drain).await?;
         // The real one's Deployments never become ready: it has no nodes.
-        let options = simulator::Options { ready_after: None, ..simulator::Options::default() };
+        let options =
+            simulator::Options { ready_after: None, log_limit: 100_000, ..simulator::Options::default() };
         server
             .add("simulated", options)?
             .allow_token(simulator::Token("t".into()), simulator::User::admin(ADMIN));
@@ -126,6 +127,7 @@ async fn client(kubeconfig: &str) -> Result<Client> {
 }
 
 /// Makes a call to one side.
+#[expect(clippy::disallowed_methods, reason = "the body is limited")]
 pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Result<Answer> {
     let filled = |text: &str| {
         memory

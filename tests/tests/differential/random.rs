@@ -65,7 +65,7 @@ impl Dice {
     }
 
     fn text(&mut self) -> &'static str {
-        *self.pick::<&str>(&["1", "2", "x"])
+        self.pick::<&str>(&["1", "2", "x"])
     }
 }
 
