@@ -1,6 +1,8 @@
 //! A simulated cluster as a Kubernetes client sees it, over HTTPS.
 
-use std::{collections::BTreeMap, error::Error, time::Duration};
+use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
+
+use base64::Engine;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -14,9 +16,12 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
     runtime::{WatchStreamExt, watcher},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::json;
 use tidewatch_drain::Drain;
-use tidewatch_simulator::{Access, Options, Rule, Server, ServerOptions, Token, User};
+use tidewatch_simulator::{
+    Access, Call, Fault, Faults, Options, Refusal, Rule, Server, ServerOptions, Token, User,
+};
 use tokio::time::timeout;
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -141,7 +146,7 @@ async fn a_crd_appears_and_its_objects_are_checked_and_applied() -> Result {
     let foo = ApiResource::from_gvk(&GroupVersionKind::gvk("example.org", "v1", "Foo"));
     let foos: Api<DynamicObject> = Api::namespaced_with(client, "default", &foo);
     let object =
-        json!({"apiVersion": "example.org/v1", "kind": "Foo", "metadata": {"name": "f"}, "spec": {"zap": 1}});
+        json!({"apiVersion": "example.org/v1", "kind": "Foo", "metadata": {"name": "f"}, "spec": {}});
     let applied = foos.patch("f", &apply, &Patch::Apply(&object)).await?;
     assert_eq!(applied.data["spec"], json!({"n": 3}));
     let status = json!({"apiVersion": "example.org/v1", "kind": "Foo", "status": {"state": "Ready"}});
@@ -208,5 +213,109 @@ async fn who_may_not_is_refused() -> Result {
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client_of("one", "bad").await?, "default");
     let refused = maps.get("kube-root-ca.crt").await.unwrap_err();
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 401));
+    Ok(())
+}
+
+/// Refuses the first call of each cluster's user once.
+#[derive(Debug, Default)]
+struct BusyOnce(std::sync::atomic::AtomicBool);
+
+impl Faults for BusyOnce {
+    fn fault(&self, call: &Call<'_>) -> Fault {
+        if call.is_watch {
+            return Fault::Expire(Duration::from_millis(1));
+        }
+        match self.0.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            true => Fault::None,
+            false => Fault::Refuse(Refusal::too_many_requests(1)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn faults_come_before_the_cluster() -> Result {
+    let drain = Drain::new();
+    let options = ServerOptions { faults: Arc::new(BusyOnce::default()), ..ServerOptions::default() };
+    let server = Server::start(options, &drain).await?;
+    server.add("one", Options::default())?.allow_token(Token("good".into()), User::admin("admin"));
+    let fleet = Fleet { server, _drain: drain };
+    let config = Kubeconfig::from_yaml(&fleet.server.kubeconfig("one", "good"))?;
+    let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    let maps: Api<ConfigMap> = Api::namespaced(Client::try_from(config)?, "default");
+    let refused = maps.list(&ListParams::default()).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 429));
+    let revision = maps.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
+    let mut events = maps.watch(&WatchParams::default(), &revision).await?.boxed();
+    let event = timeout(SOON, events.try_next()).await??;
+    assert!(matches!(event, Some(WatchEvent::Error(status)) if status.code == 410));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watch_from_before_what_is_remembered_gets_410_and_so_does_a_page() -> Result {
+    let fleet = Fleet::start().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
+    for index in 0..3 {
+        maps.create(&PostParams::default(), &config_map(&format!("c{index}"), "x")).await?;
+    }
+    let page = maps.list(&ListParams::default().limit(1)).await?;
+    let next = page.metadata.continue_.unwrap_or_default();
+    maps.delete("c1", &DeleteParams::default()).await?;
+    let cluster = fleet.server.cluster("one").ok_or("no cluster")?;
+    // The page that was begun still has what was deleted since.
+    let rest = maps.list(&ListParams::default().continue_token(&next)).await?;
+    assert_eq!(
+        rest.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(),
+        ["c1", "c2", "kube-root-ca.crt"]
+    );
+    cluster.with(|cluster| cluster.forget(u64::MAX));
+    let refused = maps.list(&ListParams::default().continue_token(&next)).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 410 && status.reason == "Expired"));
+    let mut events = maps.watch(&WatchParams::default(), "1").await?.boxed();
+    let event = timeout(SOON, events.try_next()).await??;
+    assert!(matches!(event, Some(WatchEvent::Error(status)) if status.code == 410));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_certificate_is_as_good_as_a_token_and_a_port_as_a_path() -> Result {
+    let fleet = Fleet::start().await?;
+    let cluster = fleet.server.cluster("two").ok_or("no cluster")?;
+    cluster.allow_certificate("robot", User::admin("robot"));
+    let issued = fleet.server.issue("robot")?;
+    let address = fleet.server.listen("two").await?;
+    let mut config = Config::new(format!("https://{address}").parse()?);
+    let ca = CertificateDer::from_pem_slice(fleet.server.ca_pem().as_bytes())?;
+    config.root_cert = Some(vec![ca.to_vec()]);
+    let encoded = |pem: &str| base64::prelude::BASE64_STANDARD.encode(pem);
+    config.auth_info.client_certificate_data = Some(encoded(&issued.cert_pem));
+    config.auth_info.client_key_data = Some(encoded(issued.key_pem.as_str()).into());
+    let maps: Api<ConfigMap> = Api::namespaced(Client::try_from(config)?, "default");
+    maps.get("kube-root-ca.crt").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_owned_goes_after_before_or_never() -> Result {
+    let fleet = Fleet::start().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
+    for (policy, left) in [
+        (DeleteParams::background(), false),
+        (DeleteParams::foreground(), false),
+        (DeleteParams::orphan(), true),
+    ] {
+        let owner = maps.create(&PostParams::default(), &config_map("owner", "x")).await?;
+        let mut owned = config_map("owned", "x");
+        owned.metadata.owner_references = Some(vec![serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid(), "blockOwnerDeletion": true,
+        }))?]);
+        maps.create(&PostParams::default(), &owned).await?;
+        maps.delete("owner", &policy).await?;
+        assert!(maps.get_opt("owner").await?.is_none());
+        let owned = maps.get_opt("owned").await?;
+        assert_eq!(owned.is_some(), left);
+        assert!(owned.is_none_or(|owned| owned.owner_references().is_empty()));
+    }
     Ok(())
 }

@@ -28,6 +28,7 @@ use crate::{
 pub(crate) const GIT_VERSION: &str = "v1.36.3";
 /// Longest body.
 const LARGEST: usize = 3 * 1024 * 1024;
+const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// A request before a cluster.
@@ -103,8 +104,12 @@ impl Exchange {
     ) -> Result<Response<Body>, Refusal> {
         let accept =
             parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let path = Path::parse(&self.path);
+        if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) && *user != User::anonymous() {
+            return Ok(answer::text(200, OLD_OPENAPI, openapi::empty_v2_protobuf()));
+        }
         let form = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
-        let target = match Path::parse(&self.path) {
+        let target = match path {
             Path::Objects(target) => target,
             other => {
                 if parts.method != Method::GET {
@@ -179,6 +184,7 @@ impl Exchange {
             Path::Groups => Some(served().group_list()),
             Path::Group(group) => served().group(group),
             Path::Resources(group, version) => served().resources(group, version),
+            Path::OldOpenApi => Some(openapi::empty_v2()),
             Path::OpenApi => Some(openapi::index(&served(), &self.prefix)),
             Path::OpenApiOf(path) => openapi::document(&served(), path),
             Path::Objects(_) | Path::Unknown => None,

@@ -11,6 +11,8 @@ use crate::{
     schema::builtin,
 };
 
+const TITLE: &str = "Kubernetes";
+
 /// `/openapi/v3`; `prefix` is the path of the cluster on its server.
 pub(crate) fn index(served: &Served, prefix: &str) -> Value {
     let mut paths = Map::new();
@@ -27,6 +29,22 @@ pub(crate) fn index(served: &Served, prefix: &str) -> Value {
         paths.insert(path, json!({"serverRelativeURL": url}));
     }
     json!({"paths": paths})
+}
+
+/// `/openapi/v2` has no schemas here: `kubectl` then leaves the validation of lists to the server.
+pub(crate) fn empty_v2() -> Value {
+    json!({"swagger": "2.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION}, "paths": {}})
+}
+
+/// The same in the only form that `kubectl` reads: a protobuf message with the fields swagger and info.
+pub(crate) fn empty_v2_protobuf() -> Vec<u8> {
+    // Field numbers 1 and 2 in both messages; all texts are shorter than 128 bytes.
+    let field = |tag: u8, bytes: &[u8]| {
+        let length = u8::try_from(bytes.len()).unwrap_or_default();
+        [&[tag, length], bytes].concat()
+    };
+    let info = [field(0x0a, TITLE.as_bytes()), field(0x12, super::handle::GIT_VERSION.as_bytes())].concat();
+    [field(0x0a, b"2.0"), field(0x12, &info)].concat()
 }
 
 /// `/openapi/v3/<path>`; `None`: nothing is served there.
@@ -72,7 +90,7 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
         schemas.insert(name, schema.clone());
     }
     Some(json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": super::handle::GIT_VERSION},
+        "openapi": "3.0.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION},
         "paths": paths, "components": {"schemas": schemas},
     }))
 }

@@ -19,6 +19,8 @@ pub(crate) enum Path {
     Group(String),
     /// `/api/v1` or `/apis/<group>/<version>`
     Resources(String, String),
+    /// `/openapi/v2`
+    OldOpenApi,
     /// `/openapi/v3`
     OpenApi,
     /// `/openapi/v3/<...>`
@@ -42,6 +44,7 @@ impl Path {
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["openapi", "v2"] => Self::OldOpenApi,
             ["openapi", "v3"] => Self::OpenApi,
             ["openapi", "v3", rest @ ..] => Self::OpenApiOf(rest.join("/")),
             ["api", version, rest @ ..] => Self::objects("", version, rest),
