@@ -79,10 +79,10 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
                 .keys()
                 .filter(|name| {
                     let element = field(name);
-                    // A field of a struct goes with what was under it.
-                    let owned =
-                        before.is_member(&element) || before.has(&element) && schema.property(name).is_some();
-                    owned && !keep.has(&element)
+                    // A field of a struct is there for what is under it; an entry of a map is not.
+                    let named = schema.property(name).is_some();
+                    let in_set = |set: &Set| set.is_member(&element) || named && set.has(&element);
+                    in_set(before) && !in_set(keep)
                 })
                 .cloned()
                 .collect();
@@ -110,13 +110,17 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
             let list = schema.list();
             items.retain(|value| {
                 item(value, &list, schema)
-                    .is_none_or(|element| !before.is_member(&element) || keep.has(&element))
+                    .is_none_or(|element| !before.is_member(&element) || keep.is_member(&element))
             });
             for value in items {
                 let Some(element) = item(value, &list, schema) else { continue };
-                let Some(before) = before.below(&element) else { continue };
+                let Some(mut before) = before.below(&element).cloned() else { continue };
+                // An item that stays keeps what it is known by.
+                if let Relation::Keyed(keys) = &list {
+                    keys.iter().for_each(|key| before.remove(&[&field(key)]));
+                }
                 let keep = keep.below(&element).cloned().unwrap_or_default();
-                prune(value, before, &keep, schema.items());
+                prune(value, &before, &keep, schema.items());
             }
         }
         _ => {}

@@ -29,6 +29,8 @@ pub(crate) const GIT_VERSION: &str = "v1.36.3";
 /// Longest body.
 const LARGEST: usize = 3 * 1024 * 1024;
 const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// What is asked for is no media type by the rules; what is answered is.
+const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// A request before a cluster.
@@ -106,7 +108,7 @@ impl Exchange {
             parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let path = Path::parse(&self.path);
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) && *user != User::anonymous() {
-            return Ok(answer::text(200, OLD_OPENAPI, openapi::empty_v2_protobuf()));
+            return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
         let form = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
         let target = match path {

@@ -93,7 +93,9 @@ fn default_at(value: &mut Value, schema: View<'_>, depth: usize) {
 pub(crate) fn drop_nulls(value: &mut Value, schema: View<'_>) {
     match value {
         Value::Object(map) => {
-            map.retain(|name, value| !value.is_null() || schema.field_or_unknown(name).flag("nullable"));
+            map.retain(|name, value| {
+                !value.is_null() || schema.field(name).is_none_or(|below| below.flag("nullable"))
+            });
             for (name, child) in map.iter_mut() {
                 drop_nulls(child, schema.field_or_unknown(name));
             }
