@@ -1,6 +1,14 @@
 //! A simulated cluster as a Kubernetes client sees it, over HTTPS.
 
-use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use base64::Engine;
 
@@ -218,16 +226,17 @@ async fn who_may_not_is_refused() -> Result {
 
 /// Refuses the first call of each cluster's user once.
 #[derive(Debug, Default)]
-struct BusyOnce(std::sync::atomic::AtomicBool);
+struct BusyOnce(AtomicBool);
 
 impl Faults for BusyOnce {
     fn fault(&self, call: &Call<'_>) -> Fault {
         if call.is_watch {
             return Fault::Expire(Duration::from_millis(1));
         }
-        match self.0.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            true => Fault::None,
-            false => Fault::Refuse(Refusal::too_many_requests(1)),
+        if self.0.swap(true, Ordering::Relaxed) {
+            Fault::None
+        } else {
+            Fault::Refuse(Refusal::too_many_requests(1))
         }
     }
 }
@@ -305,17 +314,17 @@ async fn what_is_owned_goes_after_before_or_never() -> Result {
         (DeleteParams::foreground(), false),
         (DeleteParams::orphan(), true),
     ] {
-        let owner = maps.create(&PostParams::default(), &config_map("owner", "x")).await?;
-        let mut owned = config_map("owned", "x");
-        owned.metadata.owner_references = Some(vec![serde_json::from_value(json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid(), "blockOwnerDeletion": true,
+        let above = maps.create(&PostParams::default(), &config_map("owner", "x")).await?;
+        let mut below = config_map("owned", "x");
+        below.metadata.owner_references = Some(vec![serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": above.uid(), "blockOwnerDeletion": true,
         }))?]);
-        maps.create(&PostParams::default(), &owned).await?;
+        maps.create(&PostParams::default(), &below).await?;
         maps.delete("owner", &policy).await?;
         assert!(maps.get_opt("owner").await?.is_none());
-        let owned = maps.get_opt("owned").await?;
-        assert_eq!(owned.is_some(), left);
-        assert!(owned.is_none_or(|owned| owned.owner_references().is_empty()));
+        let left_over = maps.get_opt("owned").await?;
+        assert_eq!(left_over.is_some(), left);
+        assert!(left_over.is_none_or(|map| map.owner_references().is_empty()));
     }
     Ok(())
 }

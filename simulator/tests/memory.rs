@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidewatch_simulator::{Cluster, Options, Outcome, PatchKind, Query, Request, Target, User, Verb, shared};
 use tokio::time::Instant;
 
-const CLUSTERS: u64 = 60;
+const CLUSTERS: u64 = 30;
 const MODULES: u64 = 10;
 /// 10,000 clusters with ten modules of ten objects must fit into 4 GiB: 4,294 bytes for each object.
 const MOST_PER_OBJECT: u64 = 2_600;

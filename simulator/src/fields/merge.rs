@@ -117,7 +117,9 @@ pub(crate) fn prune(object: &mut Value, before: &Set, keep: &Set, schema: View<'
                 let Some(mut before) = before.below(&element).cloned() else { continue };
                 // An item that stays keeps what it is known by.
                 if let Relation::Keyed(keys) = &list {
-                    keys.iter().for_each(|key| before.remove(&[&field(key)]));
+                    for key in keys {
+                        before.remove(&[&field(key)]);
+                    }
                 }
                 let keep = keep.below(&element).cloned().unwrap_or_default();
                 prune(value, &before, &keep, schema.items());

@@ -12,9 +12,8 @@ use crate::{object::meta, schema::validate::Cause};
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 
-#[expect(clippy::unwrap_used, reason = "the patterns are constants; a test reads them")]
-static PATTERNS: LazyLock<[Regex; 2]> =
-    LazyLock::new(|| [SUBDOMAIN, LABEL].map(|pattern| Regex::new(&format!("^{pattern}$")).unwrap()));
+static PATTERNS: LazyLock<[Option<Regex>; 2]> =
+    LazyLock::new(|| [SUBDOMAIN, LABEL].map(|pattern| Regex::new(&format!("^{pattern}$")).ok()));
 
 /// Whether the name is one that the kind allows.
 pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
@@ -24,6 +23,7 @@ pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
         return vec![Cause::required(field, "name or generateName is required")];
     }
     let [subdomain, label] = &*PATTERNS;
+    let is = |pattern: &Option<Regex>| pattern.as_ref().is_some_and(|pattern| pattern.is_match(name));
     let value = Value::from(name);
     let invalid = |why: &str| vec![Cause::invalid(field, &value, why)];
     if kind.group == "rbac.authorization.k8s.io" {
@@ -31,12 +31,12 @@ pub(crate) fn name(object: &Value, kind: &Kind) -> Vec<Cause> {
         return if bad { invalid(r"may not contain '/'") } else { Vec::new() };
     }
     match kind.plural.as_str() {
-        "namespaces" | "services" if !(label.is_match(name) && name.len() <= 63) => invalid(
+        "namespaces" | "services" if !(is(label) && name.len() <= 63) => invalid(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
              end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
              '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
         ),
-        _ if !(subdomain.is_match(name) && name.len() <= 253) => invalid(&format!(
+        _ if !(is(subdomain) && name.len() <= 253) => invalid(&format!(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
              start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
              '{SUBDOMAIN}')"

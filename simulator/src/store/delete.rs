@@ -10,8 +10,8 @@ use super::{
     log::Key,
     refusal::Refusal,
     request::{Answer, Listed, Outcome, Request},
+    rules::dry_run,
     selector::Selector,
-    write::dry_run,
 };
 use crate::{
     kinds::Kind,

@@ -1,5 +1,6 @@
 //! A cluster as a value: requests go in, answers come out. No I/O, no clock, no runtime.
 
+mod admit;
 mod cluster;
 mod controllers;
 mod decode;
@@ -8,6 +9,8 @@ mod log;
 mod read;
 mod refusal;
 mod request;
+mod rules;
+mod scale;
 mod selector;
 mod watch;
 mod write;

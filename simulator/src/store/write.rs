@@ -9,26 +9,22 @@ use super::{
     cluster::Cluster,
     decode::{Unknown, decode, keep_servers, place, strip_servers},
     refusal::Refusal,
-    request::{Answer, Outcome, PatchKind, Query, Request, Target},
+    request::{Answer, Outcome, PatchKind, Request, Target},
+    rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
 };
 use crate::{
     fields::{
         apply::Apply,
-        managed::{self, Door, Managed, Writer},
+        managed::{self, Managed},
     },
-    kinds::{Kind, checks, custom, defaults},
+    kinds::Kind,
     object::{
         Stored,
         meta::{self, metadata_mut, put},
         stored,
     },
-    patch,
-    schema::validate::{self, Cause},
+    schema::validate::Cause,
 };
-
-/// Longest object, as text.
-const LARGEST: usize = 3 * 1024 * 1024;
-const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Where the change of an object comes from.
 struct Change<'a> {
@@ -134,97 +130,6 @@ impl Cluster {
         Ok(())
     }
 
-    fn generated(&mut self, prefix: &str) -> String {
-        let bytes = self.uid().into_bytes();
-        let suffix = bytes.iter().take(5).map(|byte| {
-            let index = usize::from(*byte) % SUFFIX.len();
-            char::from(SUFFIX.get(index).copied().unwrap_or(b'x'))
-        });
-        prefix.chars().take(58).chain(suffix).collect()
-    }
-
-    /// Defaults.
-    fn shape(object: &mut Value, kind: &Kind) {
-        if kind.is_builtin() {
-            let schema = kind.schema();
-            crate::schema::shape::drop_nulls(object, schema);
-            crate::schema::shape::drop_empty(object, schema);
-            defaults::set(object, kind);
-        } else {
-            crate::schema::shape::default(object, kind.schema());
-        }
-    }
-
-    /// What the server gives to each object, and nobody owns.
-    fn assign(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
-        if kind.is("", "services") {
-            self.address(object, live);
-        }
-        if live.is_none() {
-            defaults::admit(object, kind);
-        }
-        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
-            let versions = object.pointer("/spec/versions").and_then(Value::as_array);
-            let stored: Vec<Value> = versions
-                .into_iter()
-                .flatten()
-                .filter(|version| version.get("storage") == Some(&json!(true)))
-                .filter_map(|version| version.get("name").cloned())
-                .collect();
-            let names = json!({"kind": "", "plural": ""});
-            let status = json!({"conditions": null, "acceptedNames": names, "storedVersions": stored});
-            put(meta::as_object(object), "status", Some(status));
-        }
-    }
-
-    fn address(&mut self, object: &mut Value, live: Option<&Value>) {
-        let before = live.and_then(|live| live.pointer("/spec/clusterIP")).cloned();
-        let spec = meta::child_mut(object, "spec");
-        if spec.get("type") == Some(&json!("ExternalName")) {
-            return;
-        }
-        let given = spec.get("clusterIP").filter(|ip| **ip != "").cloned();
-        let ip = given.or(before).unwrap_or_else(|| {
-            self.addresses += 1;
-            let [_, high, middle, low] = self.addresses.to_be_bytes();
-            json!(format!("10.{high}.{middle}.{low}"))
-        });
-        spec.insert("clusterIPs".into(), json!([ip]));
-        spec.insert("clusterIP".into(), ip);
-        spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-        spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
-    }
-
-    fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
-        if kind.is("apiextensions.k8s.io", "customresourcedefinitions")
-            && let Some(what) = custom::unsupported(object)
-            && !(self.options.ignore_cel && what.contains("CEL"))
-        {
-            return Err(Refusal::not_simulated(&what));
-        }
-        let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
-        if kind.is_builtin() {
-            causes.extend(checks::object(object, kind));
-        } else {
-            causes.extend(validate::check(object, kind.schema()));
-        }
-        if let Some(live) = live {
-            causes.extend(checks::change(live, object, kind));
-            causes.extend(new_finalizers(live, object));
-        }
-        if !causes.is_empty() {
-            return Err(Refusal::invalid(&kind.kind, &kind.group, meta::name(object), &causes));
-        }
-        if object.to_string().len() > LARGEST {
-            return Err(Refusal::new(
-                413,
-                "RequestEntityTooLarge",
-                "Request entity too large: limit is 3145728",
-            ));
-        }
-        Ok(())
-    }
-
     pub(super) fn update(
         &mut self,
         kind: &Arc<Kind>,
@@ -275,7 +180,7 @@ impl Cluster {
         self.patch_object(kind, request, how, patch, dry, now)
     }
 
-    fn patch_object(
+    pub(super) fn patch_object(
         &mut self,
         kind: &Arc<Kind>,
         request: &Request,
@@ -453,244 +358,4 @@ impl Cluster {
         let stored = self.store(kind, object, now);
         Ok(Self::answer_with(kind, &stored, 200, warnings))
     }
-
-    pub(super) fn get_scale(&self, kind: &Arc<Kind>, target: &Target) -> Result<Outcome, Refusal> {
-        let stored = self.lookup(kind, &target.namespace, &target.name)?;
-        let object = Self::render(kind, &stored);
-        Ok(Outcome::Object(Answer {
-            code: 200,
-            object: scale(kind, &object),
-            warnings: Vec::new(),
-            kind: None,
-        }))
-    }
-
-    fn put_scale(
-        &mut self,
-        kind: &Arc<Kind>,
-        request: &Request,
-        body: &Value,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let replicas = body.pointer("/spec/replicas").cloned().unwrap_or(json!(0));
-        let place = kind.scale.as_ref().map(|scale| scale.spec.clone()).unwrap_or_default();
-        let mut patch = replicas;
-        for step in place.split('.').rev() {
-            patch = json!({step: patch});
-        }
-        if let Some(revision) = meta::text(body, "resourceVersion") {
-            metadata_mut(&mut patch).insert("resourceVersion".into(), revision.into());
-        }
-        let dry = dry_run(&request.query, "UpdateOptions")?;
-        match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
-            Outcome::Object(answer) => {
-                let object = scale(kind, &answer.object);
-                Ok(Outcome::Object(Answer { code: 200, object, warnings: answer.warnings, kind: None }))
-            }
-            other => Ok(other),
-        }
-    }
-
-    fn patch_scale(
-        &mut self,
-        kind: &Arc<Kind>,
-        request: &Request,
-        how: PatchKind,
-        patch: &Value,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
-        let before = scale(kind, &Self::render(kind, &stored));
-        let mut after = match how {
-            PatchKind::Json => patch::json(&before, patch).map_err(|error| unpatched(&error))?,
-            _ => patch::merge(&before, patch),
-        };
-        if patch.pointer("/metadata/resourceVersion").is_none() {
-            metadata_mut(&mut after).remove("resourceVersion");
-        }
-        self.put_scale(kind, request, &after, now)
-    }
-}
-
-/// Whether an applied configuration is of the kind, and of its types.
-fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
-    let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-    let gvk = format!("{group}/{version}, Kind={}", text("kind"));
-    if text("kind") != kind.kind || text("apiVersion") != kind.api_version() {
-        return Err(Refusal::bad_request(format!("invalid object type: {gvk}")));
-    }
-    let wrong = |why: String| {
-        let namespace = meta::text(config, "namespace").unwrap_or_default();
-        let message =
-            format!("failed to create typed patch object ({namespace}/{}; {gvk}): {why}", meta::name(config));
-        Err(Refusal::new(500, "", message))
-    };
-    if let Some((path, _, want)) = validate::first_type_error(config, kind.schema()) {
-        let mut value = config;
-        for step in path.split('.') {
-            value = value.get(step).unwrap_or(value);
-        }
-        return wrong(format!(".{path}: expected {want}, got &value.valueUnstructured{{Value:{value}}}"));
-    }
-    let mut bare = config.clone();
-    metadata_mut(&mut bare).remove("managedFields");
-    let unknown = crate::schema::shape::prune(&mut bare, kind.schema());
-    match unknown.as_slice() {
-        [] => Ok(()),
-        [only] => wrong(format!(".{only}: field not declared in schema")),
-        many => {
-            let lines: Vec<String> =
-                many.iter().map(|path| format!("  .{path}: field not declared in schema")).collect();
-            wrong(format!("errors:\n{}", lines.join("\n")))
-        }
-    }
-}
-
-fn scale(kind: &Kind, object: &Value) -> Value {
-    let paths = kind.scale.as_ref();
-    let at = |path: Option<&String>| {
-        let pointer = format!("/{}", path.map(|path| path.replace('.', "/")).unwrap_or_default());
-        object.pointer(&pointer).cloned()
-    };
-    let mut metadata = Map::new();
-    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        put(&mut metadata, field, object.get("metadata").and_then(|all| all.get(field)).cloned());
-    }
-    let mut spec = Map::new();
-    put(&mut spec, "replicas", at(paths.map(|paths| &paths.spec)).filter(|replicas| *replicas != 0));
-    let mut status = json!({"replicas": at(paths.map(|paths| &paths.status)).unwrap_or(json!(0))});
-    let selector = match paths.and_then(|paths| paths.selector.as_ref()) {
-        Some(path) => at(Some(path)),
-        None if kind.is_builtin() => {
-            object.pointer("/spec/selector/matchLabels").and_then(Value::as_object).map(|labels| {
-                let pairs: Vec<String> = labels
-                    .iter()
-                    .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
-                    .collect();
-                Value::from(pairs.join(","))
-            })
-        }
-        None => None,
-    };
-    put(meta::as_object(&mut status), "selector", selector);
-    json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": spec, "status": status})
-}
-
-fn unpatched(error: &patch::PatchError) -> Refusal {
-    match error {
-        patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
-        patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
-        patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
-    }
-}
-
-fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) -> Result<Value, Refusal> {
-    let result = match how {
-        PatchKind::Json => patch::json(live, patch),
-        PatchKind::Merge if !patch.is_object() => {
-            Err(patch::PatchError::Malformed("a merge patch is an object".to_owned()))
-        }
-        PatchKind::Merge | PatchKind::Apply => Ok(patch::merge(live, patch)),
-        PatchKind::Strategic => patch::strategic(live, patch, kind.schema()),
-    };
-    result.map_err(|error| unpatched(&error))
-}
-
-/// What the request's door lets through; the rest stays.
-fn through(object: &mut Value, live: &Value, kind: &Kind, request: &Request) {
-    let keep =
-        |object: &mut Value, field: &str| put(meta::as_object(object), field, live.get(field).cloned());
-    match door(kind, &request.target.subresource) {
-        Door::Whole => {}
-        Door::Main => keep(object, "status"),
-        Door::Status => {
-            let status = object.get("status").cloned();
-            *object = live.clone();
-            put(meta::as_object(object), "status", status);
-        }
-        Door::BuiltinStatus => {
-            keep(object, "spec");
-            let labels = live.pointer("/metadata/labels").cloned();
-            put(metadata_mut(object), "labels", labels);
-        }
-    }
-}
-
-fn door(kind: &Kind, subresource: &str) -> Door {
-    match (kind.has_status, subresource, kind.is_builtin()) {
-        (true, "status", true) => Door::BuiltinStatus,
-        (true, "status", false) => Door::Status,
-        (true, ..) => Door::Main,
-        (false, ..) => Door::Whole,
-    }
-}
-
-fn writer(kind: &Kind, request: &Request) -> Writer {
-    let named = &request.query.field_manager;
-    Writer {
-        manager: if named.is_empty() { request.agent.clone() } else { named.clone() },
-        api_version: kind.api_version(),
-        subresource: request.target.subresource.clone(),
-        door: door(kind, &request.target.subresource),
-    }
-}
-
-/// Whether what `generation` counts differs.
-fn spec_differs(live: &Value, object: &Value, kind: &Kind) -> bool {
-    if kind.is_builtin() {
-        let fields: &[&str] = match kind.group.as_str() {
-            "admissionregistration.k8s.io" => &["webhooks"],
-            _ => &["spec"],
-        };
-        return fields.iter().any(|field| live.get(*field) != object.get(*field));
-    }
-    let counted = |value: &Value| {
-        let mut map = value.as_object().cloned().unwrap_or_default();
-        map.remove("metadata");
-        if kind.has_status {
-            map.remove("status");
-        }
-        map
-    };
-    counted(live) != counted(object)
-}
-
-fn new_finalizers(live: &Value, object: &Value) -> Option<Cause> {
-    meta::text(live, "deletionTimestamp")?;
-    let had = meta::finalizers(live);
-    let new: Vec<&str> = meta::finalizers(object).into_iter().filter(|one| !had.contains(one)).collect();
-    let shown: Vec<String> = new.iter().map(|one| Value::from(*one).to_string()).collect();
-    (!new.is_empty()).then(|| {
-        let why = format!(
-            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-            shown.join(", ")
-        );
-        Cause::forbidden("metadata.finalizers", &why)
-    })
-}
-
-/// `managedFields` of a body, taken out of it.
-fn takes_managed(object: &mut Value) -> Option<Vec<Value>> {
-    match metadata_mut(object).remove("managedFields") {
-        Some(Value::Array(entries)) => Some(entries),
-        _ => None,
-    }
-}
-
-pub(super) fn dry_run(query: &Query, options: &str) -> Result<bool, Refusal> {
-    if query.dry_run.iter().all(String::is_empty) {
-        return Ok(false);
-    }
-    if query.dry_run.iter().all(|mode| mode == "All") {
-        return Ok(true);
-    }
-    let given = Value::from(query.dry_run.clone());
-    let message = format!("Unsupported value: {given}: supported values: \"All\"");
-    let cause = Cause::new("dryRun", "FieldValueNotSupported", message);
-    Err(Refusal::invalid(options, "meta.k8s.io", "", &[cause]))
-}
-
-fn dry_answer(kind: &Arc<Kind>, object: Value, code: u16, warnings: Vec<String>) -> Outcome {
-    Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
 }

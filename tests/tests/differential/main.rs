@@ -12,6 +12,7 @@ mod facts;
 mod fixed;
 mod kubectl;
 mod pair;
+mod prepare;
 mod random;
 
 use std::env;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::{
-    fixed,
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC},
+    prepare::prepare,
 };
 
 const CALLS: u64 = 20;
@@ -90,7 +90,7 @@ pub(crate) async fn run(pair: &Pair, seed: u64) -> Result<(Vec<String>, Table)> 
     let group = "random.example.org";
     let mut dice = Dice::new(seed);
     let kind = *dice.pick(&[Kind::Map, Kind::Foo]);
-    fixed::prepare(pair, &namespace, group).await?;
+    prepare(pair, &namespace, group).await?;
     let base = match kind {
         Kind::Map => format!("/api/v1/namespaces/{namespace}/configmaps"),
         Kind::Foo => format!("/apis/{group}/v1/namespaces/{namespace}/foos"),
