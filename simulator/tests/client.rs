@@ -15,11 +15,15 @@ use base64::Engine;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Namespace},
+    core::v1::{ConfigMap, Namespace, Pod},
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{
+        DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams, WatchEvent,
+        WatchParams,
+    },
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, GroupVersionKind},
     runtime::{WatchStreamExt, watcher},
@@ -326,5 +330,31 @@ async fn what_is_owned_goes_after_before_or_never() -> Result {
         assert_eq!(left_over.is_some(), left);
         assert!(left_over.is_none_or(|map| map.owner_references().is_empty()));
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_not_simulated_is_refused() -> Result {
+    let fleet = Fleet::start().await?;
+    let server = &fleet.server;
+    let options = Options { ignore_cel: true, ..Options::default() };
+    server.add("lenient", options)?.allow_token(Token("good".into()), User::admin("admin"));
+    let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": "true"}]});
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.example.org"},
+        "spec": {"group": "example.org", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]},
+    });
+    let crd: CustomResourceDefinition = serde_json::from_value(crd)?;
+    let crds: Api<CustomResourceDefinition> = Api::all(fleet.client("one").await?);
+    let refused = crds.create(&PostParams::default(), &crd).await.unwrap_err();
+    let said =
+        matches!(&refused, kube::Error::Api(status) if status.code == 501 && status.message.contains("CEL"));
+    assert!(said, "{refused}");
+    let crds: Api<CustomResourceDefinition> = Api::all(fleet.client("lenient").await?);
+    crds.create(&PostParams::default(), &crd).await?;
+    let pods: Api<Pod> = Api::namespaced(fleet.client("one").await?, "default");
+    let refused = pods.logs("p", &LogParams::default()).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 501));
     Ok(())
 }

@@ -76,8 +76,7 @@ impl Cluster {
     }
 
     pub(super) fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
-        if kind.is("apiextensions.k8s.io", "customresourcedefinitions")
-            && let Some(what) = custom::unsupported(object)
+        if let Some(what) = unsupported(kind, object)
             && !(self.options.ignore_cel && what.contains("CEL"))
         {
             return Err(Refusal::not_simulated(&what));
@@ -104,4 +103,16 @@ impl Cluster {
         }
         Ok(())
     }
+
+    /// A warning about what is taken although it has no effect.
+    pub(super) fn ignored(&self, kind: &Kind, object: &Value) -> Option<String> {
+        let what = unsupported(kind, object).filter(|_| self.options.ignore_cel)?;
+        Some(format!("not simulated, and ignored: {what}"))
+    }
+}
+
+fn unsupported(kind: &Kind, object: &Value) -> Option<String> {
+    kind.is("apiextensions.k8s.io", "customresourcedefinitions")
+        .then(|| custom::unsupported(object))
+        .flatten()
 }

@@ -64,7 +64,7 @@ impl Cluster {
         request: &Request,
         mut object: Value,
         applied: Option<Managed>,
-        warnings: Vec<String>,
+        mut warnings: Vec<String>,
         dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
@@ -83,6 +83,7 @@ impl Cluster {
         }
         Self::shape(&mut object, kind);
         self.check(kind, &object, None)?;
+        warnings.extend(self.ignored(kind, &object));
         let key = Self::key(kind, &request.target.namespace, &name);
         if let Some(there) = self.objects.get(&key) {
             return Err(Refusal::exists(kind, &name, there.is_deleted()));
@@ -274,7 +275,7 @@ impl Cluster {
         mut object: Value,
         dry: bool,
     ) -> Result<Outcome, Refusal> {
-        let Change { kind, request, now, warnings, managed: applied, unconditional } = change;
+        let Change { kind, request, now, mut warnings, managed: applied, unconditional } = change;
         let name = request.target.name.as_str();
         let mut live = Self::render(kind, stored);
         let given = meta::text(&object, "resourceVersion").unwrap_or_default().to_owned();
@@ -307,6 +308,7 @@ impl Cluster {
         through(&mut object, &live, kind, request);
         Self::shape(&mut object, kind);
         self.check(kind, &object, Some(&live))?;
+        warnings.extend(self.ignored(kind, &object));
         let bumped = kind.has_generation && spec_differs(&live, &object, kind);
         if bumped {
             let generation = stored.generation + 1;
