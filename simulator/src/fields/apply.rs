@@ -76,7 +76,8 @@ impl Apply<'_> {
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
-        if !difference.is_empty()
+        // Another order of a list is a change, too, although no field differs.
+        if object != *live
             && let Some(entry) = after.0.get_mut(index)
         {
             entry.time = self.now;

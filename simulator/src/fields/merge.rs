@@ -150,10 +150,6 @@ impl Difference {
     pub(crate) fn written(&self) -> Set {
         self.added.union(&self.modified)
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
-    }
 }
 
 fn changed(before: &Value, after: &Value, schema: View<'_>, set: &mut Set) {

@@ -31,6 +31,11 @@ impl Cluster {
             crate::schema::shape::drop_empty(object, schema);
             defaults::set(object, kind);
         } else {
+            if let Some(metadata) = object.get_mut("metadata") {
+                let schema = crate::schema::builtin::object_meta();
+                crate::schema::shape::drop_nulls(metadata, schema);
+                crate::schema::shape::drop_empty(metadata, schema);
+            }
             crate::schema::shape::default(object, kind.schema());
         }
     }

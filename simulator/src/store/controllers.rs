@@ -92,7 +92,9 @@ impl Cluster {
                 if is_established(&object) {
                     let spec = object.get("spec").cloned().unwrap_or_default();
                     self.custom.insert(served_key(&object), custom::kinds(&spec));
-                    return;
+                    if object.pointer("/status/acceptedNames") == spec.get("names") {
+                        return;
+                    }
                 }
                 let at = now.saturating_add(self.options.established_after).unwrap_or(now);
                 (at, Task::Establish(key.clone()))
@@ -310,7 +312,7 @@ impl Cluster {
             let before = object.pointer("/status/conditions").cloned();
             if !same_conditions(before.as_ref(), &conditions) {
                 meta::child_mut(&mut object, "status").insert("conditions".into(), conditions);
-                self.store(kind, object, now);
+                self.write_status(kind, &stored, object, "kube-controller-manager", now);
             }
         }
     }
@@ -326,7 +328,13 @@ impl Cluster {
             None => list.push((name.to_owned(), 1)),
         };
         for (key, stored) in self.content(namespace) {
-            count(&mut kinds, &key.resource);
+            // As the real one names them: with a dot, also for the core group.
+            let resource = if key.resource.contains('.') {
+                key.resource.to_string()
+            } else {
+                format!("{}.", key.resource)
+            };
+            count(&mut kinds, &resource);
             for finalizer in meta::finalizers(&stored.render()) {
                 count(&mut finalizers, finalizer);
             }
@@ -378,20 +386,19 @@ impl Cluster {
     fn establish(&mut self, key: &Key, now: Timestamp) {
         let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
         let mut object = Self::render(&kind, &stored);
-        if is_established(&object) {
-            return;
-        }
+        let established = is_established(&object);
         let time = stored::time(now.as_second());
         let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": time});
         let names = object.pointer("/spec/names").cloned().unwrap_or_default();
         let status = meta::child_mut(&mut object, "status");
         status.insert("acceptedNames".into(), names);
+        let conditions = status.get("conditions").cloned().filter(|_| established);
         status.insert(
             "conditions".into(),
-            json!([
+            conditions.unwrap_or(json!([
                 condition("NamesAccepted", "NoConflicts", "no conflicts found"),
                 condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-            ]),
+            ])),
         );
         self.write_status(&kind, &stored, object, "kube-apiserver", now);
     }

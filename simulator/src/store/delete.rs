@@ -155,12 +155,21 @@ impl Cluster {
         }
         if !stored.is_deleted() {
             metadata.insert("deletionTimestamp".into(), stored::time(now.as_second()));
-            if !kind.is("", "namespaces") {
+            if crd.is_none() && !kind.is("", "namespaces") {
                 metadata.insert("deletionGracePeriodSeconds".into(), json!(0));
             }
-            if stored.generation > 0 {
+            if crd.is_none() && stored.generation > 0 {
                 metadata.insert("generation".into(), json!(stored.generation + 1));
             }
+        }
+        if let (Some(_), false, Some(Value::Array(conditions))) =
+            (crd, stored.is_deleted(), object.pointer_mut("/status/conditions"))
+        {
+            conditions.push(json!({
+                "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+                "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+                "lastTransitionTime": stored::time(now.as_second()),
+            }));
         }
         Marked::Held(object)
     }
