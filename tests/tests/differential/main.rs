@@ -22,7 +22,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use pair::Pair;
 
 /// Sequences that a test run affords.
-const FEW: u64 = 60;
+const FEW: u64 = 40;
 /// Most of a sequence is waiting for its watch to end.
 const AT_ONCE: usize = 8;
 /// With so many lines there is something to be mended first.
