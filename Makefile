@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: tools
 tools: ## Build the real control planes' programs into a cache, once (about 12 min on two cores)
@@ -56,6 +56,10 @@ generate: ## Write the files that are made from the code (deploy/crds)
 .PHONY: soak
 soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line
 	@$(CARGO) run --quiet --locked -p tidewatch-sim --bin tidewatch-soak -- --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
+
+.PHONY: differential
+differential: tools ## Compare the simulated API server with a real one: N=1000 random sequences from SEED=1 on
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" TIDEWATCH_DIFFERENTIAL=$(or $(N),1000) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-tests --test differential -- --nocapture
 
 .PHONY: bench
 bench: tools ## Measure; writes target/bench/report.json and prints a table (release builds; QUICK=1 shows that it works)

@@ -1,0 +1,150 @@
+//! Server-side apply.
+
+use serde_json::Value;
+
+use super::{
+    managed::{Entry, Managed, Writer, difference, stripped},
+    merge::{merge, prune},
+    set::Set,
+};
+use crate::schema::View;
+
+/// A field that another manager owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// As a message names the manager.
+    pub(crate) with: String,
+    /// `.spec.replicas`
+    pub(crate) field: String,
+}
+
+/// What came of an apply.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Applied {
+    pub(crate) object: Value,
+    pub(crate) managed: Managed,
+}
+
+/// An apply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Apply<'a> {
+    pub(crate) writer: &'a Writer,
+    /// Whether to take fields from others.
+    pub(crate) force: bool,
+    /// Seconds.
+    pub(crate) now: i64,
+}
+
+impl Apply<'_> {
+    /// Merges `config` into `live`. Both without `managedFields`.
+    pub(crate) fn run(
+        self,
+        live: &Value,
+        config: &Value,
+        managed: &Managed,
+        schema: View<'_>,
+    ) -> Result<Applied, Vec<Conflict>> {
+        let mut object = merge(live, config, schema);
+        let set = stripped(Set::of(config, schema), self.writer.door);
+        let mut after = managed.clone();
+        let index = after.position(self.writer, true).unwrap_or_else(|| {
+            after.0.push(Entry::fresh(self.writer, true));
+            after.0.len() - 1
+        });
+        let mut last = Set::default();
+        if let Some(entry) = after.0.get_mut(index) {
+            last = std::mem::replace(&mut entry.set, set);
+        }
+        prune(&mut object, &last, &after.union(), schema);
+
+        let difference = difference(live, &object, schema, self.writer.door);
+        let written = difference.written();
+        let mut conflicts = Vec::new();
+        for (position, entry) in after.0.iter_mut().enumerate() {
+            if position == index {
+                continue;
+            }
+            let contested = entry.set.intersection(&written);
+            if !contested.is_empty() && !self.force {
+                let with = entry.shown();
+                conflicts.extend(
+                    contested.paths().into_iter().map(|field| Conflict { with: with.clone(), field }),
+                );
+            }
+            entry.set = entry.set.without(&contested).without(&difference.removed);
+        }
+        if !conflicts.is_empty() {
+            return Err(conflicts);
+        }
+        // Another order of a list is a change, too, although no field differs.
+        if object != *live
+            && let Some(entry) = after.0.get_mut(index)
+        {
+            entry.time = self.now;
+        }
+        after.0.retain(|entry| !entry.set.is_empty());
+        Ok(Applied { object, managed: after })
+    }
+}
+
+/// The message of a refused apply.
+pub(crate) fn message(conflicts: &[Conflict]) -> String {
+    if let [only] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", only.with, only.field);
+    }
+    let mut lines: Vec<String> = Vec::new();
+    let mut managers: Vec<&str> = conflicts.iter().map(|conflict| conflict.with.as_str()).collect();
+    managers.sort_unstable();
+    managers.dedup();
+    for manager in managers {
+        lines.push(format!("conflicts with {manager}:"));
+        let of_manager = conflicts.iter().filter(|conflict| conflict.with == manager);
+        lines.extend(of_manager.map(|conflict| format!("- {}", conflict.field)));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::managed::Door, *};
+    use crate::schema::builtin;
+
+    fn writer(manager: &str) -> Writer {
+        Writer {
+            manager: manager.into(),
+            api_version: "v1".into(),
+            subresource: String::new(),
+            door: Door::Whole,
+        }
+    }
+
+    fn run(
+        live: &Value,
+        config: &Value,
+        managed: &Managed,
+        who: &str,
+        force: bool,
+    ) -> Result<Applied, Vec<Conflict>> {
+        let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
+        Apply { writer: &writer(who), force, now: 1 }.run(live, config, managed, schema)
+    }
+
+    #[test]
+    fn who_applies_owns_and_others_conflict() {
+        let nothing = json!({"metadata": {"name": "c"}});
+        let first =
+            run(&nothing, &json!({"data": {"a": "1", "b": "1"}}), &Managed::default(), "one", false).unwrap();
+        let conflicts =
+            run(&first.object, &json!({"data": {"a": "2"}}), &first.managed, "two", false).unwrap_err();
+        assert_eq!(message(&conflicts), r#"Apply failed with 1 conflict: conflict with "one": .data.a"#);
+        let forced = run(&first.object, &json!({"data": {"a": "2"}}), &first.managed, "two", true).unwrap();
+        assert_eq!(forced.object["data"], json!({"a": "2", "b": "1"}));
+        // What it no longer applies goes; what it lost stays.
+        let third = run(&forced.object, &json!({"data": {"c": "1"}}), &forced.managed, "one", false).unwrap();
+        assert_eq!(third.object["data"], json!({"a": "2", "c": "1"}));
+        let same = run(&third.object, &json!({"data": {"c": "1"}}), &third.managed, "one", false).unwrap();
+        assert_eq!((same.object, same.managed), (third.object, third.managed));
+    }
+}

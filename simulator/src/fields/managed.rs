@@ -1,0 +1,258 @@
+//! `metadata.managedFields`: which manager owns which fields.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{merge::Difference, set::Set};
+use crate::{
+    object::{meta::metadata_mut, stored},
+    schema::View,
+};
+
+/// Fields of metadata that nobody owns.
+const UNOWNED: [&str; 8] = [
+    "f:name",
+    "f:namespace",
+    "f:creationTimestamp",
+    "f:selfLink",
+    "f:uid",
+    "f:generation",
+    "f:managedFields",
+    "f:resourceVersion",
+];
+/// Fields of metadata that only the server sets.
+const SERVERS: [&str; 2] = ["f:deletionTimestamp", "f:deletionGracePeriodSeconds"];
+/// The owner of what was there before the first apply to an object without owners.
+const BEFORE: &str = "before-first-apply";
+
+/// Who writes, and through which door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Writer {
+    pub(crate) manager: String,
+    pub(crate) api_version: String,
+    pub(crate) subresource: String,
+    /// Which fields count through this door.
+    pub(crate) door: Door,
+}
+
+/// Which fields a request can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// All.
+    Whole,
+    /// All but the status.
+    Main,
+    /// Only the status.
+    Status,
+    /// Of a built-in kind: the status and metadata without labels.
+    BuiltinStatus,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) manager: String,
+    pub(crate) applies: bool,
+    pub(crate) api_version: String,
+    pub(crate) subresource: String,
+    /// Seconds; 0 without one.
+    pub(crate) time: i64,
+    pub(crate) set: Set,
+}
+
+/// All entries of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Managed(pub(crate) Vec<Entry>);
+
+impl Entry {
+    fn parse(entry: &Value) -> Self {
+        let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Self {
+            manager: text("manager"),
+            applies: text("operation") == "Apply",
+            api_version: text("apiVersion"),
+            subresource: text("subresource"),
+            time: text("time").parse::<Timestamp>().map(Timestamp::as_second).unwrap_or_default(),
+            set: entry.get("fieldsV1").map(Set::parse).unwrap_or_default(),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut entry = json!({
+            "manager": self.manager,
+            "operation": if self.applies { "Apply" } else { "Update" },
+            "apiVersion": self.api_version,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": self.set.to_json(),
+        });
+        if let Some(map) = entry.as_object_mut() {
+            if self.time != 0 {
+                map.insert("time".into(), stored::time(self.time));
+            }
+            if !self.subresource.is_empty() {
+                map.insert("subresource".into(), self.subresource.clone().into());
+            }
+        }
+        entry
+    }
+
+    fn is_of(&self, writer: &Writer, applies: bool) -> bool {
+        self.manager == writer.manager
+            && self.applies == applies
+            && self.api_version == writer.api_version
+            && self.subresource == writer.subresource
+    }
+
+    /// As conflicts name it.
+    pub(crate) fn shown(&self) -> String {
+        let name = Value::from(self.manager.as_str());
+        let mut shown = name.to_string();
+        if !self.subresource.is_empty() {
+            shown = format!("{shown} with subresource {}", Value::from(self.subresource.as_str()));
+        }
+        if !self.applies {
+            shown = format!("{shown} using {}", self.api_version);
+        }
+        shown
+    }
+}
+
+impl Managed {
+    /// Of an object.
+    pub(crate) fn of(object: &Value) -> Self {
+        let entries = object.get("metadata").and_then(|metadata| metadata.get("managedFields"));
+        Self(entries.and_then(Value::as_array).into_iter().flatten().map(Entry::parse).collect())
+    }
+
+    /// Into an object.
+    pub(crate) fn put(mut self, object: &mut Value) {
+        self.0.retain(|entry| !entry.set.is_empty());
+        self.0.sort_by(|a, b| {
+            let order = |entry: &Entry| (!entry.applies, entry.time);
+            order(a).cmp(&order(b)).then_with(|| {
+                let rest = |entry: &Entry| {
+                    (entry.manager.clone(), entry.api_version.clone(), entry.subresource.clone())
+                };
+                rest(a).cmp(&rest(b))
+            })
+        });
+        let metadata = metadata_mut(object);
+        metadata.remove("managedFields");
+        if !self.0.is_empty() {
+            metadata.insert("managedFields".into(), self.0.iter().map(Entry::to_json).collect());
+        }
+    }
+
+    pub(crate) fn position(&self, writer: &Writer, applies: bool) -> Option<usize> {
+        self.0.iter().position(|entry| entry.is_of(writer, applies))
+    }
+
+    /// What all of them own together.
+    pub(crate) fn union(&self) -> Set {
+        self.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set))
+    }
+
+    /// A change that is no apply: its author owns what it wrote, and nobody what it removed.
+    pub(crate) fn update(
+        &mut self,
+        before: &Value,
+        after: &Value,
+        schema: View<'_>,
+        writer: &Writer,
+        now: i64,
+    ) {
+        let difference = difference(before, after, schema, writer.door);
+        let written = difference.written();
+        for entry in &mut self.0 {
+            entry.set = entry.set.without(&written).without(&difference.removed);
+        }
+        self.0.retain(|entry| !entry.set.is_empty() || entry.is_of(writer, false));
+        if written.is_empty() {
+            self.0.retain(|entry| !entry.set.is_empty());
+            return;
+        }
+        let index = self.position(writer, false).unwrap_or_else(|| {
+            self.0.push(Entry::fresh(writer, false));
+            self.0.len() - 1
+        });
+        if let Some(entry) = self.0.get_mut(index) {
+            // Its own fields were taken away above together with those of the others.
+            entry.set = entry.set.union(&written);
+            entry.time = now;
+        }
+    }
+
+    /// Gives an object that has none owners of what is there, before the first apply.
+    pub(crate) fn adopt(&mut self, live: &Value, schema: View<'_>, api_version: &str, now: i64) {
+        if !self.0.is_empty() {
+            return;
+        }
+        let set = stripped(Set::of_with_containers(live, schema), Door::Whole);
+        if !set.is_empty() {
+            self.0.push(Entry {
+                manager: BEFORE.to_owned(),
+                applies: false,
+                api_version: api_version.to_owned(),
+                subresource: String::new(),
+                time: now,
+                set,
+            });
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn fresh(writer: &Writer, applies: bool) -> Self {
+        Self {
+            manager: writer.manager.clone(),
+            applies,
+            api_version: writer.api_version.clone(),
+            subresource: writer.subresource.clone(),
+            time: 0,
+            set: Set::default(),
+        }
+    }
+}
+
+/// How two versions differ in fields that can be owned.
+pub(crate) fn difference(before: &Value, after: &Value, schema: View<'_>, door: Door) -> Difference {
+    let mut difference = Difference::between(before, after, schema);
+    difference.added = stripped(difference.added, door);
+    difference.modified = stripped(difference.modified, door);
+    difference.removed = stripped(difference.removed, Door::Whole);
+    difference
+}
+
+/// Without what nobody owns, and what cannot be changed through that door.
+pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
+    set.remove(&["f:apiVersion"]);
+    set.remove(&["f:kind"]);
+    if let Some(mut metadata) = set.below("f:metadata").cloned() {
+        for field in UNOWNED.iter().chain(&SERVERS) {
+            metadata.remove(&[field]);
+        }
+        set.remove(&["f:metadata"]);
+        *set.below_mut("f:metadata") = metadata;
+    }
+    match door {
+        Door::Whole => {}
+        Door::Main => set.remove(&["f:status"]),
+        Door::Status => set.keep_top(|name| name == "f:status"),
+        Door::BuiltinStatus => {
+            set.remove(&["f:spec"]);
+            set.remove(&["f:metadata", "f:labels"]);
+        }
+    }
+    set.tidy();
+    set
+}
+
+/// What an object is before its first change.
+pub(crate) fn nothing(api_version: &str, kind: &str, zero: Value) -> Value {
+    let mut object = if zero.is_object() { zero } else { Value::Object(Map::new()) };
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".into(), api_version.into());
+        map.insert("kind".into(), kind.into());
+    }
+    object
+}

@@ -1,0 +1,73 @@
+//! In which form a client wants its answer.
+
+use serde_json::{Value, json};
+
+/// A form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As it is.
+    Plain,
+    /// For people.
+    Table,
+    /// Only metadata.
+    Metadata,
+    /// Only metadata, of a list.
+    MetadataList,
+    /// Aggregated discovery.
+    Discovery,
+}
+
+/// The first form in `Accept` that there is; `None`: none of them.
+pub(crate) fn negotiate(accept: &str) -> Option<Form> {
+    if accept.is_empty() {
+        return Some(Form::Plain);
+    }
+    accept.split(',').find_map(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let media = parts.next()?;
+        if !matches!(media, "application/json" | "*/*" | "application/*" | "text/*" | "text/plain") {
+            return None;
+        }
+        let parameter = |name: &str| {
+            range
+                .split(';')
+                .filter_map(|part| part.trim().split_once('='))
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value)
+        };
+        match (parameter("as"), parameter("g"), parameter("v")) {
+            (None, ..) => Some(Form::Plain),
+            (Some("Table"), _, Some("v1" | "v1beta1")) => Some(Form::Table),
+            (Some("PartialObjectMetadata"), _, Some("v1")) => Some(Form::Metadata),
+            (Some("PartialObjectMetadataList"), _, Some("v1")) => Some(Form::MetadataList),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(Form::Discovery),
+            _ => None,
+        }
+    })
+}
+
+/// Only the metadata of an object.
+pub(crate) fn metadata_of(object: &Value) -> Value {
+    let metadata = object.get("metadata").cloned().unwrap_or_default();
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_known_form_is_taken() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(negotiate(kubectl), Some(Form::Table));
+        assert_eq!(
+            negotiate(
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+            ),
+            Some(Form::Discovery)
+        );
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf, application/json"), Some(Form::Plain));
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
+        assert_eq!(negotiate(""), Some(Form::Plain));
+    }
+}

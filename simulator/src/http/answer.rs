@@ -1,0 +1,102 @@
+//! Bodies and headers of answers.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    accept::{Form, metadata_of},
+    table::{Include, table},
+};
+use crate::store::{Answer, Listed, Refusal};
+
+pub(crate) const JSON: &str = "application/json";
+
+/// What the server sends.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// In which form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) form: Form,
+    pub(crate) include: Include,
+    pub(crate) now: Timestamp,
+}
+
+pub(crate) fn text(code: u16, media: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}
+
+pub(crate) fn json(code: u16, body: &Value) -> Response<Body> {
+    text(code, JSON, body.to_string())
+}
+
+pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
+    let mut response = json(refusal.code, &refusal.body());
+    if let Some(seconds) = refusal.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+pub(crate) fn object(answer: &Answer, look: Look) -> Response<Body> {
+    let whole = &answer.object;
+    let body = match (look.form, &answer.kind) {
+        (Form::Table, Some(kind)) => {
+            let metadata = json!({"resourceVersion": whole.pointer("/metadata/resourceVersion")});
+            &table(kind, std::slice::from_ref(whole), metadata, look.include, true, look.now)
+        }
+        (Form::Metadata, Some(_)) => &metadata_of(whole),
+        _ => whole,
+    };
+    let mut response = json(answer.code, body);
+    for warning in &answer.warnings {
+        let quoted = format!("299 - {}", Value::from(warning.as_str()));
+        if let Ok(value) = HeaderValue::from_str(&quoted) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
+}
+
+pub(crate) fn list(listed: &Listed, look: Look) -> Response<Body> {
+    let mut metadata = json!({"resourceVersion": listed.revision.to_string()});
+    if !listed.next.is_empty() {
+        metadata["continue"] = listed.next.clone().into();
+    }
+    if let Some(remaining) = listed.remaining.filter(|remaining| *remaining > 0) {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    let kind = &listed.kind;
+    if !kind.is_builtin() && look.form == Form::Plain && listed.next.is_empty() {
+        metadata["continue"] = "".into();
+    }
+    let body = match look.form {
+        Form::Table => table(kind, &listed.items, metadata, look.include, true, look.now),
+        Form::MetadataList | Form::Metadata => {
+            let items: Vec<Value> = listed.items.iter().map(metadata_of).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+        }
+        _ => {
+            // Items of lists of built-in kinds do not repeat what they are.
+            let bare = |item: &Value| {
+                let mut item = item.clone();
+                if let (true, Some(map)) = (kind.is_builtin(), item.as_object_mut()) {
+                    map.remove("kind");
+                    map.remove("apiVersion");
+                }
+                item
+            };
+            let items: Vec<Value> = listed.items.iter().map(bare).collect();
+            json!({"kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata, "items": items})
+        }
+    };
+    json(200, &body)
+}

@@ -1,0 +1,260 @@
+//! One request, from its head to its answer.
+
+use std::sync::Arc;
+
+use http::{Method, Response, header, request::Parts};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    accept::{Form, negotiate},
+    answer::{self, Body, Look},
+    discovery::Served,
+    hosted::Hosted,
+    openapi,
+    route::{self, Path},
+    stream,
+    table::Include,
+};
+use crate::{
+    authz::User,
+    faults::{Call, Fault, Faults},
+    store::{Outcome, PatchKind, Query, Refusal, Request, Target, Verb},
+};
+
+/// What it says it is.
+pub(crate) const GIT_VERSION: &str = "v1.36.3";
+/// Longest body.
+const LARGEST: usize = 3 * 1024 * 1024;
+const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// What is asked for is no media type by the rules; what is answered is.
+const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// A request before a cluster.
+pub(crate) struct Exchange {
+    pub(crate) hosted: Arc<Hosted>,
+    pub(crate) faults: Arc<dyn Faults>,
+    pub(crate) clock: fn() -> Timestamp,
+    /// The cluster's path on the server; empty on a port of its own.
+    pub(crate) prefix: String,
+    /// Below that.
+    pub(crate) path: String,
+    /// Of the client's certificate.
+    pub(crate) common_name: Option<String>,
+}
+
+/// The connection is to end without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated server drops the connection")]
+pub(crate) struct Dropped;
+
+impl Exchange {
+    pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
+        let user = self.user(&parts);
+        let (query, is_watch, include) = route::query(parts.uri.query().unwrap_or_default());
+        let call = Call {
+            cluster: self.hosted.name(),
+            method: parts.method.as_str(),
+            path: &self.path,
+            is_watch,
+            user: user.as_ref().map(|user| user.name.as_str()).unwrap_or_default(),
+        };
+        let fault = self.faults.fault(&call);
+        match &fault {
+            Fault::Latency(time) => tokio::time::sleep(*time).await,
+            Fault::Refuse(refusal) => return Ok(answer::refusal(refusal)),
+            Fault::Drop => return Err(Dropped),
+            Fault::Unauthorized => return Ok(answer::refusal(&Refusal::unauthorized())),
+            _ => {}
+        }
+        let answer = match user {
+            Ok(user) => self.dispatch(user, parts, body, query, is_watch, &include, &fault).await,
+            Err(refusal) => Err(refusal),
+        };
+        if fault == Fault::Hang {
+            stream::hang().await;
+        }
+        Ok(answer.unwrap_or_else(|refusal| answer::refusal(&refusal)))
+    }
+
+    fn user(&self, parts: &Parts) -> Result<Arc<User>, Refusal> {
+        if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
+            let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            return token
+                .and_then(|token| self.hosted.by_token(token.trim()))
+                .ok_or_else(Refusal::unauthorized);
+        }
+        match &self.common_name {
+            Some(name) => self.hosted.by_certificate(name).ok_or_else(Refusal::unauthorized),
+            None => Ok(Arc::new(User::anonymous())),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
+    async fn dispatch(
+        &self,
+        user: Arc<User>,
+        parts: Parts,
+        body: Incoming,
+        query: Query,
+        is_watch: bool,
+        include: &str,
+        fault: &Fault,
+    ) -> Result<Response<Body>, Refusal> {
+        let accept =
+            parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let path = Path::parse(&self.path);
+        if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) && *user != User::anonymous() {
+            return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
+        }
+        let form = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
+        let target = match path {
+            Path::Objects(target) => target,
+            other => {
+                if parts.method != Method::GET {
+                    return Err(Refusal::method_not_allowed());
+                }
+                return self.about(&other, form, &user);
+            }
+        };
+        let unserved = || self.hosted.with(|cluster| !cluster.serves(&target.group, &target.version));
+        if !target.group.is_empty() && unserved() {
+            return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
+        }
+        let verb = verb(&parts, body, &target, is_watch).await?;
+        let agent =
+            parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let agent = agent.split('/').next().unwrap_or_default();
+        let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
+        let now = (self.clock)();
+        let look = Look { form, include: Include::of(include), now };
+        let request = Request { user, agent, verb, target, query };
+        match self.hosted.apply(&request, now) {
+            Outcome::Object(answer) => Ok(answer::object(&answer, look)),
+            Outcome::List(listed) => Ok(answer::list(&listed, look)),
+            Outcome::Refused(refusal) => Err(*refusal),
+            Outcome::Watch(watching) => {
+                Ok(stream::response(Arc::clone(&self.hosted), *watching, look, self.clock, fault))
+            }
+        }
+    }
+
+    /// Paths that are about the server.
+    fn about(&self, path: &Path, form: Form, user: &User) -> Result<Response<Body>, Refusal> {
+        let served = || self.hosted.with(|cluster| Served::of(cluster));
+        let public = matches!(path, Path::Version | Path::Health);
+        if !public && *user == User::anonymous() {
+            let message = format!("forbidden: User \"{}\" cannot get path \"{}\"", user.name, self.path);
+            return Err(Refusal::new(403, "Forbidden", message));
+        }
+        let found = match path {
+            Path::Version => Some(json!({
+                "major": "1", "minor": "36", "gitVersion": GIT_VERSION, "gitCommit": "simulated",
+                "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none",
+                "compiler": "rustc", "platform": "linux/amd64",
+            })),
+            Path::Health => return Ok(answer::text(200, "text/plain; charset=utf-8", "ok")),
+            Path::Root => {
+                let served = served();
+                let mut paths = vec![
+                    "/api".to_owned(),
+                    "/apis".to_owned(),
+                    "/healthz".into(),
+                    "/livez".into(),
+                    "/openapi/v3".into(),
+                    "/readyz".into(),
+                    "/version".into(),
+                ];
+                paths.extend(served.versions().map(|(group, version)| match group {
+                    "" => format!("/api/{version}"),
+                    group => format!("/apis/{group}/{version}"),
+                }));
+                paths.sort();
+                Some(json!({"paths": paths}))
+            }
+            Path::CoreVersions | Path::Groups if form == Form::Discovery => {
+                let body = served().aggregated(*path == Path::CoreVersions);
+                return Ok(answer::text(200, DISCOVERY, body.to_string()));
+            }
+            Path::CoreVersions => Some(json!({
+                "kind": "APIVersions", "versions": ["v1"],
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1:443"}],
+            })),
+            Path::Groups => Some(served().group_list()),
+            Path::Group(group) => served().group(group),
+            Path::Resources(group, version) => served().resources(group, version),
+            Path::OldOpenApi => Some(openapi::empty_v2()),
+            Path::OpenApi => Some(openapi::index(&served(), &self.prefix)),
+            Path::OpenApiOf(path) => openapi::document(&served(), path),
+            Path::Objects(_) | Path::Unknown => None,
+        };
+        let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
+        Ok(found.map_or_else(nothing, |body| answer::json(200, &body)))
+    }
+}
+
+/// What the method, the body and its media type say.
+async fn verb(parts: &Parts, body: Incoming, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
+    let collection = target.name.is_empty();
+    let media =
+        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = media.split(';').next().unwrap_or_default().trim().to_owned();
+    match parts.method.as_str() {
+        "GET" | "HEAD" if is_watch => Ok(Verb::Watch),
+        "GET" | "HEAD" if collection => Ok(Verb::List),
+        "GET" | "HEAD" => Ok(Verb::Get),
+        "POST" => Ok(Verb::Create(read(body, &media).await?)),
+        "PUT" => Ok(Verb::Update(read(body, &media).await?)),
+        "PATCH" => {
+            let kind = match media.as_str() {
+                "application/json-patch+json" => PatchKind::Json,
+                "application/merge-patch+json" => PatchKind::Merge,
+                "application/strategic-merge-patch+json" => PatchKind::Strategic,
+                "application/apply-patch+yaml" => PatchKind::Apply,
+                _ => return Err(Refusal::unknown_media_type()),
+            };
+            let media = if kind == PatchKind::Apply { "application/yaml" } else { "application/json" };
+            Ok(Verb::Patch(kind, read(body, media).await?))
+        }
+        "DELETE" => {
+            let options = read_optional(body, &media).await?;
+            Ok(if collection { Verb::DeleteCollection(options) } else { Verb::Delete(options) })
+        }
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the body is wrapped in Limited")]
+async fn bytes(body: Incoming) -> Result<bytes::Bytes, Refusal> {
+    let too_large =
+        |_| Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728");
+    Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
+}
+
+async fn read(body: Incoming, media: &str) -> Result<Value, Refusal> {
+    parse(&bytes(body).await?, media)
+}
+
+async fn read_optional(body: Incoming, media: &str) -> Result<Value, Refusal> {
+    let bytes = bytes(body).await?;
+    if bytes.is_empty() { Ok(Value::Null) } else { parse(&bytes, media) }
+}
+
+fn parse(bytes: &[u8], media: &str) -> Result<Value, Refusal> {
+    match media {
+        "application/yaml" => {
+            let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+            serde_saphyr::from_str(text)
+                .map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
+        }
+        "" | "application/json" => serde_json::from_slice(bytes).map_err(|error| {
+            Refusal::bad_request(format!(
+                "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
+            ))
+        }),
+        _ => Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+    }
+}

@@ -1,0 +1,95 @@
+//! A cluster that is served, and who may ask it.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::{
+    authz::User,
+    store::{Cluster, Outcome, Request},
+};
+
+/// A bearer token. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Token(pub String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// A cluster that is served.
+#[derive(Debug)]
+pub struct Hosted {
+    name: String,
+    cluster: Mutex<Cluster>,
+    /// The revision, for watches that wait for more.
+    changed: watch::Sender<u64>,
+    tokens: RwLock<HashMap<Token, Arc<User>>>,
+    /// By the common name of their certificate.
+    certificates: RwLock<HashMap<String, Arc<User>>>,
+}
+
+impl Hosted {
+    pub(crate) fn new(name: &str, cluster: Cluster) -> Self {
+        let changed = watch::Sender::new(cluster.revision());
+        Self {
+            name: name.to_owned(),
+            cluster: Mutex::new(cluster),
+            changed,
+            tokens: RwLock::default(),
+            certificates: RwLock::default(),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets somebody in who shows this token.
+    pub fn allow_token(&self, token: Token, user: User) {
+        self.tokens.write().insert(token, Arc::new(user));
+    }
+
+    /// Lets nobody in with this token any more.
+    pub fn revoke_token(&self, token: &Token) {
+        self.tokens.write().remove(token);
+    }
+
+    /// Lets somebody in who shows a certificate of the server's client CA with this common name.
+    pub fn allow_certificate(&self, common_name: &str, user: User) {
+        self.certificates.write().insert(common_name.to_owned(), Arc::new(user));
+    }
+
+    pub(crate) fn by_token(&self, token: &str) -> Option<Arc<User>> {
+        self.tokens.read().get(&Token(token.to_owned())).cloned()
+    }
+
+    pub(crate) fn by_certificate(&self, common_name: &str) -> Option<Arc<User>> {
+        self.certificates.read().get(common_name).cloned()
+    }
+
+    /// Does what is asked, as if it had come by HTTP.
+    pub fn apply(&self, request: &Request, now: Timestamp) -> Outcome {
+        self.with(|cluster| cluster.apply(request, now))
+    }
+
+    /// Works on the cluster; watches hear of what changes. Holds its lock: nothing slow.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Cluster) -> T) -> T {
+        let mut cluster = self.cluster.lock();
+        let result = work(&mut cluster);
+        let revision = cluster.revision();
+        drop(cluster);
+        self.changed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+        result
+    }
+
+    /// Changes with every change of the cluster.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}

@@ -1,0 +1,16 @@
+//! The shell: HTTPS listeners before the clusters.
+
+mod accept;
+mod answer;
+mod discovery;
+mod handle;
+mod hosted;
+mod openapi;
+mod route;
+mod server;
+mod stream;
+mod table;
+mod tls;
+
+pub use hosted::{Hosted, Token};
+pub use server::{Server, ServerOptions, StartError};

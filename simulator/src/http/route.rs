@@ -1,0 +1,168 @@
+//! From a path and a query to what is asked.
+
+use crate::store::{Query, Target};
+
+/// What a path below a cluster's own stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// `/version`
+    Version,
+    /// `/healthz`, `/livez`, `/readyz`
+    Health,
+    /// `/`
+    Root,
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/<group>`
+    Group(String),
+    /// `/api/v1` or `/apis/<group>/<version>`
+    Resources(String, String),
+    /// `/openapi/v2`
+    OldOpenApi,
+    /// `/openapi/v3`
+    OpenApi,
+    /// `/openapi/v3/<...>`
+    OpenApiOf(String),
+    /// Objects. Whether the old form with `/watch/` was used.
+    Objects(Target),
+    /// Nothing that is there.
+    Unknown,
+}
+
+impl Path {
+    pub(crate) fn parse(path: &str) -> Self {
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        match parts.as_slice() {
+            [] => Self::Root,
+            ["version"] => Self::Version,
+            ["healthz" | "livez" | "readyz", ..] => Self::Health,
+            ["api"] => Self::CoreVersions,
+            ["apis"] => Self::Groups,
+            ["apis", group] => Self::Group((*group).to_owned()),
+            ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
+            ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["openapi", "v2"] => Self::OldOpenApi,
+            ["openapi", "v3"] => Self::OpenApi,
+            ["openapi", "v3", rest @ ..] => Self::OpenApiOf(rest.join("/")),
+            ["api", version, rest @ ..] => Self::objects("", version, rest),
+            ["apis", group, version, rest @ ..] => Self::objects(group, version, rest),
+            _ => Self::Unknown,
+        }
+    }
+
+    fn objects(group: &str, version: &str, rest: &[&str]) -> Self {
+        let (namespace, rest) = match rest {
+            // Its subresources are those of the namespace itself.
+            ["namespaces", name, "status" | "finalize"] => ("", &["namespaces", *name, rest[2]][..]),
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+            rest => ("", rest),
+        };
+        let (resource, name, subresource) = match rest {
+            [resource] => (*resource, "", String::new()),
+            [resource, name] => (*resource, *name, String::new()),
+            [resource, name, more @ ..] => (*resource, *name, more.join("/")),
+            [] => return Self::Unknown,
+        };
+        Self::Objects(Target {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource,
+        })
+    }
+}
+
+/// The query, and whether it asks for a watch.
+pub(crate) fn query(text: &str) -> (Query, bool, String) {
+    let mut query = Query::default();
+    let (mut watch, mut include) = (false, String::new());
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (name, value) = (decoded(name), decoded(value.replace('+', " ")));
+        let yes = !matches!(value.as_str(), "false" | "0");
+        match name.as_str() {
+            "labelSelector" => query.label_selector = value,
+            "fieldSelector" => query.field_selector = value,
+            "limit" => query.limit = value.parse().unwrap_or_default(),
+            "continue" => query.continue_token = value,
+            "resourceVersion" => query.resource_version = value,
+            "resourceVersionMatch" => query.resource_version_match = value,
+            "timeoutSeconds" => query.timeout_seconds = value.parse().ok().filter(|seconds| *seconds > 0),
+            "allowWatchBookmarks" => query.bookmarks = yes,
+            "sendInitialEvents" => query.initial_events = Some(yes),
+            "fieldManager" => query.field_manager = value,
+            "force" => query.force = yes,
+            "dryRun" => query.dry_run.push(value),
+            "fieldValidation" => query.field_validation = value,
+            "propagationPolicy" => query.propagation = value,
+            "watch" => watch = yes,
+            "includeObject" => include = value,
+            _ => {}
+        }
+    }
+    (query, watch, include)
+}
+
+/// Percent-decoding; what is no UTF-8 is replaced.
+fn decoded(text: impl AsRef<str>) -> String {
+    let bytes = text.as_ref().as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while let Some(&byte) = bytes.get(index) {
+        let code = bytes.get(index + 1..index + 3).and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| byte == b'%') {
+            Some(decoded) => {
+                out.push(decoded);
+                index += 3;
+            }
+            None => {
+                out.push(byte);
+                index += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(path: &str) -> [String; 6] {
+        match Path::parse(path) {
+            Path::Objects(t) => [t.group, t.version, t.resource, t.namespace, t.name, t.subresource],
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_of_objects() {
+        assert_eq!(target("/api/v1/namespaces/a/configmaps/b"), ["", "v1", "configmaps", "a", "b", ""]);
+        assert_eq!(target("/api/v1/namespaces/a"), ["", "v1", "namespaces", "", "a", ""]);
+        assert_eq!(target("/api/v1/namespaces/a/status"), ["", "v1", "namespaces", "", "a", "status"]);
+        assert_eq!(target("/api/v1/namespaces"), ["", "v1", "namespaces", "", "", ""]);
+        assert_eq!(
+            target("/apis/apps/v1/namespaces/a/deployments/b/scale"),
+            ["apps", "v1", "deployments", "a", "b", "scale"]
+        );
+        assert_eq!(target("/apis/g.io/v1/foos/system%3Ax"), ["g.io", "v1", "foos", "", "system:x", ""]);
+        assert_eq!(Path::parse("/apis/apps/v1"), Path::Resources("apps".into(), "v1".into()));
+    }
+
+    #[test]
+    fn queries() {
+        let (query, watch, _) =
+            query("watch=1&labelSelector=a%3Db%2Cc&limit=5&sendInitialEvents=true&dryRun=All");
+        assert!(watch);
+        assert_eq!(
+            (query.label_selector.as_str(), query.limit, query.initial_events),
+            ("a=b,c", 5, Some(true))
+        );
+        assert_eq!(query.dry_run, ["All"]);
+    }
+}

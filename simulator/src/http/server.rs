@@ -1,0 +1,314 @@
+//! The listeners.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hyper::service::service_fn;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tidewatch_certs::Issued;
+use tidewatch_drain::{Drain, Watch};
+use tidewatch_tls::PeerIdentity;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{answer, handle::Exchange, hosted::Hosted, tls::Trust};
+use crate::{
+    faults::{Faults, NoFaults},
+    store::{Cluster, Options, Refusal},
+};
+
+/// Between two looks at clusters of which nothing is due.
+const IDLE: Duration = Duration::from_hours(1);
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Streams of one HTTP/2 connection; an agent has one for each watch.
+const STREAMS: u32 = 256;
+
+/// What a server is like.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where it listens; port 0: any.
+    pub listen: SocketAddr,
+    /// The clock of the clusters.
+    pub clock: fn() -> Timestamp,
+    /// What goes wrong.
+    pub faults: Arc<dyn Faults>,
+    /// Most connections at a time, on all ports together; more wait to be accepted.
+    pub most_connections: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            clock: Timestamp::now,
+            faults: Arc::new(NoFaults),
+            most_connections: 65_536,
+        }
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No certificate could be made.
+    #[error("the simulated API servers' certificates could not be made")]
+    Certificates(#[source] tidewatch_certs::Error),
+    /// The TLS library refused the configuration.
+    #[error("the TLS library refused the simulated API servers' configuration")]
+    Tls(#[source] rustls::Error),
+    /// The port is taken, or the address is not this machine's.
+    #[error("cannot listen on {0}; choose another address or port 0")]
+    Listen(SocketAddr, #[source] io::Error),
+    /// There is such a cluster already.
+    #[error("there is a cluster {0} already; choose another name")]
+    Exists(String),
+    /// A name that cannot be part of a path.
+    #[error("'{0}' is no name for a cluster; use lower-case letters, digits, '-' and '.'")]
+    Name(String),
+    /// There is no such cluster.
+    #[error("there is no cluster {0}")]
+    Missing(String),
+}
+
+/// Serves many simulated clusters, each below `/clusters/<name>`. Cheap to clone; all clones are the same server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: SocketAddr,
+    trust: Trust,
+    options: ServerOptions,
+    drain: Drain,
+    clusters: RwLock<HashMap<String, Arc<Hosted>>>,
+    /// When which cluster has something to do.
+    due: Mutex<BTreeSet<(Timestamp, String)>>,
+    sooner: Notify,
+    connections: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Listens, and serves until the drain ends it.
+    pub async fn start(options: ServerOptions, drain: &Drain) -> Result<Self, StartError> {
+        let trust = Trust::create((options.clock)())?;
+        let (listener, address) = bind(options.listen).await?;
+        let connections = Arc::new(Semaphore::new(options.most_connections));
+        let shared = Arc::new(Shared {
+            address,
+            trust,
+            drain: drain.clone(),
+            clusters: RwLock::default(),
+            due: Mutex::default(),
+            sooner: Notify::new(),
+            connections,
+            options,
+        });
+        drain.spawn("simulated-api-servers", accept(Arc::clone(&shared), listener, None));
+        drain.spawn("simulated-controllers", tick(Arc::clone(&shared), drain.watch()));
+        Ok(Self { shared })
+    }
+
+    /// Adds a cluster, new, that nobody is let into yet.
+    pub fn add(&self, name: &str, options: Options) -> Result<Arc<Hosted>, StartError> {
+        let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if name.is_empty() || !name.chars().all(valid) {
+            return Err(StartError::Name(name.to_owned()));
+        }
+        let cluster = Cluster::new(options, (self.shared.options.clock)());
+        let hosted = Arc::new(Hosted::new(name, cluster));
+        match self.shared.clusters.write().entry(name.to_owned()) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(StartError::Exists(name.to_owned())),
+            std::collections::hash_map::Entry::Vacant(place) => Ok(Arc::clone(place.insert(hosted))),
+        }
+    }
+
+    /// Takes a cluster away. Watches on it end when their connections do.
+    pub fn remove(&self, name: &str) -> bool {
+        self.shared.clusters.write().remove(name).is_some()
+    }
+
+    /// A cluster.
+    pub fn cluster(&self, name: &str) -> Option<Arc<Hosted>> {
+        self.shared.clusters.read().get(name).cloned()
+    }
+
+    /// Gives a cluster a port of its own besides, on which it is at the root; for clients that cannot have a path.
+    pub async fn listen(&self, name: &str) -> Result<SocketAddr, StartError> {
+        let hosted = self.cluster(name).ok_or_else(|| StartError::Missing(name.to_owned()))?;
+        let (listener, address) = bind((self.shared.address.ip(), 0).into()).await?;
+        let task = accept(Arc::clone(&self.shared), listener, Some(hosted));
+        self.shared.drain.spawn("simulated-api-server", task);
+        Ok(address)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// The URL of a cluster.
+    pub fn url(&self, name: &str) -> String {
+        format!("https://{}/clusters/{name}", self.shared.address)
+    }
+
+    /// The CA of the server's certificate, and of its clients'.
+    pub fn ca_pem(&self) -> &str {
+        self.shared.trust.ca_pem()
+    }
+
+    /// A client certificate with this common name; good where [`Hosted::allow_certificate`] names it.
+    pub fn issue(&self, common_name: &str) -> Result<Issued, tidewatch_certs::Error> {
+        self.shared.trust.issue(common_name, (self.shared.options.clock)())
+    }
+
+    /// A kubeconfig, everything inline.
+    pub fn kubeconfig(&self, cluster: &str, token: &str) -> String {
+        let ca = BASE64_STANDARD.encode(self.ca_pem());
+        let url = self.url(cluster);
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: {cluster}\n  cluster:\n    server: {url}\n    \
+             certificate-authority-data: {ca}\nusers:\n- name: {cluster}\n  user:\n    token: {token}\ncontexts:\n\
+             - name: {cluster}\n  context:\n    cluster: {cluster}\n    user: {cluster}\ncurrent-context: {cluster}\n"
+        )
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let wrong = |error| StartError::Listen(address, error);
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let bound = listener.local_addr().map_err(wrong)?;
+    Ok((listener, bound))
+}
+
+/// Accepts connections; `only` is the cluster of a port of its own.
+async fn accept(shared: Arc<Shared>, listener: TcpListener, only: Option<Arc<Hosted>>) {
+    let watch = shared.drain.watch();
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&shared.connections).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, stream) = tokio::select! {
+            () = watch.signaled() => return,
+            (Ok(permit), accepted) = accepted => match accepted {
+                Ok((stream, _)) => (permit, stream),
+                // Out of file descriptors, most likely; the next accept would fail at once too.
+                Err(error) => {
+                    tracing::warn!(%error, "the simulated API servers cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            else => return,
+        };
+        let (shared, only) = (Arc::clone(&shared), only.clone());
+        let drain = shared.drain.clone();
+        drain.spawn("simulated-connection", async move {
+            connection(shared, stream, only).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hosted>>) {
+    _ = stream.set_nodelay(true);
+    let acceptor = TlsAcceptor::from(Arc::clone(&shared.trust.config));
+    let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let identity = PeerIdentity::from_chain(stream.get_ref().1.peer_certificates());
+    let common_name = identity.ok().map(|identity| identity.common_name);
+    let watch = shared.drain.watch();
+    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let shared = Arc::clone(&shared);
+        let (only, common_name) = (only.clone(), common_name.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let Some((hosted, prefix, path)) = find(&shared, only, parts.uri.path()) else {
+                return Ok(answer::refusal(&Refusal::unknown_path()));
+            };
+            let cluster = Arc::clone(&hosted);
+            let exchange = Exchange {
+                hosted,
+                faults: Arc::clone(&shared.options.faults),
+                clock: shared.options.clock,
+                prefix,
+                path,
+                common_name,
+            };
+            let answer = exchange.answer(parts, body).await;
+            remember(&shared, &cluster);
+            answer
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS).keep_alive_interval(None);
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        () = watch.signaled() => {}
+        // How a client's connection ends is the client's business.
+        _ = serving => {}
+    }
+}
+
+/// The cluster of a path, its own path, and what is below.
+fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<Hosted>, String, String)> {
+    if let Some(hosted) = only {
+        return Some((hosted, String::new(), path.to_owned()));
+    }
+    let below = path.strip_prefix("/clusters/")?;
+    let (name, rest) = below.split_once('/').unwrap_or((below, ""));
+    let hosted = shared.clusters.read().get(name).cloned()?;
+    Some((hosted, format!("/clusters/{name}"), format!("/{rest}")))
+}
+
+/// Sees to it that what is due in the cluster is done.
+fn remember(shared: &Shared, hosted: &Hosted) {
+    let Some(at) = hosted.with(|cluster| cluster.next_due()) else { return };
+    let mut due = shared.due.lock();
+    due.insert((at, hosted.name().to_owned()));
+    drop(due);
+    shared.sooner.notify_one();
+}
+
+/// Does what is due in the clusters.
+async fn tick(shared: Arc<Shared>, watch: Watch) {
+    loop {
+        let now = (shared.options.clock)();
+        let next = shared.due.lock().first().cloned();
+        let wait = match next {
+            Some((at, name)) if at <= now => {
+                shared.due.lock().remove(&(at, name.clone()));
+                let hosted = shared.clusters.read().get(&name).cloned();
+                if let Some(hosted) = hosted {
+                    hosted.with(|cluster| cluster.run_due(now));
+                    remember(&shared, &hosted);
+                }
+                continue;
+            }
+            Some((at, _)) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
+            None => IDLE,
+        };
+        tokio::select! {
+            () = watch.signaled() => return,
+            () = shared.sooner.notified() => {}
+            () = tokio::time::sleep(wait.min(IDLE)) => {}
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Table output.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::accept::metadata_of;
+use crate::kinds::{Kind, columns::Columns};
+
+/// What stands in a row besides its cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub(crate) fn of(text: &str) -> Self {
+        match text {
+            "None" => Self::None,
+            "Object" => Self::Object,
+            _ => Self::Metadata,
+        }
+    }
+}
+
+/// A table of these objects; `metadata` is the list's.
+pub(crate) fn table(
+    kind: &Kind,
+    items: &[Value],
+    metadata: Value,
+    include: Include,
+    with_columns: bool,
+    now: Timestamp,
+) -> Value {
+    let columns = Columns::of(kind);
+    let row = |object: &Value| {
+        let mut row = json!({"cells": columns.cells(object, now)});
+        match include {
+            Include::None => {}
+            Include::Metadata => row["object"] = metadata_of(object),
+            Include::Object => row["object"] = object.clone(),
+        }
+        row
+    };
+    let definitions = if with_columns { columns.definitions() } else { Value::Null };
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "columnDefinitions": definitions, "rows": items.iter().map(row).collect::<Vec<_>>(),
+    })
+}

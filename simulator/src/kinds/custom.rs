@@ -1,0 +1,212 @@
+//! Kinds that CRDs define.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Weak},
+};
+
+use parking_lot::Mutex;
+use regex::Regex;
+use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Kind, Origin, Scale, storage_key};
+use crate::schema::{builtin, validate::Cause};
+
+/// Schemas deeper than this are refused.
+const DEEPEST: usize = 64;
+
+/// Clusters with the same CRD share what was made of it.
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// By the hash of the spec.
+type Known = HashMap<u64, Weak<Vec<Arc<Kind>>>>;
+
+/// What a version of a CRD says, beyond [`Kind`].
+#[derive(Debug)]
+pub(crate) struct Version {
+    /// The published schema, with apiVersion, kind and metadata.
+    pub(crate) schema: Value,
+    /// `additionalPrinterColumns`.
+    pub(crate) columns: Vec<Value>,
+    /// Paths that field selectors know, such as `spec.color`.
+    pub(crate) selectable: Vec<String>,
+}
+
+/// The served versions of a CRD, by its spec.
+pub(crate) fn kinds(spec: &Value) -> Arc<Vec<Arc<Kind>>> {
+    let text = spec.to_string();
+    let hash = xxh3_64(text.as_bytes());
+    let mut known = KNOWN.lock();
+    if let Some(kinds) = known.get(&hash).and_then(Weak::upgrade) {
+        return kinds;
+    }
+    let versions = spec.get("versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let served = versions.iter().filter(|version| version.get("served") == Some(&json!(true)));
+    let kinds = Arc::new(served.map(|version| Arc::new(kind(spec, version))).collect::<Vec<_>>());
+    known.retain(|_, weak| weak.strong_count() > 0);
+    known.insert(hash, Arc::downgrade(&kinds));
+    kinds
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn texts(value: &Value, pointer: &str) -> Vec<String> {
+    let list = value.pointer(pointer).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn kind(spec: &Value, version: &Value) -> Kind {
+    let group = text(spec, "/group");
+    let plural = text(spec, "/names/plural");
+    let path = |field: &str| {
+        let path = text(version, &format!("/subresources/scale/{field}"));
+        path.trim_start_matches('.').to_owned()
+    };
+    let list =
+        |pointer: &str| version.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+    Kind {
+        version: text(version, "/name"),
+        kind: text(spec, "/names/kind"),
+        list_kind: text(spec, "/names/listKind"),
+        singular: text(spec, "/names/singular"),
+        short: texts(spec, "/names/shortNames"),
+        categories: texts(spec, "/names/categories"),
+        namespaced: text(spec, "/scope") == "Namespaced",
+        has_status: version.pointer("/subresources/status").is_some(),
+        scale: version.pointer("/subresources/scale").map(|_| Scale {
+            spec: path("specReplicasPath"),
+            status: path("statusReplicasPath"),
+            selector: Some(path("labelSelectorPath")).filter(|path| !path.is_empty()),
+        }),
+        has_generation: true,
+        storage: storage_key(&plural, &group),
+        origin: Origin::Custom(Version {
+            schema: published(version.pointer("/schema/openAPIV3Schema")),
+            columns: list("/additionalPrinterColumns"),
+            selectable: list("/selectableFields")
+                .iter()
+                .map(|field| text(field, "/jsonPath").trim_start_matches('.').to_owned())
+                .collect(),
+        }),
+        group,
+        plural,
+    }
+}
+
+/// The schema with what every object has.
+fn published(schema: Option<&Value>) -> Value {
+    let mut schema = schema.cloned().unwrap_or_else(|| json!({"type": "object"}));
+    if let Some(map) = schema.as_object_mut() {
+        let properties = map.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+        if let Some(properties) = properties.as_object_mut() {
+            let words = builtin::view("io.k8s.api.core.v1.ConfigMap");
+            for name in ["apiVersion", "kind"] {
+                let word = words.properties().and_then(|all| all.get(name)).cloned();
+                properties.insert(name.into(), word.unwrap_or_else(|| json!({"type": "string"})));
+            }
+            let meta = format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", builtin::PREFIX);
+            properties.insert("metadata".into(), json!({"allOf": [{"$ref": meta}]}));
+        }
+    }
+    schema
+}
+
+/// What a CRD asks for that is not simulated.
+pub(crate) fn unsupported(object: &Value) -> Option<String> {
+    if text(object, "/spec/conversion/strategy") == "Webhook" {
+        return Some("conversion of custom resources by a webhook".to_owned());
+    }
+    let versions = object.pointer("/spec/versions").and_then(Value::as_array)?;
+    versions.iter().find_map(|version| {
+        let schema = version.pointer("/schema/openAPIV3Schema")?;
+        mentions(schema, "x-kubernetes-validations", 0)
+            .then(|| "validation of custom resources by CEL rules (x-kubernetes-validations)".to_owned())
+    })
+}
+
+fn mentions(schema: &Value, keyword: &str, depth: usize) -> bool {
+    let Some(map) = schema.as_object() else { return false };
+    depth < DEEPEST
+        && (map.get(keyword).and_then(Value::as_array).is_some_and(|rules| !rules.is_empty())
+            || children(map).any(|(_, child)| mentions(child, keyword, depth + 1)))
+}
+
+fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
+    let named = map.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let named = named.map(|(name, child)| (format!("properties[{name}]"), child));
+    let single = ["items", "additionalProperties"].into_iter();
+    named.chain(single.filter_map(|name| Some((name.to_owned(), map.get(name)?))))
+}
+
+/// What is wrong with a CRD.
+pub(crate) fn check(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let at = |pointer: &str| text(object, pointer);
+    let wanted = format!("{}.{}", at("/spec/names/plural"), at("/spec/group"));
+    let name = at("/metadata/name");
+    if name != wanted {
+        causes.push(Cause::invalid(
+            "metadata.name",
+            &name.into(),
+            r#"must be spec.names.plural+"."+spec.group"#,
+        ));
+    }
+    for (pointer, field) in [
+        ("/spec/group", "spec.group"),
+        ("/spec/names/kind", "spec.names.kind"),
+        ("/spec/scope", "spec.scope"),
+    ] {
+        if at(pointer).is_empty() {
+            causes.push(Cause::required(field, ""));
+        }
+    }
+    let versions = object.pointer("/spec/versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let stored = versions.iter().filter(|version| version.get("storage") == Some(&json!(true))).count();
+    if stored != 1 {
+        let why = "must have exactly one version marked as storage version";
+        causes.push(Cause::invalid(
+            "spec.versions",
+            &object.pointer("/spec/versions").cloned().unwrap_or_default(),
+            why,
+        ));
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        match version.pointer("/schema/openAPIV3Schema") {
+            Some(schema) => structural(schema, &path, true, &mut causes, 0),
+            None => causes.push(Cause::required(&path, "")),
+        }
+    }
+    causes
+}
+
+/// Every place says its type, or that it takes anything.
+fn structural(schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>, depth: usize) {
+    let Some(map) = schema.as_object().filter(|_| depth < DEEPEST) else { return };
+    let flag = |keyword: &str| map.get(keyword) == Some(&json!(true));
+    let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
+    if kind.is_empty() && !flag("x-kubernetes-int-or-string") && !flag("x-kubernetes-preserve-unknown-fields")
+    {
+        let why = if root {
+            "must not be empty at the root"
+        } else {
+            "must not be empty for specified object fields"
+        };
+        causes.push(Cause::required(&format!("{path}.type"), why));
+    }
+    if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
+        && Regex::new(pattern).is_err()
+    {
+        causes.push(Cause::invalid(
+            &format!("{path}.pattern"),
+            &pattern.into(),
+            "must be a valid regular expression",
+        ));
+    }
+    for (name, child) in children(map) {
+        structural(child, &format!("{path}.{name}"), false, causes, depth + 1);
+    }
+}

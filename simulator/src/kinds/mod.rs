@@ -1,0 +1,106 @@
+//! What a cluster serves: built-in kinds, and those of CRDs.
+
+pub(crate) mod builtin;
+pub(crate) mod checks;
+pub(crate) mod columns;
+pub(crate) mod custom;
+pub(crate) mod defaults;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::schema::{self, View};
+
+/// One resource in one version.
+#[expect(clippy::struct_field_names, reason = "they are called so in discovery")]
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) kind: String,
+    pub(crate) list_kind: String,
+    pub(crate) plural: String,
+    pub(crate) singular: String,
+    pub(crate) short: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    pub(crate) namespaced: bool,
+    pub(crate) has_status: bool,
+    pub(crate) scale: Option<Scale>,
+    /// Whether `metadata.generation` counts changes of the spec.
+    pub(crate) has_generation: bool,
+    /// The key under which objects are stored; the same for all versions.
+    pub(crate) storage: Arc<str>,
+    pub(crate) origin: Origin,
+}
+
+/// Where the fields of `/scale` are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// Path below the object, without the leading dot.
+    pub(crate) spec: String,
+    pub(crate) status: String,
+    pub(crate) selector: Option<String>,
+}
+
+/// Who defines a kind.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// Kubernetes; the name of its definition.
+    Builtin(&'static str),
+    /// A CRD.
+    Custom(custom::Version),
+}
+
+impl Kind {
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `plural` or `plural.group`, as messages name it.
+    pub(crate) fn resource(&self) -> String {
+        qualified(&self.plural, &self.group)
+    }
+
+    /// `Kind` or `Kind.group`, as messages name it.
+    pub(crate) fn qualified_kind(&self) -> String {
+        qualified(&self.kind, &self.group)
+    }
+
+    pub(crate) fn is_builtin(&self) -> bool {
+        matches!(self.origin, Origin::Builtin(_))
+    }
+
+    pub(crate) fn custom(&self) -> Option<&custom::Version> {
+        match &self.origin {
+            Origin::Custom(version) => Some(version),
+            Origin::Builtin(_) => None,
+        }
+    }
+
+    pub(crate) fn schema(&self) -> View<'_> {
+        match &self.origin {
+            Origin::Builtin(definition) => schema::builtin::view(definition),
+            Origin::Custom(version) => View::new(&version.schema, Some(schema::builtin::definitions())),
+        }
+    }
+
+    /// Whether this resource is `group/plural`.
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.group == group && self.plural == plural
+    }
+
+    /// What an object of it is before anybody sets anything.
+    pub(crate) fn zero(&self) -> Value {
+        if self.is_builtin() { schema::shape::zero(self.schema()) } else { Value::Object(Map::new()) }
+    }
+}
+
+fn qualified(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+/// The key under which objects of a resource are stored.
+pub(crate) fn storage_key(plural: &str, group: &str) -> Arc<str> {
+    crate::object::intern::intern(&qualified(plural, group))
+}

@@ -1,0 +1,95 @@
+//! JSON patch, merge patch and strategic merge patch. Server-side apply is in [`crate::fields::apply`].
+
+mod strategic;
+
+use serde_json::{Map, Value};
+
+pub(crate) use strategic::strategic;
+
+/// Most operations of a JSON patch.
+const MOST_OPERATIONS: usize = 10_000;
+
+/// Why a patch cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PatchError {
+    /// It is not of its kind.
+    #[error("the patch cannot be read: {0}")]
+    Malformed(String),
+    /// It cannot be done to this object.
+    #[error("the server rejected our request due to an error in our request")]
+    Inapplicable,
+    /// Too many operations.
+    #[error("The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}")]
+    TooLarge(usize),
+}
+
+/// RFC 6902.
+pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let operations: json_patch::Patch =
+        serde_json::from_value(patch.clone()).map_err(|error| PatchError::Malformed(error.to_string()))?;
+    if operations.0.len() > MOST_OPERATIONS {
+        return Err(PatchError::TooLarge(operations.0.len()));
+    }
+    let mut patched = object.clone();
+    for operation in operations.0 {
+        let operation = json_patch::Patch(vec![as_go(operation, &patched)]);
+        json_patch::patch(&mut patched, &operation).map_err(|_| PatchError::Inapplicable)?;
+    }
+    Ok(patched)
+}
+
+/// The library of real API servers replaces a field that is not there, too.
+fn as_go(operation: json_patch::PatchOperation, object: &Value) -> json_patch::PatchOperation {
+    use json_patch::{AddOperation, PatchOperation};
+    match operation {
+        PatchOperation::Replace(replace) => {
+            let path = replace.path.to_string();
+            let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+            if parent.is_some_and(Value::is_object) && object.pointer(&path).is_none() {
+                PatchOperation::Add(AddOperation { path: replace.path, value: replace.value })
+            } else {
+                PatchOperation::Replace(replace)
+            }
+        }
+        other => other,
+    }
+}
+
+/// RFC 7386.
+pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
+    let Value::Object(changes) = patch else { return patch.clone() };
+    let mut merged = object.as_object().cloned().unwrap_or_default();
+    for (name, change) in changes {
+        if change.is_null() {
+            merged.remove(name);
+        } else {
+            let before = merged.get(name).cloned().unwrap_or(Value::Object(Map::new()));
+            merged.insert(name.clone(), merge(&before, change));
+        }
+    }
+    Value::Object(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_sets_and_removes() {
+        let merged = merge(
+            &json!({"a": {"b": 1, "c": 2}, "l": [1]}),
+            &json!({"a": {"b": null, "d": {"e": null}}, "l": [2]}),
+        );
+        assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [2]}));
+    }
+
+    #[test]
+    fn a_json_patch_is_all_or_nothing() {
+        let object = json!({"a": 1});
+        let patch = json!([{"op": "add", "path": "/b", "value": 2}, {"op": "remove", "path": "/none"}]);
+        assert!(matches!(json(&object, &patch), Err(PatchError::Inapplicable)));
+        assert!(matches!(json(&object, &json!({"a": 1})), Err(PatchError::Malformed(_))));
+    }
+}

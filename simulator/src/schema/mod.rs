@@ -1,0 +1,170 @@
+//! Schemas: of built-in kinds (from `k8s-openapi`, with the facts it lacks) and of CRDs.
+//!
+//! A schema stays the JSON it is published as; [`View`] reads it.
+
+pub(crate) mod builtin;
+pub(crate) mod shape;
+pub(crate) mod validate;
+
+use serde_json::{Map, Value};
+
+/// How the items of a list, or the fields of a map, belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Relation<'a> {
+    /// One value as a whole.
+    Atomic,
+    /// Scalars, each once.
+    Set,
+    /// Objects, known by the values of these fields.
+    Keyed(Vec<&'a str>),
+}
+
+/// A place in a schema; where the schema says nothing, an empty one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    /// What `$ref` refers to.
+    definitions: Option<&'a Map<String, Value>>,
+    /// What is said at the place itself: defaults, list types.
+    outer: Option<&'a Map<String, Value>>,
+    /// What is said where it refers to; the same as `outer` without a reference.
+    inner: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> View<'a> {
+    /// Of a schema with definitions to refer to.
+    pub(crate) fn new(schema: &'a Value, definitions: Option<&'a Map<String, Value>>) -> Self {
+        Self::at(schema.as_object(), definitions)
+    }
+
+    /// Of nothing: everything is allowed, lists are atomic.
+    pub(crate) const fn unknown() -> View<'static> {
+        View { definitions: None, outer: None, inner: None }
+    }
+
+    fn at(outer: Option<&'a Map<String, Value>>, definitions: Option<&'a Map<String, Value>>) -> Self {
+        let mut inner = outer;
+        // References do not form chains longer than this.
+        for _ in 0..4 {
+            let Some(name) = inner.and_then(reference) else { break };
+            let name = name.rsplit('/').next().unwrap_or(name);
+            inner = definitions.and_then(|all| all.get(name)).and_then(Value::as_object);
+        }
+        Self { definitions, outer, inner }
+    }
+
+    fn go(self, value: Option<&'a Value>) -> Option<Self> {
+        value.and_then(Value::as_object).map(|map| Self::at(Some(map), self.definitions))
+    }
+
+    /// A keyword, at the place itself or where it refers to.
+    pub(crate) fn get(self, keyword: &str) -> Option<&'a Value> {
+        self.outer.and_then(|map| map.get(keyword)).or_else(|| self.inner.and_then(|map| map.get(keyword)))
+    }
+
+    pub(crate) fn flag(self, keyword: &str) -> bool {
+        self.get(keyword).and_then(Value::as_bool).unwrap_or_default()
+    }
+
+    fn text(self, keyword: &str) -> Option<&'a str> {
+        self.get(keyword).and_then(Value::as_str)
+    }
+
+    /// Whether nothing is said here.
+    pub(crate) fn is_unknown(self) -> bool {
+        self.inner.is_none()
+    }
+
+    pub(crate) fn properties(self) -> Option<&'a Map<String, Value>> {
+        self.inner?.get("properties")?.as_object()
+    }
+
+    pub(crate) fn required(self) -> impl Iterator<Item = &'a str> {
+        let list = self.inner.and_then(|map| map.get("required")).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    /// A named field.
+    pub(crate) fn property(self, name: &str) -> Option<Self> {
+        self.go(self.properties()?.get(name))
+    }
+
+    /// What fields without a name of their own are like.
+    pub(crate) fn additional(self) -> Option<Self> {
+        self.go(self.inner?.get("additionalProperties"))
+    }
+
+    /// A field by either rule; `None` where the schema does not know it.
+    pub(crate) fn field(self, name: &str) -> Option<Self> {
+        self.property(name).or_else(|| self.additional())
+    }
+
+    /// The same, for what only walks along.
+    pub(crate) fn field_or_unknown(self, name: &str) -> Self {
+        self.field(name).unwrap_or(Self::unknown())
+    }
+
+    pub(crate) fn items(self) -> Self {
+        self.inner.and_then(|map| self.go(map.get("items"))).unwrap_or(Self::unknown())
+    }
+
+    pub(crate) fn kind(self) -> Option<&'a str> {
+        self.inner?.get("type")?.as_str()
+    }
+
+    pub(crate) fn keeps_unknown(self) -> bool {
+        self.flag("x-kubernetes-preserve-unknown-fields")
+    }
+
+    pub(crate) fn is_embedded(self) -> bool {
+        self.flag("x-kubernetes-embedded-resource")
+    }
+
+    pub(crate) fn int_or_string(self) -> bool {
+        self.flag("x-kubernetes-int-or-string") || self.text("format") == Some("int-or-string")
+    }
+
+    pub(crate) fn is_quantity(self) -> bool {
+        self.text("format") == Some("quantity")
+    }
+
+    /// Whether a map is one value as a whole.
+    pub(crate) fn map_is_atomic(self) -> bool {
+        self.text("x-kubernetes-map-type") == Some("atomic")
+    }
+
+    /// How the items of a list belong together.
+    pub(crate) fn list(self) -> Relation<'a> {
+        match self.text("x-kubernetes-list-type") {
+            Some("set") => Relation::Set,
+            Some("map") => Relation::Keyed(self.list_keys()),
+            _ => Relation::Atomic,
+        }
+    }
+
+    fn list_keys(self) -> Vec<&'a str> {
+        let keys = self.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+        keys.map(|keys| keys.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
+    }
+
+    /// Whether a strategic merge patch merges this list or map, and does so keeping only the patch's keys.
+    pub(crate) fn patch_strategy(self, strategy: &str) -> bool {
+        self.text("x-kubernetes-patch-strategy").is_some_and(|all| all.split(',').any(|one| one == strategy))
+    }
+
+    pub(crate) fn patch_key(self) -> Option<&'a str> {
+        self.text("x-kubernetes-patch-merge-key")
+    }
+
+    pub(crate) fn default(self) -> Option<&'a Value> {
+        self.outer?.get("default")
+    }
+}
+
+/// The target of a `$ref`, plain or as the only member of `allOf`.
+fn reference(map: &Map<String, Value>) -> Option<&str> {
+    let direct = map.get("$ref").and_then(Value::as_str);
+    direct.or_else(|| match map.get("allOf")?.as_array()?.as_slice() {
+        [only] => only.get("$ref")?.as_str(),
+        _ => None,
+    })
+}

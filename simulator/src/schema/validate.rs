@@ -1,0 +1,324 @@
+//! Validation of an object by a schema, with the messages of a real API server where they are simple.
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::{Relation, View, builtin, shape::DEEPEST};
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    /// `spec.list[0].name`
+    pub(crate) field: String,
+    /// `FieldValueInvalid` and so on.
+    pub(crate) reason: &'static str,
+    /// As it stands in a Status.
+    pub(crate) message: String,
+}
+
+impl Cause {
+    pub(crate) fn new(field: &str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { field: field.to_owned(), reason, message: message.into() }
+    }
+
+    pub(crate) fn required(field: &str, why: &str) -> Self {
+        let colon = if why.is_empty() { "" } else { ": " };
+        Self::new(field, "FieldValueRequired", format!("Required value{colon}{why}"))
+    }
+
+    pub(crate) fn invalid(field: &str, value: &Value, why: &str) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {why}"))
+    }
+
+    pub(crate) fn forbidden(field: &str, why: &str) -> Self {
+        Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
+    }
+}
+
+/// Everything that is wrong with a custom resource.
+pub(crate) fn check(object: &Value, schema: View<'_>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    at(object, schema, "", true, &mut causes, 0);
+    causes
+}
+
+fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<Cause>, depth: usize) {
+    if depth > DEEPEST || schema.is_unknown() || (value.is_null() && schema.flag("nullable")) {
+        return;
+    }
+    if let Some(wrong) = wrong_type(value, schema) {
+        let shown = if path.is_empty() { String::new() } else { format!("{path} in body ") };
+        let why = format!("{shown}must be of type {}: {}", wrong, Value::from(type_name(value)));
+        causes.push(Cause::new(
+            path,
+            "FieldValueTypeInvalid",
+            format!("Invalid value: {}: {why}", Value::from(type_name(value))),
+        ));
+        return;
+    }
+    if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
+        && !allowed.contains(value)
+    {
+        let all: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
+        causes.push(Cause::new(path, "FieldValueNotSupported", message));
+    }
+    match value {
+        Value::String(text) => string(text, schema, path, causes),
+        Value::Number(number) => {
+            self::number(number.as_f64().unwrap_or_default(), value, schema, path, causes);
+        }
+        Value::Array(items) => {
+            list(items, schema, path, causes);
+            for (index, item) in items.iter().enumerate() {
+                at(item, schema.items(), &format!("{path}[{index}]"), false, causes, depth + 1);
+            }
+        }
+        Value::Object(map) => {
+            for name in schema.required() {
+                if !map.contains_key(name) {
+                    causes.push(Cause::required(&join(path, name), ""));
+                }
+            }
+            let count = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+            let have = map.len() as u64;
+            if count("maxProperties").is_some_and(|most| have > most)
+                || count("minProperties").is_some_and(|least| have < least)
+            {
+                causes.push(Cause::invalid(
+                    path,
+                    value,
+                    &format!("{path} in body has too many or too few properties"),
+                ));
+            }
+            for (name, child) in map {
+                let meta = (top || schema.is_embedded()) && name == "metadata";
+                if meta && top {
+                    continue;
+                }
+                let below = if meta { builtin::object_meta() } else { schema.field_or_unknown(name) };
+                at(child, below, &join(path, name), false, causes, depth + 1);
+            }
+        }
+        _ => {}
+    }
+    combined(value, schema, path, causes, depth);
+}
+
+fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>, depth: usize) {
+    let branches =
+        |keyword: &str| schema.get(keyword).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let holds = |branch: &Value| {
+        let mut found = Vec::new();
+        at(value, View::new(branch, schema.definitions), path, false, &mut found, depth + 1);
+        found.is_empty()
+    };
+    let none = |keyword: &str| !branches(keyword).is_empty() && !branches(keyword).iter().any(holds);
+    let mut fail = |why: &str| causes.push(Cause::invalid(path, value, &format!("{path} in body {why}")));
+    // Built-in IntOrString and Quantity say their types so; that is checked above.
+    if none("anyOf") && !schema.int_or_string() {
+        fail("must validate at least one schema (anyOf)");
+    }
+    if schema.get("oneOf").is_some()
+        && branches("oneOf").iter().filter(|branch| holds(branch)).count() != 1
+        && !schema.int_or_string()
+        && !schema.is_quantity()
+    {
+        fail("must validate one and only one schema (oneOf)");
+    }
+    if !branches("allOf").iter().all(holds) {
+        fail("must validate all the schemas (allOf)");
+    }
+    if schema.get("not").is_some_and(holds) {
+        fail("must not validate the schema (not)");
+    }
+}
+
+fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
+    let value = Value::from(text);
+    let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+    let length = text.chars().count() as u64;
+    if let Some(least) = limit("minLength").filter(|&least| length < least) {
+        causes.push(Cause::invalid(
+            path,
+            &value,
+            &format!("{path} in body should be at least {least} chars long"),
+        ));
+    }
+    if let Some(most) = limit("maxLength").filter(|&most| length > most) {
+        causes.push(Cause::new(
+            path,
+            "FieldValueTooLong",
+            format!("Too long: may not be more than {most} bytes"),
+        ));
+    }
+    if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
+        // A pattern that cannot be read was refused with its CRD.
+        && Regex::new(pattern).is_ok_and(|regex| !regex.is_match(text))
+    {
+        causes.push(Cause::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
+    }
+    if schema.get("format").and_then(Value::as_str) == Some("date-time")
+        && text.parse::<jiff::Timestamp>().is_err()
+    {
+        causes.push(Cause::invalid(
+            path,
+            &value,
+            &format!("{path} in body must be of type date-time: {value}"),
+        ));
+    }
+}
+
+fn number(number: f64, value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
+    let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
+    let mut fail =
+        |why: String| causes.push(Cause::invalid(path, value, &format!("{path} in body should be {why}")));
+    if let Some(least) = limit("minimum") {
+        match schema.flag("exclusiveMinimum") {
+            true if number <= least => fail(format!("greater than {least}")),
+            false if number < least => fail(format!("greater than or equal to {least}")),
+            _ => {}
+        }
+    }
+    if let Some(most) = limit("maximum") {
+        match schema.flag("exclusiveMaximum") {
+            true if number >= most => fail(format!("less than {most}")),
+            false if number > most => fail(format!("less than or equal to {most}")),
+            _ => {}
+        }
+    }
+    if let Some(step) = limit("multipleOf").filter(|&step| step > 0.0 && (number / step).fract() != 0.0) {
+        fail(format!("a multiple of {step}"));
+    }
+}
+
+fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
+    let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+    let have = items.len() as u64;
+    if let Some(most) = limit("maxItems").filter(|&most| have > most) {
+        let message = format!("Too many: {have}: must have at most {most} items");
+        causes.push(Cause::new(path, "FieldValueTooMany", message));
+    }
+    if let Some(least) = limit("minItems").filter(|&least| have < least) {
+        let why = format!("{path} in body should have at least {least} items");
+        causes.push(Cause::invalid(path, &Value::from(have), &why));
+    }
+    let identity: Box<dyn Fn(&Value) -> Value> = match schema.list() {
+        Relation::Atomic => return,
+        Relation::Set => Box::new(Value::clone),
+        Relation::Keyed(keys) => Box::new(move |item| {
+            keys.iter().filter_map(|&key| Some((key.to_owned(), item.get(key)?.clone()))).collect()
+        }),
+    };
+    let known: Vec<Value> = items.iter().map(identity).collect();
+    for (index, one) in known.iter().enumerate().filter(|(index, one)| known[..*index].contains(one)) {
+        causes.push(Cause::new(
+            &format!("{path}[{index}]"),
+            "FieldValueDuplicate",
+            format!("Duplicate value: {one}"),
+        ));
+    }
+}
+
+/// The first field with a value of a type that the schema does not allow, with that type and the value's.
+pub(crate) fn first_type_error(value: &Value, schema: View<'_>) -> Option<(String, &'static str, String)> {
+    types_at(value, schema, "", 0)
+}
+
+fn types_at(
+    value: &Value,
+    schema: View<'_>,
+    path: &str,
+    depth: usize,
+) -> Option<(String, &'static str, String)> {
+    if depth > DEEPEST || value.is_null() || schema.is_unknown() {
+        return None;
+    }
+    if let Some(expected) = wrong_type(value, schema) {
+        return Some((path.to_owned(), type_name(value), expected.to_owned()));
+    }
+    match value {
+        Value::Object(map) => map.iter().find_map(|(name, child)| {
+            types_at(child, schema.field_or_unknown(name), &join(path, name), depth + 1)
+        }),
+        // Go names lists without the index.
+        Value::Array(items) => items.iter().find_map(|item| types_at(item, schema.items(), path, depth + 1)),
+        _ => None,
+    }
+}
+
+fn wrong_type<'a>(value: &Value, schema: View<'a>) -> Option<&'a str> {
+    if schema.int_or_string() {
+        let fits = value.is_string() || value.is_i64() || value.is_u64();
+        return (!fits).then_some("integer,string");
+    }
+    if schema.is_quantity() {
+        return (!(value.is_string() || value.is_number())).then_some("quantity");
+    }
+    let kind = schema.kind()?;
+    let fits = match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+        }
+        "number" => value.is_number(),
+        _ => true,
+    };
+    (!fits).then_some(kind)
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_those_of_an_api_server() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "string", "minLength": 1},
+            "n": {"type": "integer", "minimum": 1},
+            "e": {"type": "string", "enum": ["x", "y"]},
+            "l": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}},
+        }}}});
+        let object = json!({"spec": {"n": 0, "e": "z", "l": [{"name": "q"}, {"name": "q"}, {}]}});
+        let found = check(&object, View::new(&schema, None));
+        let lines: Vec<String> =
+            found.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        assert_eq!(
+            lines,
+            [
+                "spec.a: Required value",
+                r#"spec.e: Unsupported value: "z": supported values: "x", "y""#,
+                r#"spec.l[1]: Duplicate value: {"name":"q"}"#,
+                "spec.l[2].name: Required value",
+                "spec.n: Invalid value: 0: spec.n in body should be greater than or equal to 1",
+            ]
+        );
+        let wrong = check(&json!({"spec": {"a": 1}}), View::new(&schema, None));
+        assert_eq!(
+            wrong[0].message,
+            r#"Invalid value: "integer": spec.a in body must be of type string: "integer""#
+        );
+    }
+}

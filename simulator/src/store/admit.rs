@@ -1,0 +1,123 @@
+//! What the server does to an object before it is stored: defaults, what it gives to each, checks.
+
+use serde_json::{Value, json};
+
+use super::{cluster::Cluster, refusal::Refusal, rules::new_finalizers};
+use crate::{
+    kinds::{Kind, checks, custom, defaults},
+    object::meta::{self, put},
+    schema::validate,
+};
+
+/// Longest object, as text.
+const LARGEST: usize = 3 * 1024 * 1024;
+const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+impl Cluster {
+    pub(super) fn generated(&mut self, prefix: &str) -> String {
+        let bytes = self.uid().into_bytes();
+        let suffix = bytes.iter().take(5).map(|byte| {
+            let index = usize::from(*byte) % SUFFIX.len();
+            char::from(SUFFIX.get(index).copied().unwrap_or(b'x'))
+        });
+        prefix.chars().take(58).chain(suffix).collect()
+    }
+
+    /// Defaults.
+    pub(super) fn shape(object: &mut Value, kind: &Kind) {
+        if kind.is_builtin() {
+            let schema = kind.schema();
+            crate::schema::shape::drop_nulls(object, schema);
+            crate::schema::shape::drop_empty(object, schema);
+            defaults::set(object, kind);
+        } else {
+            if let Some(metadata) = object.get_mut("metadata") {
+                let schema = crate::schema::builtin::object_meta();
+                crate::schema::shape::drop_nulls(metadata, schema);
+                crate::schema::shape::drop_empty(metadata, schema);
+            }
+            crate::schema::shape::default(object, kind.schema());
+        }
+    }
+
+    /// What the server gives to each object, and nobody owns.
+    pub(super) fn assign(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
+        if kind.is("", "services") {
+            self.address(object, live);
+        }
+        if live.is_none() {
+            defaults::admit(object, kind);
+        }
+        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
+            let versions = object.pointer("/spec/versions").and_then(Value::as_array);
+            let stored: Vec<Value> = versions
+                .into_iter()
+                .flatten()
+                .filter(|version| version.get("storage") == Some(&json!(true)))
+                .filter_map(|version| version.get("name").cloned())
+                .collect();
+            let names = json!({"kind": "", "plural": ""});
+            let status = json!({"conditions": null, "acceptedNames": names, "storedVersions": stored});
+            put(meta::as_object(object), "status", Some(status));
+        }
+    }
+
+    pub(super) fn address(&mut self, object: &mut Value, live: Option<&Value>) {
+        let before = live.and_then(|live| live.pointer("/spec/clusterIP")).cloned();
+        let spec = meta::child_mut(object, "spec");
+        if spec.get("type") == Some(&json!("ExternalName")) {
+            return;
+        }
+        let given = spec.get("clusterIP").filter(|ip| **ip != "").cloned();
+        let ip = given.or(before).unwrap_or_else(|| {
+            self.addresses += 1;
+            let [_, high, middle, low] = self.addresses.to_be_bytes();
+            json!(format!("10.{high}.{middle}.{low}"))
+        });
+        spec.insert("clusterIPs".into(), json!([ip]));
+        spec.insert("clusterIP".into(), ip);
+        spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
+        spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
+    }
+
+    pub(super) fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
+        if let Some(what) = unsupported(kind, object)
+            && !(self.options.ignore_cel && what.contains("CEL"))
+        {
+            return Err(Refusal::not_simulated(&what));
+        }
+        let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
+        if kind.is_builtin() {
+            causes.extend(checks::object(object, kind));
+        } else {
+            causes.extend(validate::check(object, kind.schema()));
+        }
+        if let Some(live) = live {
+            causes.extend(checks::change(live, object, kind));
+            causes.extend(new_finalizers(live, object));
+        }
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(&kind.kind, &kind.group, meta::name(object), &causes));
+        }
+        if object.to_string().len() > LARGEST {
+            return Err(Refusal::new(
+                413,
+                "RequestEntityTooLarge",
+                "Request entity too large: limit is 3145728",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A warning about what is taken although it has no effect.
+    pub(super) fn ignored(&self, kind: &Kind, object: &Value) -> Option<String> {
+        let what = unsupported(kind, object).filter(|_| self.options.ignore_cel)?;
+        Some(format!("not simulated, and ignored: {what}"))
+    }
+}
+
+fn unsupported(kind: &Kind, object: &Value) -> Option<String> {
+    kind.is("apiextensions.k8s.io", "customresourcedefinitions")
+        .then(|| custom::unsupported(object))
+        .flatten()
+}

@@ -1,0 +1,337 @@
+//! The cluster: its objects, what it serves, and who is asked for what.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{
+    controllers::Task,
+    log::{Entry, Key, Log},
+    refusal::Refusal,
+    request::{Answer, Outcome, Request, Target, Verb},
+};
+use crate::{
+    kinds::{self, Kind, builtin},
+    object::{Stored, intern::intern},
+};
+
+/// What a cluster is like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Makes its uids; clusters with different seeds have different ones.
+    pub seed: u64,
+    /// How many changes are remembered for watches and for pages of lists.
+    pub log_limit: usize,
+    /// How many objects it holds at most; more are refused with 507.
+    pub most_objects: usize,
+    /// How long Deployments and `StatefulSets` take to become ready; `None`: they never do.
+    pub ready_after: Option<SignedDuration>,
+    /// How long a CRD takes to be established.
+    pub established_after: SignedDuration,
+    /// Whether CRDs with CEL rules are taken, their rules ignored (with a warning), instead of refused.
+    pub ignore_cel: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            log_limit: 256,
+            most_objects: 100_000,
+            ready_after: Some(SignedDuration::ZERO),
+            established_after: SignedDuration::ZERO,
+            ignore_cel: false,
+        }
+    }
+}
+
+/// A simulated cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(super) options: Options,
+    /// Of the last change.
+    pub(super) revision: u64,
+    pub(super) objects: BTreeMap<Key, Arc<Stored>>,
+    pub(super) log: Log,
+    /// What CRDs serve, by storage key.
+    pub(super) custom: BTreeMap<Arc<str>, Arc<Vec<Arc<Kind>>>>,
+    /// Which objects are owned by whom.
+    pub(super) dependents: BTreeMap<Uuid, BTreeSet<Key>>,
+    /// Deleted objects that something holds.
+    pub(super) held: BTreeSet<Key>,
+    pub(super) due: BTreeSet<(Timestamp, Task)>,
+    uids: u64,
+    pub(super) addresses: u32,
+}
+
+impl Cluster {
+    /// A cluster as it is after its start: with its namespaces and what is in each.
+    pub fn new(options: Options, now: Timestamp) -> Self {
+        let mut cluster = Self {
+            revision: 0,
+            objects: BTreeMap::new(),
+            log: Log::new(options.log_limit.max(1)),
+            custom: BTreeMap::new(),
+            dependents: BTreeMap::new(),
+            held: BTreeSet::new(),
+            due: BTreeSet::new(),
+            uids: 0,
+            addresses: 1,
+            options,
+        };
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            cluster.start_with(
+                "namespaces",
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+                now,
+            );
+        }
+        cluster
+    }
+
+    /// Of the last change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Forgets the changes up to and with a revision, so that watches and pages from before it get 410.
+    pub fn forget(&mut self, revision: u64) {
+        self.log.trim(revision.min(self.revision));
+    }
+
+    /// Does what is asked, and what controllers do at once because of it.
+    pub fn apply(&mut self, request: &Request, now: Timestamp) -> Outcome {
+        let outcome = self.answer(request, now).into();
+        if request.verb.writes() {
+            self.settle(now);
+        }
+        outcome
+    }
+
+    fn answer(&mut self, request: &Request, now: Timestamp) -> Result<Outcome, Refusal> {
+        let target = &request.target;
+        if let Some(review) = Self::review(request)? {
+            return Ok(review);
+        }
+        Self::authorize(request)?;
+        let kind = self.find(target).ok_or_else(Refusal::unknown_path)?;
+        check_shape(&kind, target, &request.verb)?;
+        match &request.verb {
+            Verb::Get if target.subresource == "scale" => self.get_scale(&kind, target),
+            Verb::Get => self.get(&kind, request),
+            Verb::List => self.list(&kind, request),
+            Verb::Watch => self.watch(&kind, request),
+            Verb::Create(body) => self.create(&kind, request, body.clone(), now),
+            Verb::Update(body) => self.update(&kind, request, body.clone(), now),
+            Verb::Patch(how, patch) => self.patch(&kind, request, *how, patch, now),
+            Verb::Delete(options) => self.delete(&kind, request, options, now),
+            Verb::DeleteCollection(options) => self.delete_collection(&kind, request, options, now),
+        }
+    }
+
+    fn authorize(request: &Request) -> Result<(), Refusal> {
+        let (user, target) = (&request.user, &request.target);
+        if user.may(request.verb.name(), target) {
+            return Ok(());
+        }
+        Err(Refusal::forbidden(
+            &target.resource,
+            &target.group,
+            &target.name,
+            &user.refusal(&request.verb, target),
+        ))
+    }
+
+    /// The kind that is served there.
+    pub(crate) fn find(&self, target: &Target) -> Option<Arc<Kind>> {
+        let Target { group, version, resource, .. } = target;
+        if let Some(kind) = builtin::find(group, version, resource) {
+            return Some(Arc::clone(kind));
+        }
+        let key = kinds::storage_key(resource, group);
+        self.custom.get(&key)?.iter().find(|kind| kind.version == *version).cloned()
+    }
+
+    /// All kinds that are served now.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        builtin::kinds().iter().chain(self.custom.values().flat_map(|kinds| kinds.iter()))
+    }
+
+    /// Whether anything is served in that version of a group.
+    pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
+        let reviews = version == "v1" && matches!(group, "authentication.k8s.io" | "authorization.k8s.io");
+        reviews || self.kinds().any(|kind| kind.group == group && kind.version == version)
+    }
+
+    /// `SelfSubjectAccessReview` and `SelfSubjectReview`: answers about who asks, stored nowhere.
+    fn review(request: &Request) -> Result<Option<Outcome>, Refusal> {
+        let target = &request.target;
+        let Verb::Create(body) = &request.verb else { return Ok(None) };
+        let user = &request.user;
+        let answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
+            ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => {
+                let text = |pointer: &str| {
+                    body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+                };
+                let wanted = Target {
+                    group: text("/spec/resourceAttributes/group"),
+                    version: text("/spec/resourceAttributes/version"),
+                    resource: text("/spec/resourceAttributes/resource"),
+                    namespace: text("/spec/resourceAttributes/namespace"),
+                    name: text("/spec/resourceAttributes/name"),
+                    subresource: text("/spec/resourceAttributes/subresource"),
+                };
+                if body.pointer("/spec/resourceAttributes").is_none() {
+                    return Err(Refusal::not_simulated("access reviews of non-resource paths"));
+                }
+                let allowed = user.may(&text("/spec/resourceAttributes/verb"), &wanted);
+                let spec = body.get("spec").cloned().unwrap_or_default();
+                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
+                    "spec": spec, "status": {"allowed": allowed}})
+            }
+            ("authentication.k8s.io", "v1", "selfsubjectreviews") => {
+                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
+                    "status": {"userInfo": {"username": user.name, "groups": user.groups}}})
+            }
+            ("authorization.k8s.io" | "authentication.k8s.io", ..) => {
+                return Err(Refusal::not_simulated(
+                    "reviews other than SelfSubjectAccessReview and SelfSubjectReview",
+                ));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Outcome::Object(Answer { code: 201, object: answer, warnings: Vec::new(), kind: None })))
+    }
+
+    pub(super) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
+        let namespace = if kind.namespaced { namespace } else { "" };
+        Key { resource: Arc::clone(&kind.storage), namespace: intern(namespace), name: intern(name) }
+    }
+
+    pub(super) fn uid(&mut self) -> Uuid {
+        self.uids += 1;
+        let mut bytes = [0_u8; 16];
+        for (place, byte) in
+            bytes.iter_mut().zip(self.options.seed.to_le_bytes().into_iter().chain(self.uids.to_le_bytes()))
+        {
+            *place = byte;
+        }
+        uuid::Builder::from_random_bytes(xxh3_128(&bytes).to_le_bytes()).into_uuid()
+    }
+
+    /// Stores an object, new or changed.
+    pub(super) fn store(&mut self, kind: &Kind, object: Value, now: Timestamp) -> Arc<Stored> {
+        self.revision += 1;
+        let stored = Arc::new(Stored::new(object, self.revision));
+        let key = Key {
+            resource: Arc::clone(&kind.storage),
+            namespace: Arc::clone(stored.namespace()),
+            name: Arc::clone(stored.name()),
+        };
+        let before = self.objects.insert(key.clone(), Arc::clone(&stored));
+        self.relate(&key, before.as_deref(), Some(&stored));
+        if stored.is_deleted() {
+            self.held.insert(key.clone());
+        } else {
+            self.held.remove(&key);
+        }
+        self.log.push(Entry {
+            revision: self.revision,
+            key: key.clone(),
+            before,
+            after: Arc::clone(&stored),
+            gone: false,
+        });
+        self.notice(kind, &key, &stored, now);
+        stored
+    }
+
+    /// Removes an object for good.
+    pub(super) fn remove(&mut self, key: &Key, now: Timestamp) {
+        let Some(before) = self.objects.remove(key) else { return };
+        self.relate(key, Some(&before), None);
+        self.held.remove(key);
+        self.revision += 1;
+        let after = Arc::new(Stored::new(before.render(), self.revision));
+        let uid = before.uid;
+        self.log.push(Entry {
+            revision: self.revision,
+            key: key.clone(),
+            before: Some(before),
+            after,
+            gone: true,
+        });
+        self.gone(key, uid, now);
+    }
+
+    fn relate(&mut self, key: &Key, before: Option<&Stored>, after: Option<&Stored>) {
+        let owners = |stored: Option<&Stored>| stored.map(Stored::owner_uids).unwrap_or_default();
+        for owner in owners(before) {
+            if let Some(all) = self.dependents.get_mut(&owner) {
+                all.remove(key);
+                if all.is_empty() {
+                    self.dependents.remove(&owner);
+                }
+            }
+        }
+        for owner in owners(after) {
+            self.dependents.entry(owner).or_default().insert(key.clone());
+        }
+    }
+}
+
+/// What cannot be asked of that kind of path.
+fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal> {
+    if !kind.namespaced && !target.namespace.is_empty() {
+        return Err(Refusal::unknown_path());
+    }
+    match target.subresource.as_str() {
+        "" => {}
+        "status" if kind.has_status => {}
+        "scale" if kind.scale.is_some() => {}
+        "log"
+        | "exec"
+        | "attach"
+        | "portforward"
+        | "eviction"
+        | "binding"
+        | "token"
+        | "ephemeralcontainers"
+        | "resize"
+        | "proxy"
+        | "finalize" => {
+            return Err(Refusal::not_simulated(&format!("{}/{}", kind.plural, target.subresource)));
+        }
+        _ if !kind.is_builtin() => return Err(Refusal::not_found(kind, &target.name)),
+        _ => return Err(Refusal::unknown_path()),
+    }
+    let whole = target.name.is_empty();
+    let fits = match verb {
+        Verb::Get | Verb::Update(_) | Verb::Patch(..) => !whole,
+        Verb::Delete(_) => !whole && target.subresource.is_empty(),
+        Verb::List | Verb::DeleteCollection(_) => whole,
+        Verb::Watch => true,
+        Verb::Create(_) => whole && (!kind.namespaced || !target.namespace.is_empty()),
+    };
+    let namespaced_name = whole || !kind.namespaced || !target.namespace.is_empty();
+    if matches!(verb, Verb::DeleteCollection(_)) && kind.plural == "namespaces" && kind.group.is_empty() {
+        return Err(Refusal::method_not_allowed());
+    }
+    if fits && namespaced_name { Ok(()) } else { Err(Refusal::method_not_allowed()) }
+}

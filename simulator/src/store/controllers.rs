@@ -1,0 +1,491 @@
+//! What controllers do in a real cluster, as far as it shows: CRDs become established, Deployments ready, what a
+//! deleted object owned goes, namespaces end.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{
+    cluster::Cluster,
+    delete::{CRD_CLEANUP, FOREGROUND, ORPHAN, Propagation},
+    log::Key,
+};
+use crate::{
+    fields::managed::{Door, Managed, Writer},
+    kinds::{Kind, builtin, custom, storage_key},
+    object::{
+        Stored,
+        intern::intern,
+        meta::{self, metadata_mut},
+        stored,
+    },
+};
+
+const CRDS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+/// Rounds in which what controllers do causes more of it. Each removes or changes objects, so this is a safeguard.
+const MOST_ROUNDS: usize = 64;
+
+/// Something to be done later.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Task {
+    /// The CRD becomes established.
+    Establish(Key),
+    /// The workload becomes ready.
+    Ready(Key),
+}
+
+impl Cluster {
+    /// When there is something to be done next.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due, and what comes of it.
+    pub fn run_due(&mut self, now: Timestamp) {
+        self.settle(now);
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        while self.due.first().is_some_and(|(at, _)| *at <= now) {
+            match self.due.pop_first() {
+                Some((_, Task::Establish(key))) => self.establish(&key, now),
+                Some((_, Task::Ready(key))) => self.ready(&key, now),
+                None => return,
+            }
+        }
+    }
+
+    /// Puts an object into a cluster that starts.
+    pub(super) fn start_with(&mut self, plural: &str, mut object: Value, now: Timestamp) {
+        let Some(kind) = builtin::find("", "v1", plural) else { return };
+        crate::kinds::defaults::set(&mut object, kind);
+        crate::kinds::defaults::admit(&mut object, kind);
+        let uid = self.uid();
+        let metadata = metadata_mut(&mut object);
+        metadata.insert("uid".into(), uid.to_string().into());
+        metadata.insert("creationTimestamp".into(), stored::time(now.as_second()));
+        self.store(kind, object, now);
+    }
+
+    pub(super) fn namespace(&self, name: &str) -> Option<&Arc<Stored>> {
+        let key = Key { resource: storage_key("namespaces", ""), namespace: intern(""), name: intern(name) };
+        self.objects.get(&key)
+    }
+
+    /// Whether something but its finalizers keeps a deleted object.
+    pub(super) fn is_held(&self, kind: &Kind, stored: &Stored) -> bool {
+        kind.is("", "namespaces") && self.content(stored.name()).next().is_some()
+    }
+
+    fn content(&self, namespace: &str) -> impl Iterator<Item = (&Key, &Arc<Stored>)> {
+        self.objects.iter().filter(move |(key, _)| *key.namespace == *namespace)
+    }
+
+    /// Sees an object that was stored.
+    pub(super) fn notice(&mut self, kind: &Kind, key: &Key, stored: &Stored, now: Timestamp) {
+        let task = match (kind.group.as_str(), kind.kind.as_str()) {
+            ("", "Namespace") if !stored.is_deleted() => return self.furnish(stored.name(), now),
+            ("apiextensions.k8s.io", _) => {
+                let object = stored.render();
+                if is_established(&object) {
+                    let spec = object.get("spec").cloned().unwrap_or_default();
+                    self.custom.insert(served_key(&object), custom::kinds(&spec));
+                    if object.pointer("/status/acceptedNames") == spec.get("names") {
+                        return;
+                    }
+                }
+                let at = now.saturating_add(self.options.established_after).unwrap_or(now);
+                (at, Task::Establish(key.clone()))
+            }
+            ("apps", "Deployment" | "StatefulSet") if !stored.is_deleted() => {
+                let object = stored.render();
+                let observed = object.pointer("/status/observedGeneration").and_then(Value::as_u64);
+                let Some(after) = self.options.ready_after.filter(|_| observed != Some(stored.generation))
+                else {
+                    return;
+                };
+                (now.saturating_add(after).unwrap_or(now), Task::Ready(key.clone()))
+            }
+            _ => return,
+        };
+        self.due.insert(task);
+    }
+
+    /// What every namespace has.
+    fn furnish(&mut self, name: &Arc<str>, now: Timestamp) {
+        let account = Key {
+            resource: storage_key("serviceaccounts", ""),
+            namespace: Arc::clone(name),
+            name: intern("default"),
+        };
+        if self.objects.contains_key(&account) {
+            return;
+        }
+        let metadata = |own: &str| json!({"name": own, "namespace": &**name});
+        self.start_with(
+            "serviceaccounts",
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata("default")}),
+            now,
+        );
+        let root = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("kube-root-ca.crt"),
+            "data": {"ca.crt": "simulated"},
+        });
+        self.start_with("configmaps", root, now);
+    }
+
+    /// Sees an object that is gone.
+    pub(super) fn gone(&mut self, key: &Key, uid: Uuid, now: Timestamp) {
+        if &*key.resource == CRDS
+            && let Some((plural, group)) = key.name.split_once('.')
+        {
+            self.custom.remove(&storage_key(plural, group));
+        }
+        let dependents = self.dependents.get(&uid).cloned().unwrap_or_default();
+        for dependent in dependents {
+            let Some(stored) = self.objects.get(&dependent).cloned() else { continue };
+            let alive = stored.owner_uids().iter().any(|owner| self.is_alive(*owner));
+            if let (false, Some(kind)) = (alive, self.kind_of(&dependent)) {
+                self.end(&kind, &dependent, &stored, Propagation::Background, now);
+            }
+        }
+    }
+
+    fn is_alive(&self, uid: Uuid) -> bool {
+        self.objects.values().any(|stored| stored.uid == uid)
+    }
+
+    pub(super) fn kind_of(&self, key: &Key) -> Option<Arc<Kind>> {
+        builtin::by_storage(&key.resource)
+            .cloned()
+            .or_else(|| self.custom.get(&key.resource).and_then(|kinds| kinds.first()).cloned())
+    }
+
+    /// Does at once what is due at once, until nothing more comes of it.
+    pub(super) fn settle(&mut self, now: Timestamp) {
+        for _ in 0..MOST_ROUNDS {
+            let before = self.revision;
+            self.tick(now);
+            self.propagate(now);
+            self.end_crds(now);
+            self.end_namespaces(now);
+            if self.revision == before {
+                return;
+            }
+        }
+    }
+
+    fn deleted_of(&self, resource: &str) -> Vec<(Key, Arc<Stored>)> {
+        self.deleted().filter(|(key, _)| &*key.resource == resource).collect()
+    }
+
+    /// Deleted objects that are still there.
+    fn deleted(&self) -> impl Iterator<Item = (Key, Arc<Stored>)> {
+        self.held.iter().filter_map(|key| Some((key.clone(), self.objects.get(key).cloned()?)))
+    }
+
+    /// Foreground deletion and orphaning.
+    fn propagate(&mut self, now: Timestamp) {
+        let waiting: Vec<(Key, Arc<Stored>)> = self.deleted().collect();
+        for (key, stored) in waiting {
+            let object = stored.render();
+            let finalizers = meta::finalizers(&object);
+            let Some(kind) = self.kind_of(&key) else { continue };
+            let dependents = self.dependents.get(&stored.uid).cloned().unwrap_or_default();
+            if finalizers.contains(&ORPHAN) {
+                for dependent in &dependents {
+                    self.disown(dependent, stored.uid, now);
+                }
+                self.release(&kind, &key, ORPHAN, now);
+            } else if finalizers.contains(&FOREGROUND) {
+                for dependent in &dependents {
+                    let Some(owned) = self.objects.get(dependent).cloned() else { continue };
+                    if let (false, Some(kind)) = (owned.is_deleted(), self.kind_of(dependent)) {
+                        self.end(&kind, dependent, &owned, Propagation::Foreground, now);
+                    }
+                }
+                if self
+                    .dependents
+                    .get(&stored.uid)
+                    .is_none_or(|left| !left.iter().any(|key| self.blocks(key, stored.uid)))
+                {
+                    self.release(&kind, &key, FOREGROUND, now);
+                }
+            }
+        }
+    }
+
+    fn blocks(&self, dependent: &Key, owner: Uuid) -> bool {
+        let Some(stored) = self.objects.get(dependent) else { return false };
+        let object = stored.render();
+        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        owners.into_iter().flatten().any(|reference| {
+            reference.get("uid").and_then(Value::as_str) == Some(&owner.to_string())
+                && reference.get("blockOwnerDeletion") == Some(&json!(true))
+        })
+    }
+
+    fn disown(&mut self, dependent: &Key, owner: Uuid, now: Timestamp) {
+        let (Some(stored), Some(kind)) = (self.objects.get(dependent).cloned(), self.kind_of(dependent))
+        else {
+            return;
+        };
+        let mut object = Self::render(&kind, &stored);
+        let metadata = metadata_mut(&mut object);
+        if let Some(owners) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) {
+            owners
+                .retain(|reference| reference.get("uid").and_then(Value::as_str) != Some(&owner.to_string()));
+            if owners.is_empty() {
+                metadata.remove("ownerReferences");
+            }
+        }
+        self.store(&kind, object, now);
+    }
+
+    /// Takes a finalizer away; without another one the object goes.
+    fn release(&mut self, kind: &Kind, key: &Key, finalizer: &str, now: Timestamp) {
+        let Some(stored) = self.objects.get(key).cloned() else { return };
+        let mut object = Self::render(kind, &stored);
+        let metadata = metadata_mut(&mut object);
+        let mut left = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+        left.retain(|one| one != finalizer);
+        if left.is_empty() {
+            self.remove(key, now);
+            return;
+        }
+        metadata.insert("finalizers".into(), Value::Array(left));
+        self.store(kind, object, now);
+    }
+
+    /// A deleted CRD takes its objects with it.
+    fn end_crds(&mut self, now: Timestamp) {
+        for (key, stored) in self.deleted_of(CRDS) {
+            let object = stored.render();
+            let served = served_key(&object);
+            let instances: Vec<(Key, Arc<Stored>)> = self
+                .objects
+                .iter()
+                .filter(|(key, _)| key.resource == served)
+                .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
+                .collect();
+            let mut left = false;
+            for (key, stored) in instances {
+                if let Some(kind) = self.kind_of(&key) {
+                    left |= self.end(&kind, &key, &stored, Propagation::Background, now).is_some();
+                }
+            }
+            if let (false, true, Some(kind)) =
+                (left, meta::finalizers(&object).contains(&CRD_CLEANUP), self.kind_of(&key))
+            {
+                self.release(&kind, &key, CRD_CLEANUP, now);
+            }
+        }
+    }
+
+    /// A deleted namespace takes its objects with it.
+    fn end_namespaces(&mut self, now: Timestamp) {
+        for (key, stored) in self.deleted_of("namespaces") {
+            let content: Vec<(Key, Arc<Stored>)> =
+                self.content(&key.name).map(|(key, stored)| (key.clone(), Arc::clone(stored))).collect();
+            for (key, stored) in content {
+                if let (false, Some(kind)) = (stored.is_deleted(), self.kind_of(&key)) {
+                    self.end(&kind, &key, &stored, Propagation::Background, now);
+                }
+            }
+            let Some(kind) = builtin::find("", "v1", "namespaces") else { return };
+            if self.content(&key.name).next().is_none() {
+                let mut object = Self::render(kind, &stored);
+                if !meta::finalizers(&object).is_empty() {
+                    if object.pointer("/spec/finalizers").is_some() {
+                        meta::child_mut(&mut object, "spec").remove("finalizers");
+                        self.store(kind, object, now);
+                    }
+                    continue;
+                }
+                self.remove(&key, now);
+                continue;
+            }
+            let mut object = Self::render(kind, &stored);
+            let conditions = self.remaining(&key.name, now);
+            let before = object.pointer("/status/conditions").cloned();
+            if !same_conditions(before.as_ref(), &conditions) {
+                meta::child_mut(&mut object, "status").insert("conditions".into(), conditions);
+                self.write_status(kind, &stored, object, "kube-controller-manager", now);
+            }
+        }
+    }
+
+    fn remaining(&self, namespace: &str, now: Timestamp) -> Value {
+        let mut kinds: Vec<(String, usize)> = Vec::new();
+        let mut finalizers: Vec<(String, usize)> = Vec::new();
+        let count = |list: &mut Vec<(String, usize)>, name: &str| match list
+            .iter_mut()
+            .find(|(known, _)| known == name)
+        {
+            Some((_, times)) => *times += 1,
+            None => list.push((name.to_owned(), 1)),
+        };
+        for (key, stored) in self.content(namespace) {
+            // As the real one names them: with a dot, also for the core group.
+            let resource = if key.resource.contains('.') {
+                key.resource.to_string()
+            } else {
+                format!("{}.", key.resource)
+            };
+            count(&mut kinds, &resource);
+            for finalizer in meta::finalizers(&stored.render()) {
+                count(&mut finalizers, finalizer);
+            }
+        }
+        let told = |list: &[(String, usize)], what: &str, joint: &str| {
+            let parts: Vec<String> =
+                list.iter().map(|(name, times)| format!("{name} {what} {times} {joint}")).collect();
+            parts.join(", ")
+        };
+        let time = stored::time(now.as_second());
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time});
+        json!([
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                "False",
+                "ResourcesDiscovered",
+                "All resources successfully discovered"
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                "False",
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed"
+            ),
+            condition(
+                "NamespaceDeletionContentFailure",
+                "False",
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization"
+            ),
+            condition(
+                "NamespaceContentRemaining",
+                "True",
+                "SomeResourcesRemain",
+                &format!("Some resources are remaining: {}", told(&kinds, "has", "resource instances"))
+            ),
+            condition(
+                "NamespaceFinalizersRemaining",
+                "True",
+                "SomeFinalizersRemain",
+                &format!(
+                    "Some content in the namespace has finalizers remaining: {}",
+                    told(&finalizers, "in", "resource instances")
+                )
+            ),
+        ])
+    }
+
+    fn establish(&mut self, key: &Key, now: Timestamp) {
+        let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
+        let mut object = Self::render(&kind, &stored);
+        let established = is_established(&object);
+        let time = stored::time(now.as_second());
+        let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": time});
+        let names = object.pointer("/spec/names").cloned().unwrap_or_default();
+        let status = meta::child_mut(&mut object, "status");
+        status.insert("acceptedNames".into(), names);
+        let conditions = status.get("conditions").cloned().filter(|_| established);
+        status.insert(
+            "conditions".into(),
+            conditions.unwrap_or(json!([
+                condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+                condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+            ])),
+        );
+        self.write_status(&kind, &stored, object, "kube-apiserver", now);
+    }
+
+    fn ready(&mut self, key: &Key, now: Timestamp) {
+        let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
+        let mut object = Self::render(&kind, &stored);
+        let replicas = object.pointer("/spec/replicas").cloned().unwrap_or(json!(1));
+        let name = meta::name(&object).to_owned();
+        let time = stored::time(now.as_second());
+        let deployment = kind.kind == "Deployment";
+        let status = meta::child_mut(&mut object, "status");
+        status.insert("observedGeneration".into(), json!(stored.generation));
+        for field in ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"] {
+            // What is zero is not written.
+            let shown = (replicas != 0 || !deployment && field != "readyReplicas").then(|| replicas.clone());
+            meta::put(status, field, shown);
+        }
+        if deployment {
+            let condition = |kind: &str, reason: &str, message: &str| {
+                json!({"type": kind, "status": "True", "reason": reason, "message": message,
+                    "lastTransitionTime": time, "lastUpdateTime": time})
+            };
+            status.insert(
+                "conditions".into(),
+                json!([
+                    condition(
+                        "Available",
+                        "MinimumReplicasAvailable",
+                        "Deployment has minimum availability."
+                    ),
+                    condition(
+                        "Progressing",
+                        "NewReplicaSetAvailable",
+                        &format!("ReplicaSet \"{name}\" has successfully progressed.")
+                    ),
+                ]),
+            );
+        }
+        self.write_status(&kind, &stored, object, "kube-controller-manager", now);
+    }
+
+    fn write_status(
+        &mut self,
+        kind: &Arc<Kind>,
+        before: &Arc<Stored>,
+        mut object: Value,
+        author: &str,
+        now: Timestamp,
+    ) {
+        let live = Self::render(kind, before);
+        let writer = Writer {
+            manager: author.to_owned(),
+            api_version: kind.api_version(),
+            subresource: "status".to_owned(),
+            door: Door::BuiltinStatus,
+        };
+        let mut managed = Managed::of(&live);
+        if !managed.0.is_empty() {
+            managed.update(&live, &object, kind.schema(), &writer, now.as_second());
+            managed.put(&mut object);
+        }
+        self.store(kind, object, now);
+    }
+}
+
+fn served_key(object: &Value) -> Arc<str> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    storage_key(text("/spec/names/plural"), text("/spec/group"))
+}
+
+fn is_established(object: &Value) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|one| {
+        one.get("type") == Some(&json!("Established")) && one.get("status") == Some(&json!("True"))
+    })
+}
+
+fn same_conditions(before: Option<&Value>, after: &Value) -> bool {
+    let bare = |value: &Value| -> Vec<Value> {
+        let list = value.as_array().cloned().unwrap_or_default();
+        list.into_iter()
+            .map(|mut one| {
+                meta::as_object(&mut one).remove("lastTransitionTime");
+                one
+            })
+            .collect()
+    };
+    before.is_some_and(|before| bare(before) == bare(after))
+}

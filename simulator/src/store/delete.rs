@@ -1,0 +1,228 @@
+//! delete and deletecollection.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    cluster::Cluster,
+    log::Key,
+    refusal::Refusal,
+    request::{Answer, Listed, Outcome, Request},
+    rules::dry_run,
+    selector::Selector,
+};
+use crate::{
+    kinds::Kind,
+    object::{
+        Stored,
+        meta::{self, metadata_mut},
+        stored,
+    },
+};
+
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+pub(super) const ORPHAN: &str = "orphan";
+/// Holds a CRD until its objects are gone.
+pub(super) const CRD_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+impl Cluster {
+    pub(super) fn delete(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        options: &Value,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let mut query = request.query.clone();
+        if let Some(modes) = options.get("dryRun").and_then(Value::as_array) {
+            query.dry_run.extend(modes.iter().filter_map(Value::as_str).map(str::to_owned));
+        }
+        let dry = dry_run(&query, "DeleteOptions")?;
+        let propagation = propagation(options, &query.propagation)?;
+        let name = &request.target.name;
+        let stored = self.lookup(kind, &request.target.namespace, name)?;
+        for (field, what, have) in [
+            ("uid", "UID", stored.uid.to_string()),
+            ("resourceVersion", "ResourceVersion", stored.revision.to_string()),
+        ] {
+            let wanted = options.get("preconditions").and_then(|all| all.get(field)).and_then(Value::as_str);
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != have) {
+                return Err(Refusal::precondition(kind, name, what, wanted, &have));
+            }
+        }
+        if dry {
+            return Ok(match Self::marked(kind, &stored, propagation, now) {
+                Marked::Free => gone(kind, &stored),
+                Marked::Held(object) => Outcome::Object(Answer {
+                    code: 200,
+                    object,
+                    warnings: Vec::new(),
+                    kind: Some(Arc::clone(kind)),
+                }),
+                Marked::Waiting => Self::answer_with(kind, &stored, 200, Vec::new()),
+            });
+        }
+        let key = Self::key(kind, &request.target.namespace, name);
+        match self.end(kind, &key, &stored, propagation, now) {
+            Some(waiting) => Ok(Self::answer_with(kind, &waiting, 200, Vec::new())),
+            None => Ok(gone(kind, &stored)),
+        }
+    }
+
+    pub(super) fn delete_collection(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        options: &Value,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let query = &request.query;
+        let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
+        let dry = dry_run(query, "DeleteOptions")?;
+        let propagation = propagation(options, &query.propagation)?;
+        let all: Vec<(Key, Arc<Stored>)> = self
+            .range(kind, &request.target.namespace)
+            .filter(|(_, stored)| selector.is_empty() || selector.matches(&Self::render(kind, stored)))
+            .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
+            .collect();
+        let mut items = Vec::new();
+        for (key, stored) in all {
+            items.push(Self::render(kind, &stored));
+            if !dry {
+                self.end(kind, &key, &stored, propagation, now);
+            }
+        }
+        let revision = self.revision;
+        Ok(Outcome::List(Listed {
+            items,
+            revision,
+            next: String::new(),
+            remaining: None,
+            kind: Arc::clone(kind),
+        }))
+    }
+
+    /// Deletes an object, or, if something holds it, marks it as deleted and returns it.
+    pub(super) fn end(
+        &mut self,
+        kind: &Arc<Kind>,
+        key: &Key,
+        stored: &Arc<Stored>,
+        propagation: Propagation,
+        now: Timestamp,
+    ) -> Option<Arc<Stored>> {
+        match Self::marked(kind, stored, propagation, now) {
+            Marked::Free => {
+                self.remove(key, now);
+                None
+            }
+            Marked::Waiting => Some(Arc::clone(stored)),
+            Marked::Held(object) => Some(self.store(kind, object, now)),
+        }
+    }
+
+    /// What a deletion makes of an object.
+    fn marked(kind: &Kind, stored: &Stored, propagation: Propagation, now: Timestamp) -> Marked {
+        let mut object = Self::render(kind, stored);
+        let mut finalizers: Vec<String> = meta::finalizers(&object).into_iter().map(str::to_owned).collect();
+        let before = finalizers.len();
+        let extra = match propagation {
+            Propagation::Foreground => Some(FOREGROUND),
+            Propagation::Orphan => Some(ORPHAN),
+            Propagation::Background => None,
+        };
+        let crd = kind.is("apiextensions.k8s.io", "customresourcedefinitions").then_some(CRD_CLEANUP);
+        for one in [extra, crd].into_iter().flatten() {
+            if !finalizers.iter().any(|have| have == one) {
+                finalizers.push(one.to_owned());
+            }
+        }
+        let held = !finalizers.is_empty() || kind.is("", "namespaces");
+        if !held {
+            return Marked::Free;
+        }
+        if stored.is_deleted() && finalizers.len() == before {
+            return Marked::Waiting;
+        }
+        if kind.is("", "namespaces") {
+            meta::child_mut(&mut object, "status").insert("phase".into(), json!("Terminating"));
+        }
+        let metadata = metadata_mut(&mut object);
+        if !finalizers.is_empty() {
+            metadata.insert("finalizers".into(), json!(finalizers));
+        }
+        if !stored.is_deleted() {
+            metadata.insert("deletionTimestamp".into(), stored::time(now.as_second()));
+            if crd.is_none() && !kind.is("", "namespaces") {
+                metadata.insert("deletionGracePeriodSeconds".into(), json!(0));
+            }
+            if crd.is_none() && stored.generation > 0 {
+                metadata.insert("generation".into(), json!(stored.generation + 1));
+            }
+        }
+        if let (Some(_), false, Some(Value::Array(conditions))) =
+            (crd, stored.is_deleted(), object.pointer_mut("/status/conditions"))
+        {
+            conditions.push(json!({
+                "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+                "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+                "lastTransitionTime": stored::time(now.as_second()),
+            }));
+        }
+        Marked::Held(object)
+    }
+}
+
+/// What a deletion makes of an object.
+enum Marked {
+    /// It goes at once.
+    Free,
+    /// It was deleted before, and nothing changes.
+    Waiting,
+    /// Something holds it: it is marked as deleted.
+    Held(Value),
+}
+
+/// What becomes of what an object owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Propagation {
+    /// It goes afterwards.
+    Background,
+    /// It goes before.
+    Foreground,
+    /// It stays.
+    Orphan,
+}
+
+fn propagation(options: &Value, query: &str) -> Result<Propagation, Refusal> {
+    if options.get("orphanDependents") == Some(&json!(true)) {
+        return Ok(Propagation::Orphan);
+    }
+    let given = options.get("propagationPolicy").and_then(Value::as_str).unwrap_or(query);
+    match given {
+        "" | "Background" => Ok(Propagation::Background),
+        "Foreground" => Ok(Propagation::Foreground),
+        "Orphan" => Ok(Propagation::Orphan),
+        other => {
+            let message = format!(
+                "Unsupported value: {}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+                Value::from(other)
+            );
+            let cause =
+                crate::schema::validate::Cause::new("propagationPolicy", "FieldValueNotSupported", message);
+            Err(Refusal::invalid("DeleteOptions", "meta.k8s.io", "", &[cause]))
+        }
+    }
+}
+
+/// The answer for an object that is gone at once.
+fn gone(kind: &Kind, stored: &Stored) -> Outcome {
+    let mut details = json!({"name": &**stored.name(), "kind": kind.plural, "uid": stored.uid.to_string()});
+    if !kind.group.is_empty() {
+        details["group"] = kind.group.clone().into();
+    }
+    let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+    Outcome::Object(Answer { code: 200, object, warnings: Vec::new(), kind: None })
+}

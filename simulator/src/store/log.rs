@@ -1,0 +1,87 @@
+//! What happened last: bounded, for watches and for lists of the past.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use crate::object::Stored;
+
+/// Which object; ordered as lists are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) resource: Arc<str>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+}
+
+/// A change.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) revision: u64,
+    pub(crate) key: Key,
+    /// Missing when the object came with this change.
+    pub(crate) before: Option<Arc<Stored>>,
+    /// What the object was at this revision: also when it went with it.
+    pub(crate) after: Arc<Stored>,
+    pub(crate) gone: bool,
+}
+
+/// The last changes.
+#[derive(Debug)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+    limit: usize,
+    /// The revision of the last change that is forgotten.
+    trimmed: u64,
+}
+
+impl Log {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { entries: VecDeque::new(), limit, trimmed: 0 }
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+        while self.entries.len() > self.limit {
+            self.forget_one();
+        }
+    }
+
+    fn forget_one(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            self.trimmed = entry.revision;
+        }
+    }
+
+    /// Forgets everything up to and with a revision.
+    pub(crate) fn trim(&mut self, revision: u64) {
+        while self.entries.front().is_some_and(|entry| entry.revision <= revision) {
+            self.forget_one();
+        }
+        self.trimmed = self.trimmed.max(revision);
+    }
+
+    /// What happened after a revision; `None` if that is forgotten.
+    pub(crate) fn since(&self, revision: u64) -> Option<impl Iterator<Item = &Entry>> {
+        let start = self.entries.partition_point(|entry| entry.revision <= revision);
+        (revision >= self.trimmed).then(|| self.entries.range(start..))
+    }
+
+    /// Takes what happened after a revision out of the objects of today.
+    pub(crate) fn rewind(
+        &self,
+        objects: &mut BTreeMap<Key, Arc<Stored>>,
+        revision: u64,
+        resource: &str,
+    ) -> Option<()> {
+        let changes: Vec<&Entry> = self.since(revision)?.collect();
+        for entry in changes.into_iter().rev().filter(|entry| &*entry.key.resource == resource) {
+            match &entry.before {
+                Some(before) => _ = objects.insert(entry.key.clone(), Arc::clone(before)),
+                None => _ = objects.remove(&entry.key),
+            }
+        }
+        Some(())
+    }
+}

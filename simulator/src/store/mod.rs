@@ -1,0 +1,21 @@
+//! A cluster as a value: requests go in, answers come out. No I/O, no clock, no runtime.
+
+mod admit;
+mod cluster;
+mod controllers;
+mod decode;
+mod delete;
+mod log;
+mod read;
+mod refusal;
+mod request;
+mod rules;
+mod scale;
+mod selector;
+mod watch;
+mod write;
+
+pub use cluster::{Cluster, Options};
+pub use refusal::Refusal;
+pub use request::{Answer, Listed, Outcome, PatchKind, Query, Request, Target, Verb};
+pub use watch::{Said, WatchEvent, Watching};

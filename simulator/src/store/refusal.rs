@@ -1,0 +1,245 @@
+//! Why something was not done: `Status` bodies.
+
+use serde_json::{Map, Value, json};
+
+use crate::{fields::apply::Conflict, kinds::Kind, schema::validate::Cause};
+
+/// An error as Kubernetes says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub code: u16,
+    /// Machine-readable, such as `NotFound`.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    details: Option<Map<String, Value>>,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None }
+    }
+
+    fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.details.get_or_insert_default().insert(field.into(), value.into());
+        self
+    }
+
+    fn about(mut self, name: &str, group: &str, kind: &str) -> Self {
+        for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
+            if !value.is_empty() {
+                self = self.with(field, value);
+            }
+        }
+        self
+    }
+
+    /// The `Status` body.
+    pub fn body(&self) -> Value {
+        let mut body = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "code": self.code,
+        });
+        if let Some(map) = body.as_object_mut() {
+            if !self.reason.is_empty() {
+                map.insert("reason".into(), self.reason.into());
+            }
+            if let Some(details) = &self.details {
+                map.insert("details".into(), Value::Object(details.clone()));
+            }
+        }
+        body
+    }
+
+    /// For a header `Retry-After`, in seconds.
+    pub fn retry_after(&self) -> Option<u64> {
+        self.details.as_ref()?.get("retryAfterSeconds").and_then(Value::as_u64)
+    }
+
+    /// Something real API servers do and this one does not.
+    pub(crate) fn not_simulated(what: &str) -> Self {
+        Self::new(501, "NotImplemented", format!("not simulated: {what}"))
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub(crate) fn unknown_path() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource").bare()
+    }
+
+    /// With details that say nothing, as refusals by the path or the headers have.
+    fn bare(mut self) -> Self {
+        self.details = Some(Map::new());
+        self
+    }
+
+    pub(crate) fn unpatched(message: String) -> Self {
+        Self::new(422, "Invalid", message).bare()
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        Self::new(406, "NotAcceptable", message).bare()
+    }
+
+    /// A media type that no patch has.
+    pub(crate) fn unknown_media_type() -> Self {
+        Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").bare()
+    }
+
+    /// An update names another uid than the object's.
+    pub(crate) fn other_uid(kind: &Kind, namespace: &str, name: &str, wanted: &str, have: &str) -> Self {
+        let folder =
+            if kind.is_builtin() { kind.plural.clone() } else { format!("{}/{}", kind.group, kind.plural) };
+        let key = if namespace.is_empty() {
+            format!("{folder}/{name}")
+        } else {
+            format!("{folder}/{namespace}/{name}")
+        };
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: StorageError: invalid object, Code: 4, Key: /registry/{key}, \
+             ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object \
+             meta: {have}",
+            kind.resource(),
+            Value::from(name)
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
+    }
+
+    pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} {} not found", kind.resource(), Value::from(name));
+        Self::new(404, "NotFound", message).about(name, &kind.group, &kind.plural)
+    }
+
+    pub(crate) fn namespace_missing(name: &str) -> Self {
+        let message = format!("namespaces {} not found", Value::from(name));
+        Self::new(404, "NotFound", message).about(name, "", "namespaces")
+    }
+
+    pub(crate) fn exists(kind: &Kind, name: &str, being_deleted: bool) -> Self {
+        let prefix = if being_deleted { "object is being deleted: " } else { "" };
+        let message = format!("{prefix}{} {} already exists", kind.resource(), Value::from(name));
+        Self::new(409, "AlreadyExists", message).about(name, &kind.group, &kind.plural)
+    }
+
+    pub(crate) fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+        let message = format!(
+            "{} {} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+            kind.resource(),
+            Value::from(name)
+        );
+        let cause = json!([{
+            "reason": "NamespaceTerminating", "field": "metadata.namespace",
+            "message": format!("namespace {namespace} is being terminated"),
+        }]);
+        Self::new(403, "Forbidden", message).about(name, &kind.group, &kind.plural).with("causes", cause)
+    }
+
+    pub(crate) fn forbidden(resource: &str, group: &str, name: &str, why: &str) -> Self {
+        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let named = if name.is_empty() { String::new() } else { format!(" {}", Value::from(name)) };
+        Self::new(403, "Forbidden", format!("{qualified}{named} is forbidden: {why}"))
+            .about(name, group, resource)
+    }
+
+    pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: the object has been modified; please apply your changes to the \
+             latest version and try again",
+            kind.resource(),
+            Value::from(name)
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
+    }
+
+    /// A precondition of a deletion on uid or resourceVersion does not hold.
+    pub(crate) fn precondition(kind: &Kind, name: &str, what: &str, wanted: &str, have: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: the {what} in the precondition ({wanted}) does not match the \
+             {what} in record ({have}). The object might have been {}",
+            kind.qualified_kind(),
+            Value::from(name),
+            if what == "UID" { "deleted and then recreated" } else { "modified" },
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.kind)
+    }
+
+    pub(crate) fn invalid(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
+        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let lines: Vec<String> =
+            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let all = match lines.as_slice() {
+            [only] => only.clone(),
+            more => format!("[{}]", more.join(", ")),
+        };
+        let message = format!("{qualified} {} is invalid: {all}", Value::from(name));
+        let causes: Vec<Value> = causes
+            .iter()
+            .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
+            .collect();
+        Self::new(422, "Invalid", message).about(name, group, kind).with("causes", causes)
+    }
+
+    pub(crate) fn apply_conflict(conflicts: &[Conflict]) -> Self {
+        let causes: Vec<Value> = conflicts
+            .iter()
+            .map(|conflict| {
+                let message = format!("conflict with {}", conflict.with);
+                json!({"reason": "FieldManagerConflict", "message": message, "field": conflict.field})
+            })
+            .collect();
+        Self::new(409, "Conflict", crate::fields::apply::message(conflicts)).with("causes", causes)
+    }
+
+    pub(crate) fn unsupported_media_type(accepted: &[&str]) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .bare()
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// A continue token, or a watch's resourceVersion, from before what is remembered.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    pub(crate) fn too_large(wanted: u64, current: u64) -> Self {
+        let cause = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
+        Self::new(
+            504,
+            "Timeout",
+            format!("Timeout: Too large resource version: {wanted}, current: {current}"),
+        )
+        .with("causes", cause)
+        .with("retryAfterSeconds", 1)
+    }
+
+    /// Asks the client to come back, as overloaded API servers do.
+    pub fn too_many_requests(seconds: u64) -> Self {
+        Self::new(429, "TooManyRequests", "too many requests, please try again later")
+            .with("retryAfterSeconds", seconds)
+    }
+
+    /// A server that cannot answer now; any 5xx.
+    pub fn failing(code: u16) -> Self {
+        let (reason, message) = match code {
+            503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
+            504 => ("Timeout", "the request did not complete within the allotted time"),
+            _ => ("InternalError", "an error on the server has prevented the request from succeeding"),
+        };
+        Self::new(code, reason, message)
+    }
+}

@@ -1,0 +1,172 @@
+//! What is asked of a cluster, and what it answers.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{refusal::Refusal, watch::Watching};
+use crate::{authz::User, kinds::Kind};
+
+/// How a patch is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// A merge patch that merges lists by key; built-in kinds only.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verb {
+    /// One object.
+    Get,
+    /// Objects.
+    List,
+    /// Objects, and what happens to them.
+    Watch,
+    /// A new object.
+    Create(Value),
+    /// An object in place of another.
+    Update(Value),
+    /// A change of an object.
+    Patch(PatchKind, Value),
+    /// No object any more; with `DeleteOptions`, if any.
+    Delete(Value),
+    /// No such objects any more; with `DeleteOptions`, if any.
+    DeleteCollection(Value),
+}
+
+impl Verb {
+    /// As authorization names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create(_) => "create",
+            Self::Update(_) => "update",
+            Self::Patch(..) => "patch",
+            Self::Delete(_) => "delete",
+            Self::DeleteCollection(_) => "deletecollection",
+        }
+    }
+
+    pub(crate) fn writes(&self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+/// Which object, or which objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural name.
+    pub resource: String,
+    /// Namespace; empty for all, and for kinds without.
+    pub namespace: String,
+    /// Name; empty for a collection.
+    pub name: String,
+    /// `status`, `scale` or empty.
+    pub subresource: String,
+}
+
+/// What the query says. Unknown parameters are ignored, as real API servers do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query {
+    /// `labelSelector`
+    pub label_selector: String,
+    /// `fieldSelector`
+    pub field_selector: String,
+    /// `limit`; 0 is none.
+    pub limit: usize,
+    /// `continue`
+    pub continue_token: String,
+    /// `resourceVersion`
+    pub resource_version: String,
+    /// `resourceVersionMatch`
+    pub resource_version_match: String,
+    /// `timeoutSeconds`
+    pub timeout_seconds: Option<u64>,
+    /// `allowWatchBookmarks`
+    pub bookmarks: bool,
+    /// `sendInitialEvents`
+    pub initial_events: Option<bool>,
+    /// `fieldManager`
+    pub field_manager: String,
+    /// `force`
+    pub force: bool,
+    /// `dryRun`
+    pub dry_run: Vec<String>,
+    /// `fieldValidation`
+    pub field_validation: String,
+    /// `propagationPolicy`
+    pub propagation: String,
+}
+
+/// A request, as far as the cluster is concerned.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who asks.
+    pub user: Arc<User>,
+    /// Before the first `/` of `User-Agent`: the field manager, unless one is named.
+    pub agent: String,
+    /// What.
+    pub verb: Verb,
+    /// On what.
+    pub target: Target,
+    /// How.
+    pub query: Query,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Outcome {
+    /// An object.
+    Object(Answer),
+    /// Objects.
+    List(Listed),
+    /// A watch begins: what it says comes from [`Cluster::poll`](super::Cluster::poll).
+    Watch(Box<Watching>),
+    /// It was not done.
+    Refused(Box<Refusal>),
+}
+
+/// An object that is an answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub code: u16,
+    /// The object, or a `Status`.
+    pub object: Value,
+    /// For headers `Warning`.
+    pub warnings: Vec<String>,
+    pub(crate) kind: Option<Arc<Kind>>,
+}
+
+/// A page of objects.
+#[derive(Debug)]
+pub struct Listed {
+    /// The objects.
+    pub items: Vec<Value>,
+    /// Of the list.
+    pub revision: u64,
+    /// For the next page; empty on the last one.
+    pub next: String,
+    /// How many objects the following pages have.
+    pub remaining: Option<usize>,
+    pub(crate) kind: Arc<Kind>,
+}
+
+impl From<Result<Outcome, Refusal>> for Outcome {
+    fn from(result: Result<Outcome, Refusal>) -> Self {
+        result.unwrap_or_else(|refusal| Self::Refused(Box::new(refusal)))
+    }
+}

@@ -1,0 +1,170 @@
+//! What a change may do, as functions of what was and what is wanted.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    refusal::Refusal,
+    request::{Answer, Outcome, PatchKind, Query, Request},
+};
+use crate::{
+    fields::managed::{Door, Writer},
+    kinds::Kind,
+    object::meta::{self, metadata_mut, put},
+    patch,
+    schema::validate::{self, Cause},
+};
+
+/// Whether an applied configuration is of the kind, and of its types.
+pub(super) fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
+    let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let gvk = format!("{group}/{version}, Kind={}", text("kind"));
+    if text("kind") != kind.kind || text("apiVersion") != kind.api_version() {
+        return Err(Refusal::bad_request(format!("invalid object type: {gvk}")));
+    }
+    let wrong = |why: String| {
+        let namespace = meta::text(config, "namespace").unwrap_or_default();
+        let message =
+            format!("failed to create typed patch object ({namespace}/{}; {gvk}): {why}", meta::name(config));
+        Err(Refusal::new(500, "", message))
+    };
+    if let Some((path, _, want)) = validate::first_type_error(config, kind.schema()) {
+        let mut value = config;
+        for step in path.split('.') {
+            value = value.get(step).unwrap_or(value);
+        }
+        return wrong(format!(".{path}: expected {want}, got &value.valueUnstructured{{Value:{value}}}"));
+    }
+    let mut bare = config.clone();
+    metadata_mut(&mut bare).remove("managedFields");
+    let unknown = crate::schema::shape::prune(&mut bare, kind.schema());
+    match unknown.as_slice() {
+        [] => Ok(()),
+        [only] => wrong(format!(".{only}: field not declared in schema")),
+        many => {
+            let lines: Vec<String> =
+                many.iter().map(|path| format!("  .{path}: field not declared in schema")).collect();
+            wrong(format!("errors:\n{}", lines.join("\n")))
+        }
+    }
+}
+
+pub(super) fn unpatched(error: &patch::PatchError) -> Refusal {
+    match error {
+        patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
+        patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
+        patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
+    }
+}
+
+pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) -> Result<Value, Refusal> {
+    let result = match how {
+        PatchKind::Json => patch::json(live, patch),
+        PatchKind::Merge if !patch.is_object() => {
+            Err(patch::PatchError::Malformed("a merge patch is an object".to_owned()))
+        }
+        PatchKind::Merge | PatchKind::Apply => Ok(patch::merge(live, patch)),
+        PatchKind::Strategic => patch::strategic(live, patch, kind.schema()),
+    };
+    result.map_err(|error| unpatched(&error))
+}
+
+/// What the request's door lets through; the rest stays.
+pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &Request) {
+    let keep =
+        |object: &mut Value, field: &str| put(meta::as_object(object), field, live.get(field).cloned());
+    match door(kind, &request.target.subresource) {
+        Door::Whole => {}
+        Door::Main => keep(object, "status"),
+        Door::Status => {
+            let status = object.get("status").cloned();
+            *object = live.clone();
+            put(meta::as_object(object), "status", status);
+        }
+        Door::BuiltinStatus => {
+            keep(object, "spec");
+            let labels = live.pointer("/metadata/labels").cloned();
+            put(metadata_mut(object), "labels", labels);
+        }
+    }
+}
+
+pub(super) fn door(kind: &Kind, subresource: &str) -> Door {
+    match (kind.has_status, subresource, kind.is_builtin()) {
+        (true, "status", true) => Door::BuiltinStatus,
+        (true, "status", false) => Door::Status,
+        (true, ..) => Door::Main,
+        (false, ..) => Door::Whole,
+    }
+}
+
+pub(super) fn writer(kind: &Kind, request: &Request) -> Writer {
+    let named = &request.query.field_manager;
+    Writer {
+        manager: if named.is_empty() { request.agent.clone() } else { named.clone() },
+        api_version: kind.api_version(),
+        subresource: request.target.subresource.clone(),
+        door: door(kind, &request.target.subresource),
+    }
+}
+
+/// Whether what `generation` counts differs.
+pub(super) fn spec_differs(live: &Value, object: &Value, kind: &Kind) -> bool {
+    if kind.is_builtin() {
+        let fields: &[&str] = match kind.group.as_str() {
+            "admissionregistration.k8s.io" => &["webhooks"],
+            _ => &["spec"],
+        };
+        return fields.iter().any(|field| live.get(*field) != object.get(*field));
+    }
+    let counted = |value: &Value| {
+        let mut map = value.as_object().cloned().unwrap_or_default();
+        map.remove("metadata");
+        if kind.has_status {
+            map.remove("status");
+        }
+        map
+    };
+    counted(live) != counted(object)
+}
+
+pub(super) fn new_finalizers(live: &Value, object: &Value) -> Option<Cause> {
+    meta::text(live, "deletionTimestamp")?;
+    let had = meta::finalizers(live);
+    let new: Vec<&str> = meta::finalizers(object).into_iter().filter(|one| !had.contains(one)).collect();
+    let shown: Vec<String> = new.iter().map(|one| Value::from(*one).to_string()).collect();
+    (!new.is_empty()).then(|| {
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            shown.join(", ")
+        );
+        Cause::forbidden("metadata.finalizers", &why)
+    })
+}
+
+/// `managedFields` of a body, taken out of it.
+pub(super) fn takes_managed(object: &mut Value) -> Option<Vec<Value>> {
+    match metadata_mut(object).remove("managedFields") {
+        Some(Value::Array(entries)) => Some(entries),
+        _ => None,
+    }
+}
+
+pub(super) fn dry_run(query: &Query, options: &str) -> Result<bool, Refusal> {
+    if query.dry_run.iter().all(String::is_empty) {
+        return Ok(false);
+    }
+    if query.dry_run.iter().all(|mode| mode == "All") {
+        return Ok(true);
+    }
+    let given = Value::from(query.dry_run.clone());
+    let message = format!("Unsupported value: {given}: supported values: \"All\"");
+    let cause = Cause::new("dryRun", "FieldValueNotSupported", message);
+    Err(Refusal::invalid(options, "meta.k8s.io", "", &[cause]))
+}
+
+pub(super) fn dry_answer(kind: &Arc<Kind>, object: Value, code: u16, warnings: Vec<String>) -> Outcome {
+    Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
+}

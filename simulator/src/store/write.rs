@@ -1,0 +1,363 @@
+//! create, update, patch and apply.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{
+    cluster::Cluster,
+    decode::{Unknown, decode, keep_servers, place, strip_servers},
+    refusal::Refusal,
+    request::{Answer, Outcome, PatchKind, Request, Target},
+    rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
+};
+use crate::{
+    fields::{
+        apply::Apply,
+        managed::{self, Managed},
+    },
+    kinds::Kind,
+    object::{
+        Stored,
+        meta::{self, metadata_mut, put},
+        stored,
+    },
+    schema::validate::Cause,
+};
+
+/// Where the change of an object comes from.
+struct Change<'a> {
+    kind: &'a Arc<Kind>,
+    request: &'a Request,
+    now: Timestamp,
+    warnings: Vec<String>,
+    /// Set by an apply, which has worked out who owns what.
+    managed: Option<Managed>,
+    /// Whether a missing resourceVersion means "whatever it is".
+    unconditional: bool,
+}
+
+impl Cluster {
+    pub(super) fn create(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        body: Value,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let mut warnings = Vec::new();
+        let dry = dry_run(&request.query, "CreateOptions")?;
+        let object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        let revision = meta::text(&object, "resourceVersion").unwrap_or_default();
+        if !matches!(revision, "" | "0") {
+            return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
+        }
+        self.insert(kind, request, object, None, warnings, dry, now)
+    }
+
+    /// A new object, from a create or an apply.
+    #[expect(clippy::too_many_arguments, reason = "what a create and an apply have in common")]
+    fn insert(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        mut object: Value,
+        applied: Option<Managed>,
+        mut warnings: Vec<String>,
+        dry: bool,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        place(&mut object, kind, &request.target)?;
+        strip_servers(&mut object);
+        self.admit(kind, &object, &request.target)?;
+        if meta::text(&object, "name").is_none()
+            && let Some(prefix) = meta::text(&object, "generateName").map(str::to_owned)
+        {
+            let name = self.generated(&prefix);
+            metadata_mut(&mut object).insert("name".into(), name.into());
+        }
+        let name = meta::name(&object).to_owned();
+        if kind.has_status && !kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
+            meta::as_object(&mut object).remove("status");
+        }
+        Self::shape(&mut object, kind);
+        self.check(kind, &object, None)?;
+        warnings.extend(self.ignored(kind, &object));
+        let key = Self::key(kind, &request.target.namespace, &name);
+        if let Some(there) = self.objects.get(&key) {
+            return Err(Refusal::exists(kind, &name, there.is_deleted()));
+        }
+        if self.objects.len() >= self.options.most_objects {
+            return Err(Refusal::new(507, "StorageFull", "the simulated cluster is full"));
+        }
+        let uid = self.uid();
+        let metadata = metadata_mut(&mut object);
+        metadata.insert("uid".into(), uid.to_string().into());
+        metadata.insert("creationTimestamp".into(), stored::time(now.as_second()));
+        if kind.has_generation {
+            metadata.insert("generation".into(), json!(1));
+        }
+        let reset = takes_managed(&mut object).is_some_and(|given| given.is_empty());
+        let managed = match applied {
+            Some(managed) => managed,
+            None if reset => Managed::default(),
+            None => {
+                let mut managed = Managed::default();
+                let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
+                managed.update(&nothing, &object, kind.schema(), &writer(kind, request), now.as_second());
+                managed
+            }
+        };
+        managed.put(&mut object);
+        self.assign(&mut object, kind, None);
+        if dry {
+            return Ok(dry_answer(kind, object, 201, warnings));
+        }
+        let stored = self.store(kind, object, now);
+        Ok(Self::answer_with(kind, &stored, 201, warnings))
+    }
+
+    /// Whether the namespace takes new objects.
+    fn admit(&self, kind: &Kind, object: &Value, target: &Target) -> Result<(), Refusal> {
+        if !kind.namespaced {
+            return Ok(());
+        }
+        let namespace =
+            self.namespace(&target.namespace).ok_or_else(|| Refusal::namespace_missing(&target.namespace))?;
+        if namespace.is_deleted() {
+            return Err(Refusal::terminating(kind, meta::name(object), &target.namespace));
+        }
+        Ok(())
+    }
+
+    pub(super) fn update(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        body: Value,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        if request.target.subresource == "scale" {
+            return self.put_scale(kind, request, &body, now);
+        }
+        let mut warnings = Vec::new();
+        let dry = dry_run(&request.query, "UpdateOptions")?;
+        let mut object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        place(&mut object, kind, &request.target)?;
+        let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
+        let unconditional = kind.is_builtin()
+            && !matches!(
+                kind.plural.as_str(),
+                "customresourcedefinitions" | "leases" | "poddisruptionbudgets" | "apiservices"
+            );
+        let change = Change { kind, request, now, warnings, managed: None, unconditional };
+        self.replace(change, &stored, object, dry)
+    }
+
+    pub(super) fn patch(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        how: PatchKind,
+        patch: &Value,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let dry = dry_run(&request.query, "PatchOptions")?;
+        if how == PatchKind::Apply {
+            return self.apply_patch(kind, request, patch, dry, now);
+        }
+        if how == PatchKind::Strategic && !kind.is_builtin() {
+            let accepted = [
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+yaml",
+            ];
+            return Err(Refusal::unsupported_media_type(&accepted));
+        }
+        if request.target.subresource == "scale" {
+            return self.patch_scale(kind, request, how, patch, now);
+        }
+        self.patch_object(kind, request, how, patch, dry, now)
+    }
+
+    pub(super) fn patch_object(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        how: PatchKind,
+        patch: &Value,
+        dry: bool,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
+        let live = Self::render(kind, &stored);
+        let patched = patched(&live, how, patch, kind)?;
+        let mut warnings = Vec::new();
+        let shown = patched.to_string();
+        let mut object =
+            decode(patched, kind, Unknown::of(&request.query)?, &mut warnings).map_err(|refusal| {
+                match refusal.code {
+                    400 => Refusal::invalid(
+                        "",
+                        "",
+                        "",
+                        &[Cause::invalid("patch", &shown.into(), &refusal.message)],
+                    ),
+                    _ => refusal,
+                }
+            })?;
+        place(&mut object, kind, &request.target)?;
+        let change = Change { kind, request, now, warnings, managed: None, unconditional: true };
+        self.replace(change, &stored, object, dry)
+    }
+
+    fn apply_patch(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        config: &Value,
+        dry: bool,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let options = |cause: Cause| Refusal::invalid("PatchOptions", "meta.k8s.io", "", &[cause]);
+        if request.query.field_manager.is_empty() {
+            return Err(options(Cause::required("fieldManager", "is required for apply patch")));
+        }
+        if request.target.subresource == "scale" {
+            return Err(Refusal::not_simulated("server-side apply of /scale"));
+        }
+        let mut warnings = Vec::new();
+        typed(config, kind)?;
+        let mut config = decode(config.clone(), kind, Unknown::of(&request.query)?, &mut warnings)?;
+        place(&mut config, kind, &request.target)?;
+        if takes_managed(&mut config).is_some() {
+            return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        }
+        let writer = writer(kind, request);
+        let apply = Apply { writer: &writer, force: request.query.force, now: now.as_second() };
+        let conflict = |conflicts: Vec<_>| Refusal::apply_conflict(&conflicts);
+        let key = Self::key(kind, &request.target.namespace, &request.target.name);
+        let Some(stored) = self.objects.get(&key).cloned() else {
+            if !request.target.subresource.is_empty() {
+                return Err(Refusal::not_found(kind, &request.target.name));
+            }
+            if meta::text(&config, "resourceVersion").is_some() {
+                return Err(Refusal::modified(kind, &request.target.name));
+            }
+            strip_servers(&mut config);
+            let nothing = managed::nothing(&kind.api_version(), &kind.kind, Value::Null);
+            let applied =
+                apply.run(&nothing, &config, &Managed::default(), kind.schema()).map_err(conflict)?;
+            return self.insert(kind, request, applied.object, Some(applied.managed), warnings, dry, now);
+        };
+        if meta::text(&config, "resourceVersion").is_some_and(|given| given != stored.revision.to_string()) {
+            return Err(Refusal::modified(kind, &request.target.name));
+        }
+        if meta::text(&config, "uid").is_some_and(|given| given != stored.uid.to_string()) {
+            return Err(Refusal::modified(kind, &request.target.name));
+        }
+        let mut live = Self::render(kind, &stored);
+        let mut managed = Managed::of(&live);
+        _ = takes_managed(&mut live);
+        managed.adopt(&live, kind.schema(), &kind.api_version(), now.as_second());
+        let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
+        let change =
+            Change { kind, request, now, warnings, managed: Some(applied.managed), unconditional: true };
+        self.replace(change, &stored, applied.object, dry)
+    }
+
+    /// Puts an object in the place of another, as far as the request's door allows.
+    fn replace(
+        &mut self,
+        change: Change<'_>,
+        stored: &Arc<Stored>,
+        mut object: Value,
+        dry: bool,
+    ) -> Result<Outcome, Refusal> {
+        let Change { kind, request, now, mut warnings, managed: applied, unconditional } = change;
+        let name = request.target.name.as_str();
+        let mut live = Self::render(kind, stored);
+        let given = meta::text(&object, "resourceVersion").unwrap_or_default().to_owned();
+        match given.as_str() {
+            "" | "0" if unconditional => {}
+            "" | "0" => {
+                let cause =
+                    Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+                return Err(Refusal::invalid(&kind.plural, &kind.group, name, &[cause]));
+            }
+            given if given == stored.revision.to_string() => {}
+            given if given.parse::<u64>().is_err() => {
+                let given = Value::from(given);
+                return Err(Refusal::new(
+                    500,
+                    "",
+                    format!("strconv.ParseUint: parsing {given}: invalid syntax"),
+                ));
+            }
+            _ => return Err(Refusal::modified(kind, name)),
+        }
+        let uid = stored.uid.to_string();
+        if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid) {
+            return Err(Refusal::other_uid(kind, stored.namespace(), name, given, &uid));
+        }
+        let new_managed = takes_managed(&mut object);
+        let old_managed = Managed::of(&live);
+        let raw_managed = metadata_mut(&mut live).remove("managedFields");
+        keep_servers(&mut object, &live);
+        through(&mut object, &live, kind, request);
+        Self::shape(&mut object, kind);
+        self.check(kind, &object, Some(&live))?;
+        warnings.extend(self.ignored(kind, &object));
+        let bumped = kind.has_generation && spec_differs(&live, &object, kind);
+        if bumped {
+            let generation = stored.generation + 1;
+            metadata_mut(&mut object).insert("generation".into(), json!(generation));
+        }
+        let writer = writer(kind, request);
+        let by_apply = applied.is_some();
+        let reset = new_managed
+            .is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
+        let managed = match applied {
+            Some(managed) => managed,
+            None if reset => Managed::default(),
+            // Nobody's fields stay nobody's until somebody applies.
+            None if old_managed.0.is_empty() => Managed::default(),
+            None => {
+                let mut managed = old_managed.clone();
+                managed.update(&live, &object, kind.schema(), &writer, now.as_second());
+                managed
+            }
+        };
+        self.assign(&mut object, kind, Some(&live));
+        let same_owners = |a: &Managed, b: &Managed| {
+            a.0.len() == b.0.len()
+                && a.0.iter().zip(&b.0).all(|(a, b)| {
+                    (&a.set, &a.manager, a.applies, &a.subresource, &a.api_version)
+                        == (&b.set, &b.manager, b.applies, &b.subresource, &b.api_version)
+                })
+        };
+        let unchanged = object == live
+            && if by_apply { managed == old_managed } else { same_owners(&managed, &old_managed) };
+        if unchanged {
+            put(metadata_mut(&mut object), "managedFields", raw_managed);
+        } else {
+            managed.put(&mut object);
+        }
+        let finished =
+            meta::text(&object, "deletionTimestamp").is_some() && meta::finalizers(&object).is_empty();
+        if dry {
+            return Ok(dry_answer(kind, object, 200, warnings));
+        }
+        if finished && !self.is_held(kind, stored) {
+            let key = Self::key(kind, &request.target.namespace, name);
+            self.remove(&key, now);
+            return Ok(Outcome::Object(Answer { code: 200, object, warnings, kind: Some(Arc::clone(kind)) }));
+        }
+        if unchanged {
+            return Ok(Self::answer_with(kind, stored, 200, warnings));
+        }
+        let stored = self.store(kind, object, now);
+        Ok(Self::answer_with(kind, &stored, 200, warnings))
+    }
+}

@@ -1,0 +1,183 @@
+//! What counts as the same answer: everything but times, uids, resourceVersions, random names, and the words in which
+//! Go's JSON package complains. What is left out here is listed in `docs/simulator.md`.
+
+use serde_json::{Map, Value, json};
+
+use crate::pair::Answer;
+
+/// How two answers differ.
+pub(crate) fn answers(real: &Answer, simulated: &Answer) -> Vec<String> {
+    let mut found = Vec::new();
+    if real.code != simulated.code {
+        found.push(format!("code: {} and simulated {}: {}", real.code, simulated.code, simulated.body));
+    }
+    values(&normal(&real.body, ""), &normal(&simulated.body, ""), "", &mut found);
+    // The real one warns beside its refusals, too.
+    if real.code < 300 && real.warnings != simulated.warnings {
+        found.push(format!("warnings: {:?} and simulated {:?}", real.warnings, simulated.warnings));
+    }
+    found
+}
+
+fn values(real: &Value, simulated: &Value, path: &str, found: &mut Vec<String>) {
+    match (real, simulated) {
+        (Value::Object(ours), Value::Object(theirs)) => {
+            for (name, value) in ours {
+                match theirs.get(name) {
+                    Some(other) => values(value, other, &format!("{path}.{name}"), found),
+                    None => found.push(format!("{path}.{name}: simulated lacks {}", short(value))),
+                }
+            }
+            for (name, value) in theirs.iter().filter(|(name, _)| !ours.contains_key(*name)) {
+                found.push(format!("{path}.{name}: only simulated {}", short(value)));
+            }
+        }
+        (Value::Array(ours), Value::Array(theirs)) if ours.len() == theirs.len() => {
+            for (index, (value, other)) in ours.iter().zip(theirs).enumerate() {
+                values(value, other, &format!("{path}[{index}]"), found);
+            }
+        }
+        _ if real != simulated => {
+            found.push(format!("{path}: {} and simulated {}", short(real), short(simulated)));
+        }
+        _ => {}
+    }
+}
+
+fn short(value: &Value) -> String {
+    value.to_string().chars().take(400).collect()
+}
+
+/// Without what differs by nature.
+pub(crate) fn normal(value: &Value, name: &str) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept =
+                map.iter().filter(|(name, _)| !matches!(name.as_str(), "storageVersionHash" | "ca.crt"));
+            let mut map: Map<String, Value> =
+                kept.map(|(name, value)| (name.clone(), normal(value, name))).collect();
+            root_ca(&mut map);
+            Value::Object(map)
+        }
+        Value::Array(items) => {
+            let mut items: Vec<Value> = items.iter().map(|item| normal(item, name)).collect();
+            match name {
+                // By the second of their time first, which the two sides need not share.
+                "managedFields" => items.sort_by_key(|item| {
+                    let text =
+                        |field: &str| item.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+                    (text("operation"), text("manager"), text("subresource"), text("apiVersion"))
+                }),
+                // The real one walks maps in random order, and finds some things twice.
+                "causes" => {
+                    items.sort_by_key(Value::to_string);
+                    items.dedup();
+                }
+                _ => {}
+            }
+            Value::Array(items)
+        }
+        Value::String(text) => Value::String(plain(text, name)),
+        other => other.clone(),
+    }
+}
+
+/// The one object that controllers put into each namespace, whose content is the cluster's own.
+fn root_ca(map: &mut Map<String, Value>) {
+    let is =
+        map.get("metadata").and_then(|metadata| metadata.get("name")) == Some(&json!("kube-root-ca.crt"));
+    if let (true, Some(Value::Object(metadata))) = (is, map.get_mut("metadata")) {
+        metadata.remove("managedFields");
+        metadata.remove("annotations");
+    }
+}
+
+fn plain(text: &str, name: &str) -> String {
+    match name {
+        "resourceVersion" if !matches!(text, "" | "0") => return "RV".into(),
+        "continue" if !text.is_empty() => return "TOKEN".into(),
+        "clusterIP" | "clusterIPs" => return "IP".into(),
+        "name" if text.starts_with("gen-") => return "gen-".into(),
+        _ => {}
+    }
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        // Each has its own folder in its own store, and its own revisions.
+        if word.starts_with('/') && words.last().is_some_and(|last| last == "Key:") {
+            words.push("FOLDER".to_owned());
+            continue;
+        }
+        if words.last().is_some_and(|last| last == "record") && word.starts_with('(') && !word.contains('-') {
+            words.push("(RV)".to_owned());
+            continue;
+        }
+        let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let replaced = if bare.parse::<jiff::Timestamp>().is_ok() {
+            word.replace(bare, "T")
+        } else if bare.parse::<uuid::Uuid>().is_ok() {
+            word.replace(bare, "U")
+        } else {
+            word.to_owned()
+        };
+        words.push(replaced);
+    }
+    let text = words.join(" ");
+    if name != "message" {
+        return text;
+    }
+    message(text)
+}
+
+fn message(text: String) -> String {
+    for (begin, shown) in [
+        ("Timeout: Too large resource version", "too large"),
+        ("invalid continue token", "invalid token"),
+        ("error decoding patch: ", "undecodable patch"),
+        ("the patch cannot be read", "undecodable patch"),
+        ("the object provided is unrecognized", "unrecognized"),
+        ("406: Not Acceptable", "406"),
+    ] {
+        if text.starts_with(begin) {
+            return shown.to_owned();
+        }
+    }
+    if let Some((before, _)) = text.split_once("patch: Invalid value:") {
+        return format!("{before} undecodable");
+    }
+    if text.starts_with("Invalid value: \"{\\\"") {
+        return "Invalid value: the patched object".to_owned();
+    }
+    // Go names the innermost struct, and every place by its Go type.
+    if let Some((before, after)) = text.split_once("Go struct field ") {
+        let field = after.split_once('.').map_or(after, |(_, field)| field);
+        return format!("{before}{field}");
+    }
+    if text.starts_with("Apply failed") {
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        return lines.join("\n");
+    }
+    if let Some((before, list)) = text.split_once("is invalid: [") {
+        let mut causes: Vec<&str> = list.trim_end_matches(']').split(", ").collect();
+        causes.sort_unstable();
+        causes.dedup();
+        return format!("{before}is invalid: {}", causes.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_by_nature_is_alike_and_the_rest_is_not() {
+        let answer = |revision: &str, value: &str| Answer {
+            code: 200,
+            body: json!({"metadata": {"resourceVersion": revision, "creationTimestamp": "2026-01-01T00:00:00Z"}, "data": {"a": value}}),
+            warnings: Vec::new(),
+        };
+        assert!(answers(&answer("1", "x"), &answer("7", "x")).is_empty());
+        assert_eq!(answers(&answer("1", "x"), &answer("1", "y")), [r#".data.a: "x" and simulated "y""#]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Whether the simulated API server tells the truth: the same calls to it and to a real one, and both answers compared.
+//!
+//! `TIDEWATCH_DIFFERENTIAL=N` runs N random sequences instead of a few; `TIDEWATCH_SEED` the first one's number.
+
+/// Says how far the comparison is; shown with `--nocapture`, or when it fails.
+macro_rules! say {
+    ($($words:tt)*) => { println!($($words)*) };
+}
+
+mod compare;
+mod facts;
+mod fixed;
+mod kubectl;
+mod pair;
+mod prepare;
+mod random;
+
+use std::env;
+
+use anyhow::Result;
+use futures::{StreamExt, TryStreamExt, stream};
+use pair::Pair;
+
+/// Sequences that a test run affords.
+const FEW: u64 = 40;
+/// Most of a sequence is waiting for its watch to end.
+const AT_ONCE: usize = 8;
+/// With so many lines there is something to be mended first.
+const ENOUGH: usize = 60;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_servers_answer_alike() -> Result<()> {
+    let number =
+        |name: &str, otherwise| env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let (sequences, seed) = (number("TIDEWATCH_DIFFERENTIAL", FEW), number("TIDEWATCH_SEED", 1));
+    let pair = Pair::start().await?;
+    let mut differences = facts::compare(&pair).await?;
+    differences.extend(fixed::run(&pair).await?);
+    let mut table = random::Table::default();
+    let mut played =
+        stream::iter(seed..seed + sequences).map(|seed| random::run(&pair, seed)).buffer_unordered(AT_ONCE);
+    while let Some((lines, tried)) = played.try_next().await? {
+        differences.extend(lines);
+        table.add(tried);
+        if differences.len() > ENOUGH {
+            break;
+        }
+    }
+    println!("{table}");
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+    Ok(())
+}

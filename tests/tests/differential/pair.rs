@@ -1,0 +1,169 @@
+//! A real control plane and a simulated cluster, and calls to both.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt, Limited};
+use hyper::http::Request;
+use kube::{
+    Client, Config,
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tidewatch_drain::Drain;
+use tidewatch_simulator as simulator;
+use tidewatch_tests::{ControlPlane, Etcd, Harness, Options, cluster::ADMIN};
+
+use crate::compare;
+
+const LARGEST: usize = 16 * 1024 * 1024;
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
+pub(crate) const MERGE: &str = "application/merge-patch+json";
+pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+
+/// Both servers.
+pub(crate) struct Pair {
+    pub(crate) real: Client,
+    pub(crate) simulated: Client,
+    _plane: ControlPlane,
+    _etcd: Etcd,
+    _server: simulator::Server,
+    _drain: Drain,
+}
+
+/// A call. `{name.rv}` in path and body stands for what the object saved as `name` had on that side.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) body: Value,
+    pub(crate) media: &'static str,
+    pub(crate) accept: &'static str,
+    pub(crate) save: String,
+}
+
+impl Call {
+    pub(crate) fn new(method: &'static str, path: impl Into<String>, body: Value) -> Self {
+        Self { method, path: path.into(), body, media: JSON, accept: JSON, save: String::new() }
+    }
+
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self::new("GET", path, Value::Null)
+    }
+
+    pub(crate) fn patch(media: &'static str, path: impl Into<String>, body: Value) -> Self {
+        Self { media, ..Self::new("PATCH", path, body) }
+    }
+
+    pub(crate) fn accepting(self, accept: &'static str) -> Self {
+        Self { accept, ..self }
+    }
+
+    pub(crate) fn saved(self, save: &str) -> Self {
+        Self { save: save.to_owned(), ..self }
+    }
+}
+
+/// What one side has said so far, for what calls refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(BTreeMap<String, String>);
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    /// JSON, the list of a watch's events, or text.
+    pub(crate) body: Value,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Pair {
+    pub(crate) async fn start() -> Result<Self> {
+        let harness = Harness::for_tests()?;
+        let etcd = Etcd::start(&harness).await?;
+        let plane = ControlPlane::start(&harness, &etcd, Options::named("differential")).await?;
+        let drain = Drain::new();
+        let server = simulator::Server::start(simulator::ServerOptions::default(), &drain).await?;
+        // The real one's Deployments never become ready: it has no nodes.
+        let options =
+            simulator::Options { ready_after: None, log_limit: 100_000, ..simulator::Options::default() };
+        server
+            .add("simulated", options)?
+            .allow_token(simulator::Token("t".into()), simulator::User::admin(ADMIN));
+        Ok(Self {
+            real: client(&plane.kubeconfig_yaml(ADMIN)?).await?,
+            simulated: client(&server.kubeconfig("simulated", "t")).await?,
+            _plane: plane,
+            _etcd: etcd,
+            _server: server,
+            _drain: drain,
+        })
+    }
+
+    /// Makes a call to both and returns how they differ.
+    pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
+        let (real, simulated) = tokio::try_join!(
+            one(&self.real, call, &mut memories.0),
+            one(&self.simulated, call, &mut memories.1)
+        )?;
+        let found = compare::answers(&real, &simulated);
+        let body = call.body.to_string();
+        let body: String = body.chars().take(200).collect();
+        let shown = |line| format!("{} {} {body}\n    {line}", call.method, call.path);
+        Ok(found.into_iter().map(shown).collect())
+    }
+}
+
+/// A client that makes each call once: a 504 is an answer like others.
+async fn client(kubeconfig: &str) -> Result<Client> {
+    let config = Kubeconfig::from_yaml(kubeconfig)?;
+    let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+/// Makes a call to one side.
+#[expect(clippy::disallowed_methods, reason = "the body is limited")]
+pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Result<Answer> {
+    let filled = |text: &str| {
+        memory
+            .0
+            .iter()
+            .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+    };
+    let body = if call.body.is_null() { Vec::new() } else { filled(&call.body.to_string()).into_bytes() };
+    let request = Request::builder()
+        .method(call.method)
+        .uri(filled(&call.path))
+        .header("content-type", call.media)
+        .header("accept", call.accept)
+        .header("user-agent", "differential/1")
+        .body(Body::from(body))?;
+    let response = client.send(request).await.with_context(|| format!("{} {}", call.method, call.path))?;
+    let code = response.status().as_u16();
+    let warnings = response.headers().get_all("warning");
+    let warnings = warnings.iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
+    let bytes = Limited::new(response.into_body(), LARGEST)
+        .collect()
+        .await
+        .map_err(|error| anyhow::anyhow!(error))?;
+    let text = String::from_utf8_lossy(&bytes.to_bytes()).into_owned();
+    let body = if call.path.contains("watch=1") && code == 200 {
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()
+    } else {
+        serde_json::from_str(&text).unwrap_or(Value::String(text))
+    };
+    if !call.save.is_empty() {
+        for (short, pointer) in
+            [("rv", "/metadata/resourceVersion"), ("uid", "/metadata/uid"), ("next", "/metadata/continue")]
+        {
+            let value = body.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            memory.0.insert(format!("{}.{short}", call.save), value.to_owned());
+        }
+    }
+    Ok(Answer { code, body, warnings })
+}
