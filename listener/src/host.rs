@@ -61,6 +61,8 @@ pub enum Fate {
     Refused,
     /// There is no room for it: it was given back, and the sender is asked to wait before it tries again.
     Overloaded,
+    /// There is no room for it on its route: it was given back, and the sender goes on with everything else.
+    Full,
 }
 
 impl Fate {
@@ -73,6 +75,7 @@ impl Fate {
             Self::Unowned => "unowned",
             Self::Refused => "refused",
             Self::Overloaded => "overloaded",
+            Self::Full => "full",
         }
     }
 }

@@ -313,7 +313,7 @@ impl Intake {
         let fate = if load < 1.0 { self.host.take_v2(runtime, manager, &event) } else { Fate::Overloaded };
         self.metrics.event("v2", None, fate);
         match fate {
-            Fate::Overloaded => {
+            Fate::Overloaded | Fate::Full => {
                 let throttled = Throttled { limit: "held", wait: self.admission.patience_at(load) };
                 return Err(Fault::Overloaded(self.throttled(throttled)));
             }

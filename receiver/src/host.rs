@@ -88,7 +88,7 @@ impl EngineHost {
         };
         match self.forwarders.take(&target.manager, change, again_in) {
             Taken::Held => Fate::Forwarded,
-            Taken::Full => Fate::Overloaded,
+            Taken::Full => Fate::Full,
             Taken::NoCertificate => self.refuse(runtime, Refused::Certificate, &target.manager),
         }
     }

@@ -136,7 +136,7 @@ pub struct Sender<T: Transport = Connector> {
     link: Link<T::Connection>,
     /// Failures since the last good answer.
     failures: u32,
-    /// Rounds in which the receiver asked for numbers again without letting any go.
+    /// Answers in which the receiver asked for numbers again, since none of them was left.
     resends: u32,
     /// The receiver wants no request, and no connection, before.
     patience: Instant,
@@ -144,6 +144,10 @@ pub struct Sender<T: Transport = Connector> {
     renewed: watch::Receiver<()>,
     resumed: watch::Receiver<u64>,
     batch_after: Instant,
+    /// What the receiver has asked for again is not sent before.
+    again_after: Instant,
+    /// When the health is looked at again.
+    health_at: Instant,
     poll_after: Instant,
     heartbeat_at: Instant,
 }
@@ -190,6 +194,8 @@ impl<T: Transport> Sender<T> {
             renewed,
             resumed,
             batch_after: now,
+            again_after: now,
+            health_at: now,
             poll_after: now,
             heartbeat_at: now,
         }
@@ -315,13 +321,21 @@ impl<T: Transport> Sender<T> {
             Link::Up(up) if up.batch.is_none() => {
                 let mut due = None;
                 // With the heartbeat, or the canary, which comes as often.
-                if (self.heartbeat_at <= now || self.outbox.unsent() > 0 && self.outbox.is_calm())
+                let calm = self.outbox.unsent() > 0 && self.outbox.is_calm();
+                if (self.heartbeat_at.min(self.health_at) <= now || calm)
                     && let Some(health) = &self.health
                 {
+                    // While a key is held there is no heartbeat: polls tell it then.
                     self.outbox.set_health(Some(health()));
+                    self.health_at = now + self.settings.heartbeat / 2;
                 }
                 if self.batch_after <= now {
-                    due = self.outbox.next_batch(now.duration_since(self.start));
+                    let tick = now.duration_since(self.start);
+                    due = if self.again_after <= now {
+                        self.outbox.next_batch(tick)
+                    } else {
+                        self.outbox.next_new(tick)
+                    };
                     let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                     if lull && self.heartbeat_at <= now {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
@@ -363,7 +377,11 @@ impl<T: Transport> Sender<T> {
             Link::Down(pause) => pause.until(!self.outbox.is_calm()).max(self.patience),
             Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
-                let batch = if self.outbox.unsent() > 0 { self.batch_after } else { idle };
+                let batch = match self.outbox.unsent() {
+                    0 => idle,
+                    _ if self.outbox.has_new() => self.batch_after,
+                    _ => self.batch_after.max(self.again_after),
+                };
                 // Without anything sent there is nothing to ask for, however long the batch has to wait.
                 let sent = self.outbox.len() > self.outbox.unsent();
                 let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
@@ -453,10 +471,14 @@ impl<T: Transport> Sender<T> {
         if new_session {
             tracing::info!(session = %response.session, to_resend, "another receiver session: sending all again");
         }
-        self.resends = if to_resend > 0 && released.is_empty() { self.resends.saturating_add(1) } else { 0 };
-        // The first time at once: a restarted receiver is the usual case.
-        if self.resends > 1 {
-            self.batch_after = now + self.settings.backoff.delay(self.resends - 2, (self.jitter)());
+        if to_resend > 0 {
+            self.resends = self.resends.saturating_add(1);
+            // The first time at once: a restarted receiver is the usual case.
+            if self.resends > 1 {
+                self.again_after = now + self.settings.backoff.delay(self.resends - 2, (self.jitter)());
+            }
+        } else if !self.outbox.is_asked_again() {
+            self.resends = 0;
         }
         if let Some(wait) = retry_after {
             self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));

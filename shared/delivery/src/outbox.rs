@@ -148,8 +148,13 @@ pub struct Outbox {
     routes: BTreeMap<String, Vec<Route>>,
     entries: BTreeMap<Seq, Entry>,
     by_key: BTreeMap<Key, Seq>,
-    /// Numbers to send, oldest first. A subset of `entries`.
+    /// Numbers to send. A subset of `entries`.
     unsent: std::collections::BTreeSet<Seq>,
+    /// How often the receiver has asked for a number again, if it has. Those asked for less often go first: what finds
+    /// no room on one route holds back nothing else. Decides an order only, and only among more than a batch.
+    asked: Aside<BTreeMap<Seq, u32>>,
+    /// How many of `unsent` are in `asked`.
+    asked_unsent: Aside<usize>,
     digest: Digest,
     /// What an earlier run has left behind, until the receiver has answered.
     claim: Option<(Resume, Digest)>,
@@ -202,6 +207,8 @@ impl Outbox {
             entries: BTreeMap::new(),
             by_key: BTreeMap::new(),
             unsent: std::collections::BTreeSet::new(),
+            asked: Aside::default(),
+            asked_unsent: Aside::default(),
             digest: Digest::new(),
             claim: None,
             stored: None,
@@ -300,9 +307,10 @@ impl Outbox {
             .take_while(|key| *key.watch == *watch)
             .cloned()
             .collect();
-        for seq in keys.iter().filter_map(|key| self.by_key.remove(key)) {
-            self.entries.remove(&seq);
-            self.unsent.remove(&seq);
+        for key in &keys {
+            if let Some(seq) = self.by_key.remove(key) {
+                self.drop_entry(seq);
+            }
         }
         if self.digest.remove(watch) || !keys.is_empty() {
             self.revision.0.counted += 1;
@@ -363,10 +371,8 @@ impl Outbox {
         if counts {
             self.serial = seq.0;
         }
-        let before = self.by_key.insert(observation.key.clone(), seq).and_then(|old| {
-            self.unsent.remove(&old);
-            self.entries.remove(&old)
-        });
+        let before =
+            self.by_key.insert(observation.key.clone(), seq).and_then(|old| self.drop_entry(old));
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
         if observation.change == Change::Resync {
             self.digest.doubt(&observation.key.watch);
@@ -381,19 +387,52 @@ impl Outbox {
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
 
-    /// The next request with events, oldest first, if anything is unsent. What it carries counts as
-    /// sent until [`Outbox::failed`] takes it back.
+    /// The next request with events, if anything is unsent: what the receiver has asked for again least often first,
+    /// of those the oldest. What it carries counts as sent until [`Outbox::failed`] takes it back.
     pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        if self.is_claiming() {
-            return None;
+        let seqs = self.choose(false);
+        self.batch(seqs, now)
+    }
+
+    /// The same, without the numbers that the receiver has asked for again.
+    pub fn next_new(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
+        let seqs = self.choose(true);
+        self.batch(seqs, now)
+    }
+
+    /// Whether the receiver has asked for a number again that is still dirty.
+    pub fn is_asked_again(&self) -> bool {
+        !self.asked.0.is_empty()
+    }
+
+    /// Whether anything is unsent that the receiver has not asked for again.
+    pub fn has_new(&self) -> bool {
+        self.unsent.len() > self.asked_unsent.0
+    }
+
+    fn choose(&self, new: bool) -> Vec<Seq> {
+        let asked = &self.asked.0;
+        if asked.is_empty() {
+            return self.unsent.iter().take(limits::V3_EVENTS).copied().collect();
         }
-        let seqs: Vec<Seq> = self.unsent.iter().take(limits::V3_EVENTS).copied().collect();
-        if seqs.is_empty() {
+        let rounds = self.unsent.iter().map(|seq| (asked.get(seq).copied().unwrap_or(0), *seq));
+        let mut chosen: Vec<(u32, Seq)> = rounds.filter(|(round, _)| !new || *round == 0).collect();
+        if chosen.len() > limits::V3_EVENTS {
+            chosen.select_nth_unstable(limits::V3_EVENTS);
+            chosen.truncate(limits::V3_EVENTS);
+        }
+        let mut seqs: Vec<Seq> = chosen.into_iter().map(|(_, seq)| seq).collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    fn batch(&mut self, seqs: Vec<Seq>, now: Tick) -> Option<(Request<'static>, InFlight)> {
+        if self.is_claiming() || seqs.is_empty() {
             return None;
         }
         let mut events = Vec::with_capacity(seqs.len());
         for seq in &seqs {
-            self.unsent.remove(seq);
+            self.take_unsent(*seq);
             if let Some(entry) = self.entries.get_mut(seq) {
                 entry.sent = Some(now);
                 events.push(event(*seq, &entry.seen));
@@ -450,7 +489,9 @@ impl Outbox {
     fn resend(&mut self, seq: Seq) -> bool {
         let Some(entry) = self.entries.get_mut(&seq) else { return false };
         entry.sent = None;
-        self.unsent.insert(seq);
+        if self.unsent.insert(seq) && self.asked.0.contains_key(&seq) {
+            self.asked_unsent.0 += 1;
+        }
         true
     }
 
@@ -506,9 +547,24 @@ impl Outbox {
                 .filter(|(_, e)| e.sent.is_some())
                 .map(|(&s, _)| s)
                 .collect();
+            for seq in &unknown {
+                *self.asked.0.entry(*seq).or_default() += 1;
+            }
             applied.to_resend = unknown.into_iter().filter(|&s| self.resend(s)).count();
         }
         applied
+    }
+
+    fn drop_entry(&mut self, seq: Seq) -> Option<Entry> {
+        self.take_unsent(seq);
+        self.asked.0.remove(&seq);
+        self.entries.remove(&seq)
+    }
+
+    fn take_unsent(&mut self, seq: Seq) {
+        if self.unsent.remove(&seq) && self.asked.0.contains_key(&seq) {
+            self.asked_unsent.0 -= 1;
+        }
     }
 
     fn let_go(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
@@ -518,8 +574,7 @@ impl Outbox {
         if !entry.pending.is_empty() {
             return None;
         }
-        let entry = self.entries.remove(&seq)?;
-        self.unsent.remove(&seq);
+        let entry = self.drop_entry(seq)?;
         let key = entry.seen.key;
         self.by_key.remove(&key);
         let counts = &*key.watch != v3::CANARY;

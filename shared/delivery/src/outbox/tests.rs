@@ -201,3 +201,45 @@ fn a_canary_takes_the_heartbeats_words_with_it_and_leaves_the_digest_alone() {
     assert!(request.reconciled_ms.is_empty(), "the canary is in no figure of changes");
     assert!(!outbox.declares(), "a change of the runtime is not covered");
 }
+
+#[test]
+fn what_finds_no_room_holds_back_nothing_else() {
+    let most = limits::V3_EVENTS as u64;
+    let mut outbox = outbox();
+    for n in 0..most + 200 {
+        outbox.observe(saw(&format!("stuck-{n:05}")), T0);
+    }
+    let unknown = |seqs: std::ops::RangeInclusive<u64>| Response {
+        unknown: seqs.map(Seq).collect(),
+        ..answer(9, &[])
+    };
+    outbox.next_batch(T0).unwrap();
+    assert_eq!(outbox.answered(&unknown(1..=most), T0).to_resend, limits::V3_EVENTS);
+
+    // Those that nobody has asked for again go first, and fill up what is left with the oldest others.
+    assert!(outbox.has_new() && outbox.is_asked_again());
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(request.events.len(), limits::V3_EVENTS);
+    assert_eq!(request.events.last().unwrap().seq, Seq(most + 200));
+    outbox.answered(&unknown(1..=most + 200), T0);
+    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+
+    // What is new passes them all.
+    outbox.observe(saw("urgent"), T0);
+    let (request, _) = outbox.next_new(T0).unwrap();
+    assert_eq!(request.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), [most + 201]);
+    outbox.answered(&answer(9, &[most + 201]), T0);
+
+    // Each has its turn, however long they have no room.
+    let mut sent = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let (request, _) = outbox.next_batch(T0).unwrap();
+        sent.extend(request.events.iter().map(|e| e.seq.0));
+        outbox.answered(&unknown(1..=most + 200), T0);
+    }
+    assert_eq!(sent.len() as u64, most + 200);
+    outbox.next_batch(T0).unwrap();
+    outbox.next_batch(T0).unwrap();
+    outbox.answered(&answer(9, &(1..=most + 200).collect::<Vec<_>>()), T0);
+    assert!(outbox.is_empty() && !outbox.is_asked_again(), "nothing is kept of what was let go");
+}
