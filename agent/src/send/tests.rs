@@ -40,6 +40,7 @@ use tokio_rustls::TlsAcceptor;
 
 mod memory;
 mod upkeep;
+mod stuck;
 mod wakeups;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
