@@ -174,6 +174,9 @@ impl Metrics {
             // There is none if it never counted anything.
             let _ = counters.remove_label_values(&[watch]);
         }
+        for result in ["equal", "different"] {
+            let _ = self.comparisons.remove_label_values(&[watch, result]);
+        }
     }
 
     /// A changed configuration was read.

@@ -54,6 +54,12 @@ const RELOAD: Duration = Duration::from_secs(30);
 /// How often ledgers of unregistered runtimes are dropped.
 const SWEEP: Duration = Duration::from_mins(10);
 
+/// For connections to KCP's API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
+/// every minute, so one that is silent for longer is half-open; the next one goes on where it stood.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
 /// What the receiver runs with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -332,6 +338,8 @@ async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
         }
         None => KubeConfig::incluster().map_err(|e| StartError::Kube(e.into()))?,
     };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
     // The queue decides when to try again; a call that hides retries would outlast its deadline.
     config.default_retry = false;
     Ok(config)

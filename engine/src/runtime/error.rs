@@ -19,7 +19,8 @@ pub enum ErrorClass {
     Conflict,
     /// 403, because the object's namespace is being deleted.
     NamespaceTerminating,
-    /// 400, 405, 413, 415 or 422: the API server will never take this.
+    /// 400, 405, 413, 415 or 422: the API server does not take this as things are. It may be an admission policy, a
+    /// webhook or a quota that does not, and no event says when one of those changes.
     Invalid,
     /// 429: the API server asks us to wait.
     Throttled {
@@ -122,7 +123,7 @@ impl RuntimeError {
 
     /// Whether the same call may succeed later without anybody changing the object.
     pub const fn is_retryable(&self) -> bool {
-        !matches!(self.class, ErrorClass::Invalid | ErrorClass::NotFound | ErrorClass::TooLarge)
+        !matches!(self.class, ErrorClass::NotFound | ErrorClass::TooLarge)
     }
 
     /// Whether the client should be built anew from the Secret: its address or credentials may have changed.
