@@ -87,6 +87,15 @@ fn members(env: &Environment) -> [Member<'_>; 2] {
 impl<'a> World<'a> {
     /// Fills KCP and the registry, registers both runtimes, starts the receiver and the agents.
     pub async fn start(env: &'a Environment, reporter: &dyn Reporter) -> Result<Self> {
+        Self::start_with(env, reporter, Vec::new()).await
+    }
+
+    /// The same, with further arguments for the receiver.
+    pub async fn start_with(
+        env: &'a Environment,
+        reporter: &dyn Reporter,
+        arguments: Vec<String>,
+    ) -> Result<Self> {
         let kcp = env.kcp.client()?;
         let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
         fleet::prepare_kcp(&kcp, KCP_NAMESPACE).await?;
@@ -100,7 +109,9 @@ impl<'a> World<'a> {
         tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released");
 
         let tell = Tell::start(reporter, "starting the receiver");
-        let receiver = Receiver::start(&env.harness, &env.kcp, KCP_NAMESPACE, env.registry.host()).await?;
+        let modules = env.registry.host();
+        let receiver =
+            Receiver::start_with(&env.harness, &env.kcp, KCP_NAMESPACE, modules, |_| Ok(arguments)).await?;
         tell.done("receiver ready: mTLS port open, KCP watched");
 
         let tell = Tell::start(reporter, "registering both runtimes");

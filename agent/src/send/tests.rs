@@ -39,8 +39,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 mod memory;
-mod upkeep;
 mod stuck;
+mod upkeep;
 mod wakeups;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);

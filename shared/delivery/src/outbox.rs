@@ -371,8 +371,7 @@ impl Outbox {
         if counts {
             self.serial = seq.0;
         }
-        let before =
-            self.by_key.insert(observation.key.clone(), seq).and_then(|old| self.drop_entry(old));
+        let before = self.by_key.insert(observation.key.clone(), seq).and_then(|old| self.drop_entry(old));
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
         if observation.change == Change::Resync {
             self.digest.doubt(&observation.key.watch);

@@ -116,5 +116,5 @@ async fn a_watch_that_goes_blind_is_told_while_a_key_is_held() {
     bench.blind.lock().push("w".to_owned());
     tokio::time::sleep(Duration::from_mins(5)).await;
     let took = bench.after(since, |r| r.health.as_ref().is_some_and(|h| h.blind == ["w"])).unwrap();
-    assert!(took <= Duration::from_secs(60), "told after {took:?}");
+    assert!(took <= Duration::from_mins(1), "told after {took:?}");
 }

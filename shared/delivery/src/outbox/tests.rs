@@ -209,10 +209,8 @@ fn what_finds_no_room_holds_back_nothing_else() {
     for n in 0..most + 200 {
         outbox.observe(saw(&format!("stuck-{n:05}")), T0);
     }
-    let unknown = |seqs: std::ops::RangeInclusive<u64>| Response {
-        unknown: seqs.map(Seq).collect(),
-        ..answer(9, &[])
-    };
+    let unknown =
+        |seqs: std::ops::RangeInclusive<u64>| Response { unknown: seqs.map(Seq).collect(), ..answer(9, &[]) };
     outbox.next_batch(T0).unwrap();
     assert_eq!(outbox.answered(&unknown(1..=most), T0).to_resend, limits::V3_EVENTS);
 
