@@ -294,16 +294,19 @@ impl Intake {
             return Some(self.throttled(throttled));
         }
         let received = self.deliveries.receive(&runtime.id, request);
-        let mut overloaded = received.overloaded;
+        let patience = received
+            .overloaded
+            .then(|| self.throttled(Throttled { limit: "held_by_runtime", wait: self.admission.patience() }));
+        let mut full = false;
         let ticket = self.deliveries.tickets(&runtime.id, request.epoch);
         let mut taken = Taken::default();
         for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
             let fate = self.host.take_v3(runtime, request, event, ticket(event.seq));
-            overloaded |= fate == Fate::Overloaded;
+            full |= fate == Fate::Overloaded;
             taken.add(event.change, fate);
         }
         self.metrics.events_taken("v3", &taken);
-        overloaded.then(|| self.admission.patience())
+        patience.or_else(|| full.then(|| self.admission.patience()))
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
