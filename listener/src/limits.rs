@@ -29,7 +29,8 @@ pub struct Limits {
     /// Connections of one identity. With one more, the oldest is ended: the newest is the one that lives, since an
     /// agent that comes back may have left a half-open one.
     pub per_identity: usize,
-    /// Handshakes at the same time; more connections wait to be accepted.
+    /// Handshakes at the same time; more connections wait to be accepted. One address has at most half of them, its
+    /// further connections are closed.
     pub handshakes: usize,
     /// Bodies read at the same time, each of up to 1 MiB.
     pub bodies: usize,

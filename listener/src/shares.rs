@@ -48,6 +48,13 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         Some(Place { _permit: permit, _visit: visit })
     }
 
+    /// A place, if there is one now.
+    pub(crate) fn place_now(self: &Arc<Self>, key: K) -> Option<Place<K>> {
+        let (visit, places) = self.visit(key);
+        let permit = places.try_acquire_owned().ok()?;
+        Some(Place { _permit: permit, _visit: visit })
+    }
+
     fn visit(self: &Arc<Self>, key: K) -> (Visit<K>, Arc<Semaphore>) {
         let mut holders = self.holders.lock();
         let holder = holders

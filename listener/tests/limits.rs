@@ -20,7 +20,11 @@ use tidewatch_drain::Drain;
 use tidewatch_listener::{Events, Limits, Listener, Rate, RuntimeLookup};
 use tidewatch_telemetry::{BuildInfo, metrics::Registry};
 use tidewatch_tls::{Files, Pem, Store, client_config};
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpSocket, TcpStream},
+    task::JoinHandle,
+};
 use tokio_rustls::TlsConnector;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
@@ -93,8 +97,14 @@ impl Bench {
     }
 
     async fn connect_as(&self, identity: Arc<ClientConfig>) -> Connection {
+        self.connect_from("127.0.0.1", identity).await
+    }
+
+    async fn connect_from(&self, address: &str, identity: Arc<ClientConfig>) -> Connection {
         let connect = async {
-            let stream = TcpStream::connect(self.addr).await.unwrap();
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+            let stream = socket.connect(self.addr).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
             let stream = TlsConnector::from(identity).connect(name, stream).await.unwrap();
             let (requests, connection) =
@@ -199,6 +209,27 @@ async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline()
     bench.until("t_connections 1").await;
     assert_eq!(bench.connect("one").await.status().await, StatusCode::OK);
     assert!(bench.shows("t_handshake_failures_total{reason=\"timeout\"} 1"), "the silent one was first");
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_leave_room_for_the_others() {
+    // Longer than the test: no handshake is given up.
+    let bench = bench(Limits { handshakes: 4, handshake: HANG * 3, ..Limits::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        silent.push(TcpStream::connect(bench.addr).await.unwrap());
+    }
+    bench.until("t_handshake_failures_total{reason=\"address_share\"} 4").await;
+    let closed = tokio::time::timeout(HANG, silent[5].read(&mut [0])).await.expect("closed at once");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    let identity = bench.identity("one", VALIDITY);
+    let mut other = bench.connect_from("127.0.0.2", identity).await;
+    assert_eq!(other.status().await, StatusCode::OK);
+
+    // With its handshakes ended, the address is as good as any.
+    silent.clear();
+    bench.until("t_connections 1").await;
+    assert_eq!(bench.connect("two").await.status().await, StatusCode::OK);
 }
 
 #[tokio::test]
