@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use tokio::{
 use crate::{
     bucket::Bucket,
     limits::{Limits, Rate},
+    shares::{Place, Shares},
 };
 
 /// The shortest wait that is asked for at overload, before it is spread.
@@ -37,8 +39,17 @@ pub struct Admission {
     runtimes: Mutex<HashMap<String, Buckets>>,
     resent: Mutex<Bucket>,
     bodies: Semaphore,
+    /// Who reads them.
+    reading: Arc<Shares<String>>,
     work: Box<dyn Fn() -> f64 + Send + Sync>,
     jitter: fn() -> f64,
+}
+
+/// Room to read one body, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    _own: Place<String>,
+    _of_all: SemaphorePermit<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +75,7 @@ impl Admission {
             runtimes: Mutex::default(),
             resent: Mutex::new(Bucket::full(limits.resent, Instant::now())),
             bodies: Semaphore::new(limits.bodies.clamp(1, Semaphore::MAX_PERMITS)),
+            reading: Shares::new(limits.bodies_per_runtime.min(limits.bodies / 2)),
             work: Box::new(|| 0.0),
             jitter: random,
         }
@@ -122,12 +134,16 @@ impl Admission {
         })
     }
 
-    /// Room to read a body.
-    pub(crate) async fn body(&self) -> Result<SemaphorePermit<'_>, Throttled> {
-        match tokio::time::timeout(ROOM, self.bodies.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(Throttled { limit: "bodies", wait: self.patience() }),
-        }
+    /// Room to read a body. First among the runtime's own, so that in the queue for what all share there are never more
+    /// of one runtime than may read.
+    pub(crate) async fn body(&self, runtime: &str) -> Result<Room<'_>, Throttled> {
+        let until = Instant::now() + ROOM;
+        let throttled = |limit| Throttled { limit, wait: self.patience() };
+        let own = tokio::time::timeout_at(until, self.reading.place(runtime.to_owned())).await;
+        let Ok(Some(own)) = own else { return Err(throttled("bodies_by_runtime")) };
+        let of_all = tokio::time::timeout_at(until, self.bodies.acquire()).await;
+        let Ok(Ok(of_all)) = of_all else { return Err(throttled("bodies")) };
+        Ok(Room { _own: own, _of_all: of_all })
     }
 
     /// What is asked for when the ledger of one runtime, or the host, has no room.

@@ -21,12 +21,52 @@ use tokio::sync::Notify;
 
 /// Most unsettled numbers of one runtime, if nothing else is said; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
+/// One runtime may hold a part of the room for all: one of so many, and never more than [`PER_RUNTIME`].
+const SHARES: usize = 25;
+
+/// Events with guards. An event that several routes hold counts for each.
+///
+/// The ledgers do not say how many there are: they forget numbers whose work goes on.
+struct Counts {
+    /// Of all runtimes.
+    all: Arc<AtomicUsize>,
+    /// Of one.
+    own: AtomicUsize,
+}
 
 struct Entry {
     ledger: Mutex<Ledger>,
     changed: Notify,
-    /// Events with guards, of all runtimes.
-    held: Arc<AtomicUsize>,
+    counts: Counts,
+    /// What the runtime may hold.
+    share: usize,
+    /// With the share full, what the agent has asked about last: nothing else is worth its place.
+    asked: Mutex<Option<(Epoch, SeqSet)>>,
+}
+
+impl Entry {
+    fn receive(&self, request: &Request<'_>) -> Received {
+        let mut ledger = self.ledger.lock();
+        // Also without room: only so it forgets what nobody asks about any more.
+        let mut received = ledger.receive(request);
+        let room = self.share.saturating_sub(self.counts.own.load(Ordering::Relaxed));
+        let excess = received.fresh.split_off(room.min(received.fresh.len()));
+        received.overloaded |= !excess.is_empty();
+        for seq in excess.into_iter().filter_map(|index| request.events.get(index)).map(|event| event.seq) {
+            // Given back, so that it is new when it comes again. Only what is held can be.
+            ledger.route(request.epoch, seq, Route::engine(), Intake::Held);
+            ledger.settle(request.epoch, seq, &Route::engine(), Outcome::Dropped);
+        }
+        *self.asked.lock() = (room == 0).then(|| (request.epoch, request.awaiting.clone()));
+        received
+    }
+
+    /// Whether anybody is told when the work for this number is finished, or, with the share full, has asked for it.
+    fn wants(&self, epoch: Epoch, seq: Seq) -> bool {
+        let asked =
+            self.asked.lock().as_ref().is_none_or(|(e, awaiting)| *e == epoch && awaiting.contains(seq));
+        asked && self.ledger.lock().knows(epoch, seq)
+    }
 }
 
 /// All ledgers of one session. Cheap to clone.
@@ -62,7 +102,8 @@ impl Deliveries {
     }
 
     /// The same, with the number of events that may be held at the same time, over all runtimes. It is asked for
-    /// before a request is taken; a request that is taken may go over it.
+    /// before a request is taken; a request that is taken may go over it. One runtime may hold a twenty-fifth of it, and
+    /// at most 20,000: events that were forgotten since, but whose work goes on, are among them.
     #[must_use]
     pub fn with_room_for(self, events: usize) -> Self {
         Self::with(self.0.session, self.0.per_runtime, events.max(1))
@@ -82,14 +123,17 @@ impl Deliveries {
             return Arc::clone(entry);
         }
         let ledger = Mutex::new(Ledger::new(self.0.session, self.0.per_runtime));
-        let entry = Arc::new(Entry { ledger, changed: Notify::new(), held: Arc::clone(&self.0.held) });
+        let share = (self.0.room / SHARES).clamp(1, PER_RUNTIME);
+        let counts = Counts { all: Arc::clone(&self.0.held), own: AtomicUsize::new(0) };
+        let entry = Entry { ledger, changed: Notify::new(), counts, share, asked: Mutex::default() };
+        let entry = Arc::new(entry);
         runtimes.insert(runtime.to_owned(), Arc::clone(&entry));
         entry
     }
 
-    /// Takes a request in; see [`Ledger::receive`].
+    /// Takes a request in; see [`Ledger::receive`]. Events for which the runtime has no place are left out as well.
     pub fn receive(&self, runtime: &str, request: &Request<'_>) -> Received {
-        self.entry(runtime).ledger.lock().receive(request)
+        self.entry(runtime).receive(request)
     }
 
     /// What decides over an event that [`Deliveries::receive`] has called fresh.
@@ -131,16 +175,18 @@ impl Deliveries {
         }
     }
 
-    /// Events held over all runtimes.
+    /// Events held over all runtimes: what [`Deliveries::with_room_for`] limits. One that several routes hold counts for
+    /// each.
+    #[must_use]
     pub fn held(&self) -> usize {
-        let entries: Vec<_> = self.0.runtimes.lock().values().cloned().collect();
-        entries.iter().map(|e| e.ledger.lock().held()).sum()
+        self.0.held.load(Ordering::Relaxed)
     }
 
-    /// Events held for one runtime.
+    /// Events held for one runtime, counted in the same way.
+    #[must_use]
     pub fn held_by(&self, runtime: &str) -> usize {
-        let entry = self.0.runtimes.lock().get(runtime).cloned();
-        entry.map_or(0, |e| e.ledger.lock().held())
+        let runtimes = self.0.runtimes.lock();
+        runtimes.get(runtime).map_or(0, |entry| entry.counts.own.load(Ordering::Relaxed))
     }
 
     /// Forgets runtimes that are not registered any more.
@@ -179,7 +225,9 @@ impl Ticket {
             return Guards(None);
         }
         self.route(route.clone(), Intake::Held);
-        self.entry.held.fetch_add(1, Ordering::Relaxed);
+        for count in [&*self.entry.counts.all, &self.entry.counts.own] {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         let held = Arc::new(Held {
             entry: Arc::clone(&self.entry),
             epoch: self.epoch,
@@ -226,7 +274,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.entry.held.fetch_sub(1, Ordering::Relaxed);
+        for count in [&*self.entry.counts.all, &self.entry.counts.own] {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -251,10 +301,11 @@ impl Guard {
     }
 
     /// Whether the event's number is still remembered. Finishing one that was forgotten (its key has changed again, or
-    /// its agent runs anew) tells nobody anything, so work that is tried for ever need not keep it.
+    /// its agent runs anew) tells nobody anything, so work that is tried for ever need not keep it. While its runtime has
+    /// no place for more, the agent must have asked about it as well.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.held.entry.ledger.lock().knows(self.held.epoch, self.held.seq)
+        self.held.entry.wants(self.held.epoch, self.held.seq)
     }
 
     /// The work has finished, or what it found is persisted. The event is acknowledged on its route when all its
@@ -331,157 +382,4 @@ impl fmt::Debug for Guards {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RUNTIME: &str = "r1";
-    const EPOCH: Epoch = Epoch::from_bits(1);
-
-    fn request(awaiting: &[u64]) -> Request<'static> {
-        Request {
-            events: awaiting
-                .iter()
-                .map(|n| tidewatch_wire::v3::Event {
-                    seq: Seq(*n),
-                    watch: "w".into(),
-                    group: "".into(),
-                    version: "v1".into(),
-                    kind: "K".into(),
-                    namespace: "".into(),
-                    name: "n".into(),
-                    uid: "".into(),
-                    resource_version: "".into(),
-                    change: tidewatch_wire::v3::Change::Changed,
-                    observed_at: jiff::Timestamp::UNIX_EPOCH,
-                })
-                .collect(),
-            awaiting: awaiting.iter().map(|n| Seq(*n)).collect(),
-            ..Request::new(EPOCH)
-        }
-    }
-
-    fn awaited() -> SeqSet {
-        request(&[1]).awaiting
-    }
-
-    fn held(parts: usize) -> (Deliveries, Vec<Guard>) {
-        let deliveries = Deliveries::new(SessionId::from_bits(7));
-        deliveries.receive(RUNTIME, &request(&[1]));
-        let guards = deliveries.ticket(RUNTIME, EPOCH, Seq(1)).hold(Route::engine(), parts).collect();
-        (deliveries, guards)
-    }
-
-    fn is_done(deliveries: &Deliveries) -> bool {
-        deliveries.answer(RUNTIME, EPOCH, &awaited(), None).acks.iter().any(|a| a.done.contains(Seq(1)))
-    }
-
-    #[test]
-    fn an_event_is_done_when_all_its_work_is() {
-        let (deliveries, mut guards) = held(2);
-        guards.remove(0).finished();
-        assert!(!is_done(&deliveries));
-        guards.remove(0).finished();
-        assert!(is_done(&deliveries));
-        assert_eq!(deliveries.held(), 0);
-    }
-
-    #[test]
-    fn a_dropped_guard_acknowledges_nothing() {
-        let (deliveries, mut guards) = held(2);
-        drop(guards.remove(0));
-        guards.remove(0).finished();
-        assert!(!is_done(&deliveries));
-        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
-        assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
-    }
-
-    #[test]
-    fn a_guard_of_a_forgotten_number_is_not_wanted() {
-        let (deliveries, guards) = held(1);
-        assert!(guards[0].is_wanted());
-        for epoch in 2..=3 {
-            let next = Request { epoch: Epoch::from_bits(epoch), ..request(&[1]) };
-            deliveries.receive(RUNTIME, &next);
-        }
-        assert!(!guards[0].is_wanted(), "its agent has been started anew, twice");
-    }
-
-    #[test]
-    fn each_route_acknowledges_for_itself() {
-        let deliveries = Deliveries::new(SessionId::from_bits(7));
-        deliveries.receive(RUNTIME, &request(&[1]));
-        let mut ticket = deliveries.ticket(RUNTIME, EPOCH, Seq(1));
-        let (engine, other) = (ticket.hold(Route::engine(), 1), ticket.hold(Route::manager("other"), 1));
-        drop(ticket);
-        let done = || -> Vec<Route> {
-            let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
-            answer.acks.into_iter().map(|a| a.route).collect()
-        };
-        other.for_each(Guard::finished);
-        assert_eq!(done(), [Route::manager("other")]);
-        engine.for_each(Guard::finished);
-        assert_eq!(done(), [Route::engine(), Route::manager("other")]);
-    }
-
-    #[test]
-    fn a_guard_that_is_split_is_finished_when_all_its_parts_are() {
-        let (deliveries, mut guards) = held(2);
-        assert!(guards.remove(0).split(0).next().is_none());
-        let mut parts: Vec<_> = guards.remove(0).split(2).collect();
-        parts.remove(0).finished();
-        assert!(!is_done(&deliveries));
-        parts.remove(0).finished();
-        assert!(is_done(&deliveries));
-    }
-
-    #[test]
-    fn guards_that_are_not_taken_give_the_event_back() {
-        let (deliveries, guards) = held(2);
-        let [one, other] = <[Guard; 2]>::try_from(guards).unwrap();
-        one.finished();
-        let mut parts = other.split(3);
-        assert_eq!(parts.len(), 3);
-        parts.next().unwrap().finished();
-        assert_eq!(parts.len(), 2);
-        drop(parts);
-        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
-        assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
-        assert_eq!(deliveries.load().to_bits(), 0.0_f64.to_bits(), "nothing is held");
-    }
-
-    #[test]
-    fn an_unused_ticket_gives_the_event_back() {
-        let deliveries = Deliveries::new(SessionId::from_bits(7));
-        deliveries.receive(RUNTIME, &request(&[1]));
-        drop(deliveries.ticket(RUNTIME, EPOCH, Seq(1)));
-        let answer = deliveries.answer(RUNTIME, EPOCH, &awaited(), None);
-        assert!(answer.unknown.contains(Seq(1)), "the agent is asked to send it again");
-        assert_eq!(deliveries.held(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_poll_is_answered_when_the_work_is_done() {
-        let (deliveries, mut guards) = held(1);
-        let waiting = tokio::spawn({
-            let deliveries = deliveries.clone();
-            async move { deliveries.news(RUNTIME, EPOCH, &awaited()).await }
-        });
-        let early = tokio::time::timeout(Duration::from_secs(20), async {
-            while !waiting.is_finished() {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        });
-        assert!(early.await.is_err(), "nothing to say yet");
-        guards.remove(0).finished();
-        waiting.await.unwrap();
-    }
-
-    #[test]
-    fn overload_asks_for_patience() {
-        let (deliveries, _guards) = held(1);
-        let patience = Some(Duration::from_secs(5));
-        assert_eq!(deliveries.answer(RUNTIME, EPOCH, &awaited(), patience).retry_after_ms, Some(5_000));
-        deliveries.retain(|_| false);
-        assert_eq!(deliveries.held(), 0);
-    }
-}
+mod tests;

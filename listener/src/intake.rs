@@ -194,26 +194,26 @@ impl Intake {
         let runtime = identified?;
         match manager {
             None => {
-                let body = self.read(&parts, body, limits::V3_BODY_BYTES).await?;
+                let body = self.read(&runtime, &parts, body, limits::V3_BODY_BYTES).await?;
                 self.take_v3(&runtime, body).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
                 let rated = self.admission.v2_event(&runtime.id);
                 rated.map_err(|throttled| Fault::TooMany(self.throttled(throttled)))?;
-                let bytes = self.read(&parts, body, limits::V2_BODY_BYTES).await?;
+                let bytes = self.read(&runtime, &parts, body, limits::V2_BODY_BYTES).await?;
                 self.take_v2(&runtime, manager, &bytes)
             }
         }
     }
 
     /// Reads a body when it is its turn.
-    async fn read<B>(&self, parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
+    async fn read<B>(&self, runtime: &Runtime, parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let room = self.admission.body().await;
+        let room = self.admission.body(&runtime.id).await;
         let _room = room.map_err(|throttled| Fault::Overloaded(self.throttled(throttled)))?;
         read(parts, body, limit, self.admission.limits.body).await
     }
@@ -294,16 +294,19 @@ impl Intake {
             return Some(self.throttled(throttled));
         }
         let received = self.deliveries.receive(&runtime.id, request);
-        let mut overloaded = received.overloaded;
+        let patience = received
+            .overloaded
+            .then(|| self.throttled(Throttled { limit: "held_by_runtime", wait: self.admission.patience() }));
+        let mut full = false;
         let ticket = self.deliveries.tickets(&runtime.id, request.epoch);
         let mut taken = Taken::default();
         for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
             let fate = self.host.take_v3(runtime, request, event, ticket(event.seq));
-            overloaded |= fate == Fate::Overloaded;
+            full |= fate == Fate::Overloaded;
             taken.add(event.change, fate);
         }
         self.metrics.events_taken("v3", &taken);
-        overloaded.then(|| self.admission.patience())
+        patience.or_else(|| full.then(|| self.admission.patience()))
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod operator;
 mod peers;
 pub mod pending;
+mod shares;
 
 pub use admission::Admission;
 pub use deliveries::{Deliveries, Guard, Ticket};

@@ -29,10 +29,13 @@ pub struct Limits {
     /// Connections of one identity. With one more, the oldest is ended: the newest is the one that lives, since an
     /// agent that comes back may have left a half-open one.
     pub per_identity: usize,
-    /// Handshakes at the same time; more connections wait to be accepted.
+    /// Handshakes at the same time; more connections wait to be accepted. One address has at most half of them, its
+    /// further connections are closed.
     pub handshakes: usize,
     /// Bodies read at the same time, each of up to 1 MiB.
     pub bodies: usize,
+    /// Bodies of one runtime among them, over all of its connections, and never more than half of them.
+    pub bodies_per_runtime: usize,
     /// Requests of one runtime; all that are not registered share one.
     pub requests: Rate,
     /// Events of one runtime by the v2 contract; each is work of its own.
@@ -56,6 +59,7 @@ impl Default for Limits {
             per_identity: 4,
             handshakes: 256,
             bodies: 256,
+            bodies_per_runtime: 8,
             requests: Rate { per_second: 50.0, burst: 200.0 },
             v2_events: Rate { per_second: 10.0, burst: 100.0 },
             resent: Rate { per_second: 5_000.0, burst: 20_000.0 },

@@ -1,6 +1,11 @@
 //! The mTLS port: accepts, verifies, serves; bounded in connections, time and streams.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
@@ -22,7 +27,9 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::{
     intake::{Intake, Peer},
     limits::Limits,
+    metrics::ADDRESS_SHARE,
     peers::{Activity, Peers, Seat},
+    shares::Shares,
 };
 
 /// An agent needs two streams at the same time, and a third while it replaces a poll.
@@ -65,6 +72,8 @@ pub async fn serve(
     let limits = intake.admission.limits;
     let permits = |most: usize| Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
     let (connected, shaking) = (permits(limits.connections), permits(limits.handshakes));
+    // Those who are silent until the deadline are strangers: nothing but their address is known of them.
+    let addresses = Shares::new(limits.handshakes / 2);
     let peers = Peers::new(limits.per_identity);
     let door = Arc::new(Door { tls, intake, peers, limits, clock, drain });
     // Dropped with this task, and all connections with it.
@@ -77,13 +86,19 @@ pub async fn serve(
             accepted = accept(&listener, &connected, &shaking) => accepted,
         };
         match accepted {
-            Ok((stream, permit, handshake)) => {
+            Ok((stream, from, permit, handshake)) => {
+                let Some(share) = addresses.place_now(network(from.ip())) else {
+                    // Not a line for each: there may be thousands in a second.
+                    tracing::debug!(%from, "a connection was closed: its address has too many handshakes");
+                    door.intake.metrics.handshake_failures.with_label_values(&[ADDRESS_SHARE]).inc();
+                    continue;
+                };
                 let door = Arc::clone(&door);
                 connections.spawn(async move {
                     door.intake.metrics.connections.inc();
                     // On the heap, and gone before the connection is served: it is the larger part of a task.
                     let shaken = Box::pin(shake_hands(stream, &door)).await;
-                    drop(handshake);
+                    drop((share, handshake));
                     if let Some(stream) = shaken {
                         serve_connection(stream, &door).await;
                     }
@@ -105,11 +120,19 @@ async fn accept(
     listener: &TcpListener,
     connected: &Arc<Semaphore>,
     shaking: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connected).acquire_owned().await.map_err(io::Error::other)?;
     let handshake = Arc::clone(shaking).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit, handshake))
+    let (stream, from) = listener.accept().await?;
+    Ok((stream, from, permit, handshake))
+}
+
+/// What counts as one address. Who has one of IPv6 has all of its /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
 }
 
 async fn shake_hands(stream: TcpStream, door: &Door) -> Option<TlsStream<TcpStream>> {
@@ -212,5 +235,18 @@ async fn at(instant: Option<Instant>) {
 fn ended(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_is_one_address() {
+        let network = |text: &str| network(text.parse().unwrap()).to_string();
+        assert_eq!(network("192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
     }
 }

@@ -11,6 +11,9 @@ use crate::host::Fate;
 /// Longest figure that is taken from an agent.
 const MAX_RECONCILED_MS: f64 = 3_600_000.0;
 
+/// The reason of a handshake that was not begun: its address has as many as it may.
+pub(crate) const ADDRESS_SHARE: &str = "address_share";
+
 /// All of them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -82,6 +85,7 @@ impl Metrics {
         for reason in HandshakeFailure::ALL {
             metrics.handshake_failures.with_label_values(&[reason.label()]);
         }
+        metrics.handshake_failures.with_label_values(&[ADDRESS_SHARE]);
         Ok(metrics)
     }
 

@@ -5,8 +5,12 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Request, StatusCode, body::Incoming, client::conn::http2};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    Request, StatusCode,
+    body::{Frame, Incoming},
+    client::conn::http2,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use jiff::{SignedDuration, Timestamp};
 use rustls::{ClientConfig, pki_types::ServerName};
@@ -16,7 +20,11 @@ use tidewatch_drain::Drain;
 use tidewatch_listener::{Events, Limits, Listener, Rate, RuntimeLookup};
 use tidewatch_telemetry::{BuildInfo, metrics::Registry};
 use tidewatch_tls::{Files, Pem, Store, client_config};
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpSocket, TcpStream},
+    task::JoinHandle,
+};
 use tokio_rustls::TlsConnector;
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
@@ -35,8 +43,10 @@ struct Bench {
     _dir: TempDir,
 }
 
+type Sent = BoxBody<Bytes, std::convert::Infallible>;
+
 struct Connection {
-    requests: http2::SendRequest<Full<Bytes>>,
+    requests: http2::SendRequest<Sent>,
     driver: JoinHandle<()>,
 }
 
@@ -87,8 +97,14 @@ impl Bench {
     }
 
     async fn connect_as(&self, identity: Arc<ClientConfig>) -> Connection {
+        self.connect_from("127.0.0.1", identity).await
+    }
+
+    async fn connect_from(&self, address: &str, identity: Arc<ClientConfig>) -> Connection {
         let connect = async {
-            let stream = TcpStream::connect(self.addr).await.unwrap();
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+            let stream = socket.connect(self.addr).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
             let stream = TlsConnector::from(identity).connect(name, stream).await.unwrap();
             let (requests, connection) =
@@ -121,10 +137,25 @@ impl Connection {
     /// A heartbeat's answer.
     async fn ask(&mut self) -> hyper::Result<hyper::Response<Incoming>> {
         let body = format!("{{\"epoch\":\"{}\",\"awaiting\":[]}}", "0".repeat(32));
-        let request = Request::post("https://localhost/v3/events").body(Full::new(body.into())).unwrap();
+        self.post(Full::new(body.into()).boxed()).await
+    }
+
+    async fn post(&mut self, body: Sent) -> hyper::Result<hyper::Response<Incoming>> {
+        let request = Request::post("https://localhost/v3/events").body(body).unwrap();
         self.requests.ready().await?;
         let answer = tokio::time::timeout(HANG, self.requests.send_request(request)).await;
         answer.expect("an answer in time")
+    }
+
+    /// A request whose body begins and does not end.
+    fn begin(&mut self) -> JoinHandle<()> {
+        let begun = futures::stream::once(async { Ok(Frame::data(Bytes::from_static(b"{"))) });
+        let body = StreamBody::new(futures::StreamExt::chain(begun, futures::stream::pending())).boxed();
+        let request = Request::post("https://localhost/v3/events").body(body).unwrap();
+        let answer = self.requests.send_request(request);
+        tokio::spawn(async move {
+            let _ = answer.await;
+        })
     }
 
     async fn status(&mut self) -> StatusCode {
@@ -181,6 +212,27 @@ async fn a_handshake_that_does_not_end_keeps_others_waiting_until_its_deadline()
 }
 
 #[tokio::test]
+async fn silent_connections_of_one_address_leave_room_for_the_others() {
+    // Longer than the test: no handshake is given up.
+    let bench = bench(Limits { handshakes: 4, handshake: HANG * 3, ..Limits::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        silent.push(TcpStream::connect(bench.addr).await.unwrap());
+    }
+    bench.until("t_handshake_failures_total{reason=\"address_share\"} 4").await;
+    let closed = tokio::time::timeout(HANG, silent[5].read(&mut [0])).await.expect("closed at once");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    let identity = bench.identity("one", VALIDITY);
+    let mut other = bench.connect_from("127.0.0.2", identity).await;
+    assert_eq!(other.status().await, StatusCode::OK);
+
+    // With its handshakes ended, the address is as good as any.
+    silent.clear();
+    bench.until("t_connections 1").await;
+    assert_eq!(bench.connect("two").await.status().await, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_connection_without_requests_is_ended() {
     let bench = bench(Limits { headers: SHORT, ..Limits::default() }).await;
     bench.connect("one").await.ended().await;
@@ -203,6 +255,28 @@ async fn a_connection_ends_with_its_certificate() {
     assert_eq!(connection.status().await, StatusCode::OK);
     connection.ended().await;
     assert!(bench.shows("t_connections_ended_total{reason=\"certificate_expired\"} 1"));
+}
+
+#[tokio::test]
+async fn unfinished_bodies_of_one_runtime_keep_nobody_waiting() {
+    // Longer than the test: no body that was begun is given up.
+    let limits =
+        Limits { bodies: 8, per_identity: 2, body: HANG * 3, farewell: HANG * 3, ..Limits::default() };
+    let bench = bench(limits).await;
+    let (mut kept, mut answers) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let mut connection = bench.connect("one").await;
+        for _ in 0..4 {
+            connection.requests.ready().await.unwrap();
+            answers.push(connection.begin());
+        }
+        kept.push(connection);
+    }
+    // All but half of the room were sent away, over all connections, also those that were told to go.
+    bench.until("t_throttled_requests_total{limit=\"bodies_by_runtime\"} 12").await;
+    bench.until("t_connections_ended_total{reason=\"superseded\"} 2").await;
+    assert_eq!(bench.connect("two").await.status().await, StatusCode::OK);
+    answers.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test]

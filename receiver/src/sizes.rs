@@ -18,8 +18,11 @@ pub fn register(
 ) -> Result<(), MetricsError> {
     let ledger = deliveries.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
-    registry
-        .gauge_fn("events_held", "Events whose reconcile has not finished.", move || ledger.held() as f64)?;
+    registry.gauge_fn(
+        "events_held",
+        "Events whose work has not finished, what --max-held-events limits.",
+        move || ledger.held() as f64,
+    )?;
     let queue = engine.queue().clone();
     registry.gauge_vec_fn(
         "queue_ready",

@@ -95,10 +95,31 @@ fn patience_grows_with_the_overload_and_is_spread() {
 #[tokio::test(start_paused = true)]
 async fn bodies_take_turns() {
     let admission = Admission::new(limits(), START);
-    let first = admission.body().await.unwrap();
-    assert_eq!(admission.body().await.unwrap_err().limit, "bodies");
+    let first = admission.body("a").await.unwrap();
+    assert_eq!(admission.body("b").await.unwrap_err().limit, "bodies");
     drop(first);
-    let _again = admission.body().await.unwrap();
+    let _again = admission.body("b").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_of_one_runtime_leave_room_for_the_others() {
+    let admission = Admission::new(Limits { bodies: 32, ..limits() }, START);
+    let reading = futures::future::join_all((0..40).map(|_| admission.body("a"))).await;
+    assert_eq!(reading.iter().filter(|room| room.is_ok()).count(), 8);
+    let refused = reading.iter().find_map(|room| room.as_ref().err()).unwrap();
+    assert_eq!(refused.limit, "bodies_by_runtime");
+    let begun = Instant::now();
+    let others = futures::future::join_all(["b", "c", "b"].map(|runtime| admission.body(runtime))).await;
+    assert!(others.iter().all(Result::is_ok) && begun.elapsed() < Duration::from_millis(1));
+
+    // It gets its turn as soon as one of its own has ended.
+    let (next, ()) = tokio::join!(admission.body("a"), async {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(reading);
+    });
+    next.unwrap();
+    drop(others);
+    assert_eq!(admission.reading.holders(), 0, "who reads nothing costs nothing");
 }
 
 /// Ten times all limits: the ledgers stay below theirs, and with them the memory.

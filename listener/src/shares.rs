@@ -1,0 +1,83 @@
+//! Places that are limited for each of many holders, who are known only while they hold one or wait for one.
+
+use std::{collections::HashMap, hash::Hash, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Counts the places of each holder.
+#[derive(Debug)]
+pub(crate) struct Shares<K: Eq + Hash> {
+    most: usize,
+    holders: Mutex<HashMap<K, Holder>>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    places: Arc<Semaphore>,
+    /// How many hold a place or wait for one; never none.
+    visits: usize,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<K: Eq + Hash + Clone> {
+    // Given back first: with its last visit a holder is forgotten, and its places with it.
+    _permit: OwnedSemaphorePermit,
+    _visit: Visit<K>,
+}
+
+#[derive(Debug)]
+struct Visit<K: Eq + Hash + Clone> {
+    shares: Arc<Shares<K>>,
+    key: K,
+}
+
+impl<K: Eq + Hash + Clone> Shares<K> {
+    /// At most `most` places for each, at least one.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        let most = most.clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self { most, holders: Mutex::default() })
+    }
+
+    /// A place, as soon as there is one. Cancel-safe. Bounded by those who call: they must not wait for ever.
+    pub(crate) async fn place(self: &Arc<Self>, key: K) -> Option<Place<K>> {
+        let (visit, places) = self.visit(key);
+        // Nobody closes it.
+        let permit = places.acquire_owned().await.ok()?;
+        Some(Place { _permit: permit, _visit: visit })
+    }
+
+    /// A place, if there is one now.
+    pub(crate) fn place_now(self: &Arc<Self>, key: K) -> Option<Place<K>> {
+        let (visit, places) = self.visit(key);
+        let permit = places.try_acquire_owned().ok()?;
+        Some(Place { _permit: permit, _visit: visit })
+    }
+
+    fn visit(self: &Arc<Self>, key: K) -> (Visit<K>, Arc<Semaphore>) {
+        let mut holders = self.holders.lock();
+        let holder = holders
+            .entry(key.clone())
+            .or_insert_with(|| Holder { places: Arc::new(Semaphore::new(self.most)), visits: 0 });
+        holder.visits += 1;
+        (Visit { shares: Arc::clone(self), key }, Arc::clone(&holder.places))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
+        self.holders.lock().len()
+    }
+}
+
+impl<K: Eq + Hash + Clone> Drop for Visit<K> {
+    fn drop(&mut self) {
+        let mut holders = self.shares.holders.lock();
+        if let Some(holder) = holders.get_mut(&self.key) {
+            holder.visits -= 1;
+            if holder.visits == 0 {
+                holders.remove(&self.key);
+            }
+        }
+    }
+}
