@@ -277,7 +277,8 @@ fn create_log(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
+/// Writes down a process for [`end_recorded`]; `program` is the first word of its command line.
+pub fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
     OpenOptions::new()
         .create(true)
         .append(true)
