@@ -31,7 +31,8 @@ const LEVEL: &str =
 /// For a kept demo to end.
 const END: Duration = Duration::from_secs(20);
 /// All that talks here is on this machine.
-const PROXIES: [&str; 6] = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+const PROXIES: [&str; 6] =
+    ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// Show the product at work: a module's whole life in a timeline, on simulated clusters in this one process.
 #[derive(Debug, Args)]
@@ -77,7 +78,13 @@ pub async fn run(demo: Demo) -> Result<()> {
         if detach {
             Box::pin(in_background(&folder, &terminal)).await
         } else {
-            let end = if detached { End::Detached } else if keep { End::Kept } else { End::AtOnce };
+            let end = if detached {
+                End::Detached
+            } else if keep {
+                End::Kept
+            } else {
+                End::AtOnce
+            };
             Box::pin(up(&folder, end, &terminal)).await
         }
     };
@@ -188,7 +195,10 @@ async fn in_background(folder: &Path, terminal: &Terminal) -> Result<()> {
         name: "the demo".to_owned(),
         program,
         args: args.chain([folder.display().to_string()]).collect(),
-        env: kubectl.map(|tools| ("TIDEWATCH_TOOLS".to_owned(), tools.display().to_string())).into_iter().collect(),
+        env: kubectl
+            .map(|tools| ("TIDEWATCH_TOOLS".to_owned(), tools.display().to_string()))
+            .into_iter()
+            .collect(),
         log: folder.join("demo.log"),
         grace: END,
         scratch: None,

@@ -94,7 +94,13 @@ pub async fn release(client: &Client, namespace: &str, channels: &[(&str, &str)]
 }
 
 /// Registers a runtime by the conventions of the ecosystem: a kubeconfig Secret and a Kyma.
-pub async fn register(client: &Client, namespace: &str, kyma: &str, id: &str, kubeconfig: &str) -> Result<()> {
+pub async fn register(
+    client: &Client,
+    namespace: &str,
+    kyma: &str,
+    id: &str,
+    kubeconfig: &str,
+) -> Result<()> {
     put_kubeconfig(client, namespace, kyma, kubeconfig).await?;
     let api: Api<Kyma> = Api::namespaced(client.clone(), namespace);
     let body = json!({

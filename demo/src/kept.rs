@@ -96,7 +96,8 @@ pub fn clear(folder: &Path) {
 
 /// A kubectl, if there is one: in a folder that the environment names, on `PATH`, or in the cache of `make tools`.
 pub fn kubectl() -> Option<PathBuf> {
-    let named = ["TIDEWATCH_TOOLS", "KUBEBUILDER_ASSETS"].into_iter().filter_map(env::var_os).map(PathBuf::from);
+    let named =
+        ["TIDEWATCH_TOOLS", "KUBEBUILDER_ASSETS"].into_iter().filter_map(env::var_os).map(PathBuf::from);
     let path = env::var_os("PATH").unwrap_or_default();
     let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
     let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);

@@ -4,16 +4,16 @@
 //! [`story`] needs only Kubernetes clients and the admin URLs of receiver and agents; who starts those is a
 //! [`story::Cast`]. [`simulated`] is the one that needs nothing else installed.
 
+pub mod command;
 pub mod files;
 pub mod fixtures;
 pub mod fleet;
 pub mod http;
+pub mod kept;
 pub mod pki;
 pub mod process;
 pub mod report;
 pub mod simulated;
 pub mod snapshot;
 pub mod story;
-pub mod command;
-pub mod kept;
 pub mod wait;

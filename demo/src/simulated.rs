@@ -104,7 +104,9 @@ impl Simulated {
 
     /// For the story.
     pub fn stage(&self) -> Result<Stage> {
-        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else { anyhow::bail!("clusters are lacking") };
+        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
+            anyhow::bail!("clusters are lacking")
+        };
         let runtime = |cluster: &Cluster| Runtime {
             client: cluster.client.clone(),
             kubeconfig: cluster.kubeconfig.clone(),
@@ -118,7 +120,9 @@ impl Simulated {
 
     /// What somebody needs who wants to try things; `bin` is a folder of programs.
     pub fn variables(&self, bin: &Path) -> Result<Variables> {
-        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else { anyhow::bail!("clusters are lacking") };
+        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
+            anyhow::bail!("clusters are lacking")
+        };
         let receiver = self.receiver.as_ref().context("there is no receiver")?;
         let agent = self.agents.first().context("there is no agent")?;
         Ok(Variables {
@@ -177,9 +181,11 @@ impl Cluster {
         let kubeconfig = server.kubeconfig_for(name, &url, &token);
         let file = folder.join(format!("{name}.kubeconfig"));
         write_private(&file, &kubeconfig)?;
-        let mut config =
-            Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&kubeconfig)?, &KubeConfigOptions::default())
-                .await?;
+        let mut config = Config::from_custom_kubeconfig(
+            Kubeconfig::from_yaml(&kubeconfig)?,
+            &KubeConfigOptions::default(),
+        )
+        .await?;
         config.proxy_url = None;
         let client = Client::try_from(config)?;
         Ok(Self { hosted, url, kubeconfig, file, client })

@@ -6,16 +6,16 @@ use anyhow::{Result, ensure};
 use kube::Client;
 use serde_json::Value;
 use tidewatch_certs::Ca;
+use tidewatch_demo::{
+    fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
+    pki::{self, EventPath},
+};
 pub use tidewatch_demo::{
     fleet::{
         COMPONENT, apply_yaml, kyma_in_state, kyma_where, offer_template, prepare_kcp, push_lighthouse,
         put_kubeconfig, release, watches,
     },
     pki::Identity,
-};
-use tidewatch_demo::{
-    fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
-    pki::{self, EventPath},
 };
 
 use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, http, ports, wait};

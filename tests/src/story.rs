@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use tidewatch_api::names::KCP_NAMESPACE;
-pub use tidewatch_demo::story::{RUNTIMES, set_modules};
 use tidewatch_demo::story::{self, Cast, Runtime, Stage};
+pub use tidewatch_demo::story::{RUNTIMES, set_modules};
 
 use crate::{
     ControlPlane,
@@ -15,7 +15,7 @@ use crate::{
 
 /// Receiver and agents, ready for the story.
 pub struct World {
-    world: story::World,
+    told: story::World,
     /// The receiver.
     pub receiver: Receiver,
     /// One agent per runtime.
@@ -41,22 +41,21 @@ impl World {
             registry: env.registry.host().to_owned(),
         };
         let mut cast = Processes { env, receiver: None, agents: Vec::new() };
-        let world = story::World::start(stage, &mut cast, reporter).await?;
+        let told = story::World::start(stage, &mut cast, reporter).await?;
         let receiver = cast.receiver.context("there is no receiver")?;
-        Ok(Self { world, receiver, agents: cast.agents })
+        Ok(Self { told, receiver, agents: cast.agents })
     }
 
     /// Enables the module in runtime 1, breaks it, removes it; runtime 2 must not notice.
     pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
-        self.world.run(reporter).await
+        self.told.run(reporter).await
     }
 }
 
 impl Cast for Processes<'_> {
     async fn receiver(&mut self) -> Result<String> {
         let env = self.env;
-        let receiver =
-            Receiver::start(&env.harness, &env.kcp, KCP_NAMESPACE, env.registry.host()).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, KCP_NAMESPACE, env.registry.host()).await?;
         let admin = receiver.admin.clone();
         self.receiver = Some(receiver);
         Ok(admin)

@@ -94,7 +94,11 @@ impl Contents {
                     (_, None) => error(400, "DIGEST_INVALID", "an upload ends with ?digest=sha256:..."),
                 }
             }
-            _ => error(405, "UNSUPPORTED", "this registry takes whole uploads, and gives and keeps what it has"),
+            _ => error(
+                405,
+                "UNSUPPORTED",
+                "this registry takes whole uploads, and gives and keeps what it has",
+            ),
         }
     }
 
@@ -217,8 +221,7 @@ fn is_reference(reference: &str) -> bool {
 }
 
 fn content(bytes: &Bytes, media: &str, digest: &str) -> Answer {
-    let headers =
-        vec![("content-type", media.to_owned()), ("docker-content-digest", digest.to_owned())];
+    let headers = vec![("content-type", media.to_owned()), ("docker-content-digest", digest.to_owned())];
     Answer { code: 200, headers, body: bytes.clone() }
 }
 

@@ -136,7 +136,8 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     let last = if keep {
         kept::to_try(&write_env(&env, &world)?, "`make demo-down` ends it.")
     } else {
-        "\nDone. `make demo REAL=1 KEEP=1` leaves it running to try things; logs are in target/demo.".to_owned()
+        "\nDone. `make demo REAL=1 KEEP=1` leaves it running to try things; logs are in target/demo."
+            .to_owned()
     };
     terminal.finish();
     terminal.say(&last);
