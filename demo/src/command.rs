@@ -132,13 +132,15 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
     let mut simulated = Simulated::start(folder).await?;
     let what = "registry, 3 x simulated API server with its controllers ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
+    // One for both: a signal between the two is not lost.
+    let mut told = Box::pin(interrupted());
     let played = tokio::select! {
         played = Box::pin(play(folder, end, terminal, &mut simulated)) => played,
-        interrupted = interrupted() => Err(anyhow!(interrupted)),
+        how = &mut told => Err(anyhow!(how)),
     };
     let result = match played {
         Ok(()) if end != End::AtOnce => tokio::select! {
-            _told = interrupted() => Ok(()),
+            _how = told => Ok(()),
             broken = simulated.broken() => Err(anyhow!("{broken} has ended")),
         },
         played => played,

@@ -137,6 +137,10 @@ impl Contents {
             self.manifests.insert(key, (media.to_owned(), body));
         }
         if !reference.starts_with("sha256:") {
+            let known = self.tags.get(name).is_some_and(|tags| tags.contains_key(reference));
+            if !known && !self.has_room(&Bytes::new()) {
+                return full();
+            }
             self.tags.entry(name.to_owned()).or_default().insert(reference.to_owned(), digest.clone());
         }
         created(format!("/v2/{name}/manifests/{digest}"), digest)
@@ -289,6 +293,8 @@ mod tests {
         };
         assert_eq!((push(&mut contents, "one"), push(&mut contents, "two")), (201, 507));
         assert_eq!(push(&mut contents, "one"), 201, "what is there needs no room");
+        let tagged = ask(&mut contents, "PUT", "/v2/a/manifests/1.0.0", None, "{}");
+        assert_eq!(tagged.code, 507, "manifests and tags need room, too");
         for _ in 0..UPLOADS * 2 {
             assert_eq!(ask(&mut contents, "POST", "/v2/a/blobs/uploads/", None, "").code, 202);
         }

@@ -30,8 +30,8 @@ use crate::StartError;
 const LIMIT: u64 = 256 * 1024 * 1024;
 /// Of one upload.
 const MAX_BODY: usize = 32 * 1024 * 1024;
-/// Connections at a time; more wait to be accepted.
-const CONNECTIONS: usize = 256;
+/// Connections at a time, each with at most one upload in memory; more wait to be accepted.
+const CONNECTIONS: usize = 32;
 /// For a request's head, and for its body.
 const PATIENCE: Duration = Duration::from_secs(30);
 
