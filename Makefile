@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Rust and Go: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` (with Rust) and `make test` (with Rust and Go).
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,13 +23,19 @@ build: ## Build everything, debug
 	@$(CARGO) build --workspace --locked
 
 .PHONY: demo
-demo: tools build ## Show the product at work on real control planes (KEEP=1 leaves it running; REAL=1 is the default for now)
-	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-demo up $(if $(KEEP),--keep)
+ifdef REAL
+demo: tools build ## Show the product at work, on simulated clusters (KEEP=1 leaves it running; REAL=1 on real control planes, which needs Go)
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-real-demo up $(if $(KEEP),--keep)
+else
+demo:
+	@$(CARGO) build --locked -p tidewatch-cli
+	@$(TARGET)/debug/tidewatch demo $(if $(KEEP),--keep --detach)
+endif
 
 .PHONY: demo-down
-demo-down: ## End what `make demo KEEP=1` has left running
-	@test -x $(TARGET)/debug/tidewatch-demo || $(CARGO) build -p tidewatch-tests --locked
-	@$(TARGET)/debug/tidewatch-demo down
+demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL=1
+	@test -x $(TARGET)/debug/tidewatch || $(CARGO) build -p tidewatch-cli --locked
+	@$(TARGET)/debug/tidewatch demo down
 
 .PHONY: test
 test: lint tools build promtool ## Lint, build and run every test, the end-to-end ones on real control planes included

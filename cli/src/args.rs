@@ -26,6 +26,8 @@ enum Command {
     Module(module::Command),
     /// Show what was done for one runtime, and why.
     Explain(explain::Explain),
+    /// Show the product at work on simulated clusters, in this one process.
+    Demo(tidewatch_demo::command::Demo),
     /// Write the files that are generated from the code.
     #[command(subcommand)]
     Generate(generate::Command),
@@ -43,6 +45,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Certs(command) => certs::run(command, output),
         Command::Module(command) => module::run(command, output).await,
         Command::Explain(explain) => explain::run(explain, output).await,
+        Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
         Command::Generate(command) => generate::run(command, output),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut std::io::stdout());
@@ -65,7 +68,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in ["certs", "explain", "module", "generate", "completion"] {
+        for command in ["certs", "demo", "explain", "module", "generate", "completion"] {
             assert!(script.contains(command), "{command}");
         }
     }

@@ -7,7 +7,7 @@ use tidewatch_cli::{Args, run};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let result = tokio::runtime::Builder::new_current_thread()
+    let result = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(anyhow::Error::from)

@@ -10,6 +10,7 @@ mod http;
 mod kinds;
 mod object;
 mod patch;
+pub mod registry;
 mod schema;
 mod store;
 

@@ -216,12 +216,24 @@ async fn who_may_not_is_refused() -> Result {
         resources: list(&["configmaps"]),
         ..Rule::default()
     };
-    let reader = User { name: "reader".into(), groups: Vec::new(), access: Access::Rules(vec![rule]) };
+    let one = Rule {
+        verbs: list(&["list", "watch"]),
+        groups: list(&[""]),
+        resources: list(&["configmaps"]),
+        names: list(&["kube-root-ca.crt"]),
+        ..Rule::default()
+    };
+    let reader = User { name: "reader".into(), groups: Vec::new(), access: Access::Rules(vec![rule, one]) };
     cluster.allow_token(Token("reader".into()), reader);
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client_of("one", "reader").await?, "default");
     maps.get("kube-root-ca.crt").await?;
-    let refused = maps.list(&ListParams::default()).await.unwrap_err();
-    assert!(matches!(refused, kube::Error::Api(status) if status.code == 403));
+    let other = ListParams::default().fields("metadata.name=other");
+    for params in [ListParams::default(), other] {
+        let refused = maps.list(&params).await.unwrap_err();
+        assert!(matches!(refused, kube::Error::Api(status) if status.code == 403));
+    }
+    let named = ListParams::default().fields("metadata.name=kube-root-ca.crt");
+    assert_eq!(maps.list(&named).await?.items.len(), 1);
     let maps: Api<ConfigMap> = Api::namespaced(fleet.client_of("one", "bad").await?, "default");
     let refused = maps.get("kube-root-ca.crt").await.unwrap_err();
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 401));

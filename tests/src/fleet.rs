@@ -1,35 +1,28 @@
 //! A fleet for demo and tests: what stands in KCP, the receiver, and one agent per runtime.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{Namespace, Secret},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use anyhow::{Result, ensure};
+use kube::Client;
+use serde_json::Value;
+use tidewatch_certs::Ca;
+use tidewatch_demo::{
+    fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
+    pki::{self, EventPath},
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::wait::{await_condition, conditions},
+pub use tidewatch_demo::{
+    fleet::{
+        COMPONENT, apply_yaml, kyma_in_state, kyma_where, offer_template, prepare_kcp, push_lighthouse,
+        put_kubeconfig, release, watches,
+    },
+    pki::Identity,
 };
-use serde_json::{Value, json};
-use tidewatch_api::{
-    Kyma, ModuleReleaseMeta, ModuleTemplate, State, crds,
-    names::{AGENT_CONFIG_MAP, RUNTIME_NAMESPACE, annotations, labels},
-};
-use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
-use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
-use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, fixtures, http, ports, wait};
+use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, http, ports, wait};
 
 /// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
 /// and no more.
 pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
-/// The field manager of what demo and tests apply.
-const MANAGER: &str = "tidewatch-tests";
 /// For anything that should take a second or two.
 const SOON: Duration = Duration::from_mins(1);
 
@@ -47,18 +40,8 @@ pub struct Member<'a> {
 impl Member<'_> {
     /// The domain that is registered for it.
     pub fn domain(&self) -> String {
-        format!("{}.runtimes.example", self.kyma)
+        domain(self.kyma)
     }
-}
-
-/// Certificates and where they are.
-pub struct Identity {
-    /// The certificate and key.
-    pub issued: Issued,
-    /// The certificate's file.
-    pub cert: PathBuf,
-    /// The key's file.
-    pub key: PathBuf,
 }
 
 /// One receiver on one KCP namespace.
@@ -87,97 +70,10 @@ pub struct Agent {
     pub process: Process,
 }
 
-/// Installs our CRDs and a namespace in KCP.
-pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in crds::all() {
-        let name = crd.name_any();
-        api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&crd)).await?;
-        tokio::time::timeout(SOON, await_condition(api.clone(), &name, conditions::is_crd_established()))
-            .await
-            .with_context(|| format!("the CRD {name} was not established"))??;
-    }
-    let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.patch(namespace, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await?;
-    Ok(())
-}
-
-/// The component of the module `lighthouse`.
-pub const COMPONENT: &str = "tidewatch.dev/module/lighthouse";
-
-/// Pushes a version of `lighthouse` to the registry.
-pub async fn push_lighthouse(registry: &str, version: &str, raw_manifest: &str) -> Result<Pushed> {
-    let client = Registry::new(RegistryConfig::default())?;
-    let package = ModulePackage {
-        component_name: COMPONENT.to_owned(),
-        version: version.to_owned(),
-        raw_manifest: raw_manifest.to_owned(),
-        default_cr: Some(fixtures::LIGHTHOUSE_DEFAULT_CR.to_owned()),
-        images: vec![format!("example.local/lighthouse:{version}")],
-    };
-    Ok(push(&client, registry, &package).await?)
-}
-
-/// Applies the ModuleTemplate of a version of `lighthouse`.
-pub async fn offer_template(client: &Client, namespace: &str, version: &str) -> Result<()> {
-    let api: Api<ModuleTemplate> = Api::namespaced(client.clone(), namespace);
-    let name = ModuleTemplate::object_name("lighthouse", version);
-    let data: Value = serde_saphyr::from_str(fixtures::LIGHTHOUSE_DEFAULT_CR)?;
-    let body = json!({
-        "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "ModuleTemplate",
-        "metadata": {"name": name, "labels": {labels::MODULE_NAME: "lighthouse"}},
-        "spec": {"moduleName": "lighthouse", "version": version, "descriptor": {}, "data": data}
-    });
-    api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
-    Ok(())
-}
-
-/// Applies the ModuleReleaseMeta of `lighthouse`: channel → version.
-pub async fn release(client: &Client, namespace: &str, channels: &[(&str, &str)]) -> Result<()> {
-    let api: Api<ModuleReleaseMeta> = Api::namespaced(client.clone(), namespace);
-    let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
-    let body = json!({
-        "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "ModuleReleaseMeta",
-        "metadata": {"name": "lighthouse"},
-        "spec": {"moduleName": "lighthouse", "ocmComponentName": COMPONENT, "channels": channels}
-    });
-    api.patch("lighthouse", &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
-    Ok(())
-}
-
 /// Registers a runtime by the conventions of the ecosystem: a kubeconfig Secret and a Kyma.
 pub async fn register(client: &Client, namespace: &str, member: &Member<'_>) -> Result<()> {
-    put_kubeconfig(client, namespace, member.kyma, &member.cluster.kubeconfig_yaml(ADMIN)?).await?;
-    let api: Api<Kyma> = Api::namespaced(client.clone(), namespace);
-    let body = json!({
-        "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma",
-        "metadata": {"name": member.kyma, "labels": {labels::RUNTIME_ID: member.id},
-                     "annotations": {annotations::SKR_DOMAIN: member.domain()}},
-        "spec": {"channel": "regular"}
-    });
-    api.patch(member.kyma, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
-    Ok(())
-}
-
-/// Writes the kubeconfig Secret of a Kyma.
-pub async fn put_kubeconfig(client: &Client, namespace: &str, kyma: &str, kubeconfig: &str) -> Result<()> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let name = format!("kubeconfig-{kyma}");
-    let secret = Secret {
-        metadata: ObjectMeta {
-            name: Some(name.clone()),
-            labels: Some(BTreeMap::from([
-                (labels::KYMA_NAME.to_owned(), kyma.to_owned()),
-                (labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_KCP.to_owned()),
-            ])),
-            ..ObjectMeta::default()
-        },
-        data: Some(BTreeMap::from([("config".to_owned(), ByteString(kubeconfig.as_bytes().to_vec()))])),
-        ..Secret::default()
-    };
-    api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(secret)).await?;
-    Ok(())
+    let kubeconfig = member.cluster.kubeconfig_yaml(ADMIN)?;
+    tidewatch_demo::fleet::register(client, namespace, member.kyma, member.id, &kubeconfig).await
 }
 
 impl Receiver {
@@ -199,20 +95,8 @@ impl Receiver {
         modules: &str,
         more: impl FnOnce(&Ca) -> Result<Vec<String>>,
     ) -> Result<Self> {
-        let now = Timestamp::now();
-        let ca = Ca::create("tidewatch-event-path", SignedDuration::from_hours(24 * 365), now)?;
-        let issued = ca.issue_server(
-            &ServerRequest {
-                common_name: "tidewatch-receiver".to_owned(),
-                dns_names: vec!["localhost".to_owned()],
-                ip_addrs: vec!["127.0.0.1".parse()?],
-                validity: SignedDuration::from_hours(24 * 60),
-            },
-            now,
-        )?;
         let folder = format!("receiver-{namespace}");
-        let ca_file = harness.write(&format!("{folder}/ca.crt"), ca.cert_pem())?;
-        let server = write_identity(harness, &format!("{folder}/server"), issued)?;
+        let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
         let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
         let (events, admin) = (ports::free()?, ports::free()?);
         let text = |p: &PathBuf| p.display().to_string();
@@ -270,14 +154,8 @@ impl Receiver {
 
     /// Issues an agent's certificate.
     pub fn identity(&self, harness: &Harness, runtime_id: &str, domain: &str) -> Result<Identity> {
-        let request = ClientRequest {
-            runtime_id: runtime_id.to_owned(),
-            dns_names: vec![domain.to_owned()],
-            organizations: Vec::new(),
-            validity: SignedDuration::from_hours(24 * 60),
-        };
-        let issued = self.ca.issue_client(&request, Timestamp::now())?;
-        write_identity(harness, &format!("receiver-{}/{runtime_id}", self.namespace), issued)
+        let folder = harness.folder().join(format!("receiver-{}", self.namespace));
+        pki::issue(&self.ca, &folder, runtime_id, domain)
     }
 
     /// What was done for a runtime, and why.
@@ -286,39 +164,13 @@ impl Receiver {
     }
 }
 
-fn write_identity(harness: &Harness, name: &str, issued: Issued) -> Result<Identity> {
-    let cert = harness.write(&format!("{name}.crt"), &issued.cert_pem)?;
-    let key = harness.write(&format!("{name}.key"), issued.key_pem.as_str())?;
-    Ok(Identity { issued, cert, key })
-}
-
-/// The watches of an agent in demo and tests: the user's wishes, the modules' workloads, and what the end of
-/// a module waits for.
-pub fn watches() -> Value {
-    let modules = json!({labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME});
-    json!([
-        {"name": "kyma", "group": "operator.kyma-project.io", "resource": "kymas", "field": "spec",
-         "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}},
-        {"name": "deployments", "group": "apps", "resource": "deployments", "field": "spec",
-         "labels": modules},
-        {"name": "deployments-status", "group": "apps", "resource": "deployments", "field": "status",
-         "labels": modules},
-        {"name": "namespaces", "resource": "namespaces", "field": "spec", "labels": modules},
-        {"name": "crds", "group": "apiextensions.k8s.io", "resource": "customresourcedefinitions", "field": "spec",
-         "labels": modules},
-    ])
-}
-
 impl Agent {
     /// Starts the agent in a registered runtime, and waits until its receiver is connected, it has its configuration
     /// from the engine, and all its watches watch.
     pub async fn start(harness: &Harness, receiver: &Receiver, member: &Member<'_>) -> Result<Self> {
         let identity = receiver.identity(harness, member.id, &member.domain())?;
         let agent = Self::start_with(harness, receiver, member, identity, watches()).await?;
-        let configured = || async {
-            let status = agent.status().await?;
-            Ok((status["configuration"]["configMap"]["state"] == "Applied").then_some(()))
-        };
+        let configured = || async { Ok(configured(&agent.status().await?).then_some(())) };
         agent.process.ready("to have its configuration", SOON, configured).await?;
         agent.connected().await?;
         Ok(agent)
@@ -361,23 +213,21 @@ impl Agent {
         watches: Value,
     ) -> Result<Self> {
         let client = member.cluster.client()?;
-        let namespace =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}});
-        apply_yaml(&client, &namespace.to_string()).await?;
-        apply_yaml(&client, include_str!("../../deploy/agent/rbac.yaml")).await?;
+        admit_agent(&client).await?;
         let admin = ports::free()?;
         let folder = format!("agent-{}-{}", receiver.namespace, member.kyma);
         let kubeconfig = member.cluster.kubeconfig_yaml_through(AGENT_USER, to_api)?;
         let kubeconfig = harness.write(&format!("{folder}/runtime.yaml"), &kubeconfig)?;
-        let config = json!({
-            "runtimeId": member.id,
-            "receiver": {"url": to_receiver, "caFile": receiver.ca_file, "certFile": identity.cert, "keyFile": identity.key,
-                         "protocol": protocol},
-            "adminAddress": format!("127.0.0.1:{admin}"),
-            "kubeconfig": kubeconfig,
-            "configMap": {"namespace": RUNTIME_NAMESPACE, "name": AGENT_CONFIG_MAP},
-            "watches": watches,
-        });
+        let files = AgentFiles {
+            id: member.id,
+            receiver: to_receiver,
+            protocol,
+            ca: &receiver.ca_file,
+            identity: &identity,
+            kubeconfig: &kubeconfig,
+            admin: &format!("127.0.0.1:{admin}"),
+        };
+        let config = agent_config(files, &watches);
         let config = harness.write(&format!("{folder}/agent.yaml"), &config.to_string())?;
         let args = vec![
             format!("--config={}", config.display()),
@@ -416,51 +266,9 @@ impl Agent {
     pub async fn connected(&self) -> Result<()> {
         self.process
             .ready("to be connected, with all watches watching and nothing unacknowledged", SOON, || async {
-                let status = self.status().await?;
-                let watches = status["watches"].as_array().cloned().unwrap_or_default();
-                let watching = !watches.is_empty() && watches.iter().all(|w| w["reason"] == "Watching");
-                Ok((watching && status["receiver"]["connected"] == true && status["dirtyKeys"] == 0)
-                    .then_some(()))
+                Ok(connected(&self.status().await?).then_some(()))
             })
             .await
-    }
-}
-
-/// Applies every document of a YAML text (of kinds that RBAC and core know).
-pub async fn apply_yaml(client: &Client, yaml: &str) -> Result<()> {
-    let runtime = tidewatch_engine::runtime::RuntimeClient::new(client.clone(), SOON);
-    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
-    for object in documents {
-        let gvk = kube::core::GroupVersionKind::try_from(serde_json::from_value::<kube::core::TypeMeta>(
-            object.clone(),
-        )?)?;
-        let mapped = runtime.mapper().resolve(&runtime, &gvk).await?;
-        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
-        let name = object["metadata"]["name"].as_str().context("an object has no name")?;
-        let params = PatchParams::apply(MANAGER).force();
-        mapped.api(&runtime, namespace).patch(name, &params, &Patch::Apply(&object)).await?;
-    }
-    Ok(())
-}
-
-/// Waits until a Kyma in KCP has a state, and returns it.
-pub async fn kyma_in_state(client: &Client, namespace: &str, name: &str, state: State) -> Result<Kyma> {
-    let api: Api<Kyma> = Api::namespaced(client.clone(), namespace);
-    kyma_where(api, name, &format!("Kyma {name} to be {state}"), |k| {
-        k.status.as_ref().is_some_and(|s| s.state == state)
-    })
-    .await
-}
-
-/// Waits by a watch until a Kyma fulfils a condition. The message of a timeout shows its last status.
-pub async fn kyma_where(api: Api<Kyma>, name: &str, what: &str, is: impl Fn(&Kyma) -> bool) -> Result<Kyma> {
-    let condition = |kyma: Option<&Kyma>| kyma.is_some_and(&is);
-    match tokio::time::timeout(SOON, await_condition(api.clone(), name, condition)).await {
-        Ok(found) => found?.context("the Kyma is gone"),
-        Err(_) => {
-            let last = api.get_opt(name).await?.map(|k| k.status);
-            anyhow::bail!("timed out after {SOON:?} waiting for {what}; its status: {last:#?}")
-        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Where things are and how long they live, for everything that is started.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
+
+use tidewatch_demo::files::write_private;
 
 use crate::{Lifetime, Spec, Tools};
 
@@ -74,25 +74,9 @@ impl Harness {
     /// kubeconfigs are written so.
     pub fn write(&self, name: &str, content: &str) -> Result<PathBuf> {
         let path = self.folder.join(name);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        }
         write_private(&path, content)?;
         Ok(path)
     }
-}
-
-/// Writes a file that only its owner may read, also if it was there and others could.
-fn write_private(path: &Path, content: &str) -> Result<()> {
-    let write = || {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(content.as_bytes())
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Cargo's target folder of this workspace.
@@ -109,25 +93,5 @@ fn prune(all: &Path) {
     runs.truncate(runs.len().saturating_sub(KEPT_RUNS));
     for run in runs {
         let _left = fs::remove_dir_all(run);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_its_owners_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.key");
-        fs::write(&path, "open").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        for content in ["secret", "another"] {
-            write_private(&path, content).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), content);
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        }
     }
 }

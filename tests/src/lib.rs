@@ -13,10 +13,8 @@ pub mod cluster;
 pub mod env;
 pub mod etcd;
 pub mod faulty;
-pub mod fixtures;
 pub mod fleet;
 pub mod harness;
-pub mod http;
 pub mod kcp;
 #[cfg(test)]
 mod ledger;
@@ -24,16 +22,14 @@ pub mod mtls;
 pub mod observed;
 pub mod oci_faults;
 pub mod ports;
-pub mod process;
 pub mod promtool;
 pub mod registry;
-pub mod report;
-pub mod snapshot;
 pub mod spare;
 pub mod story;
 pub mod tools;
 pub mod verdicts;
-pub mod wait;
+
+pub use tidewatch_demo::{fixtures, http, process, report, snapshot, wait};
 
 pub use cluster::{ControlPlane, Options, User};
 pub use etcd::Etcd;

@@ -1,6 +1,6 @@
 //! The log: one line per event on standard error.
 
-use std::{fmt, io, str::FromStr};
+use std::{fmt, fs::File, io, str::FromStr, sync::Arc};
 use tracing_subscriber::EnvFilter;
 
 /// How a log line looks.
@@ -42,16 +42,25 @@ const QUIET: [&str; 1] = ["kube_client::client=error"];
 /// Starts logging for the whole process, once. `level` is an [`EnvFilter`] directive list such as `info` or
 /// `info,kube=warn`; the environment is not read.
 pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
-    let filter = EnvFilter::builder()
-        .parse(level)
-        .map_err(|source| LoggingError::Level { level: level.to_owned(), source })?;
-    let filter = QUIET.iter().filter_map(|d| d.parse().ok()).fold(filter, EnvFilter::add_directive);
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(io::stderr);
     match format {
         Format::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
         Format::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
     }
     .map_err(|_| LoggingError::AlreadyStarted)
+}
+
+/// As [`init`], as text into a file, which grows without a limit: for programs that a person watches.
+pub fn to_file(file: File, level: &str) -> Result<(), LoggingError> {
+    let builder = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_ansi(false);
+    builder.with_writer(Arc::new(file)).try_init().map_err(|_| LoggingError::AlreadyStarted)
+}
+
+fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
+    let filter = EnvFilter::builder()
+        .parse(level)
+        .map_err(|source| LoggingError::Level { level: level.to_owned(), source })?;
+    Ok(QUIET.iter().filter_map(|d| d.parse().ok()).fold(filter, EnvFilter::add_directive))
 }
 
 impl FromStr for Format {

@@ -180,8 +180,12 @@ impl Server {
 
     /// A kubeconfig, everything inline.
     pub fn kubeconfig(&self, cluster: &str, token: &str) -> String {
+        self.kubeconfig_for(cluster, &self.url(cluster), token)
+    }
+
+    /// As [`Server::kubeconfig`], for a cluster with a port of its own ([`Server::listen`]).
+    pub fn kubeconfig_for(&self, cluster: &str, url: &str, token: &str) -> String {
         let ca = BASE64_STANDARD.encode(self.ca_pem());
-        let url = self.url(cluster);
         format!(
             "apiVersion: v1\nkind: Config\nclusters:\n- name: {cluster}\n  cluster:\n    server: {url}\n    \
              certificate-authority-data: {ca}\nusers:\n- name: {cluster}\n  user:\n    token: {token}\ncontexts:\n\

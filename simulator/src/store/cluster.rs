@@ -150,6 +150,15 @@ impl Cluster {
         if user.may(request.verb.name(), target) {
             return Ok(());
         }
+        // A list or watch of one name is what a rule for that name allows.
+        let named =
+            request.query.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
+        if let (true, Some(name)) = (target.name.is_empty(), named) {
+            let one = Target { name: name.trim_start_matches('=').to_owned(), ..target.clone() };
+            if user.may(request.verb.name(), &one) {
+                return Ok(());
+            }
+        }
         Err(Refusal::forbidden(
             &target.resource,
             &target.group,

@@ -247,7 +247,7 @@ async fn measure(terminal: &Terminal, report: &mut Report, specs: Vec<Spec>, mea
 /// What is measured on.
 struct Bench<'a> {
     env: &'a Environment,
-    world: &'a World<'a>,
+    world: &'a World,
     size: &'a Size,
     terminal: &'a Terminal,
 }

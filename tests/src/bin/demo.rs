@@ -1,17 +1,18 @@
-//! `make demo`: the product at work on real control planes.
+//! `make demo REAL=1`: the product at work on real control planes.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use tidewatch_demo::kept::{self, Variables};
 use tidewatch_tests::{
-    Harness, Lifetime, binaries,
+    ControlPlane, Harness, Lifetime, binaries,
     cluster::ADMIN,
     env::Environment,
     harness::target_folder,
     process::end_recorded,
     report::{Line, Reporter, Terminal},
-    story::{RUNTIMES, World},
+    story::World,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -20,7 +21,7 @@ use tokio::{
 
 /// Shows an event's way: three real control planes, a registry, the receiver, two agents, one module.
 #[derive(Parser)]
-#[command(name = "tidewatch-demo")]
+#[command(name = "tidewatch-real-demo")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -37,9 +38,6 @@ enum Command {
     /// End what `up --keep` has left running.
     Down,
 }
-
-/// In the demo's folder: links to programs.
-const BIN: &str = "bin";
 
 fn main() -> ExitCode {
     let Args { command } = Args::parse();
@@ -102,7 +100,7 @@ fn folder() -> PathBuf {
 }
 
 fn pids() -> PathBuf {
-    folder().join("pids")
+    folder().join(kept::PIDS)
 }
 
 async fn run(command: Command, terminal: &Terminal) -> Result<()> {
@@ -118,11 +116,7 @@ async fn run(command: Command, terminal: &Terminal) -> Result<()> {
 
 async fn down() -> Result<usize> {
     let ended = end_recorded(&pids(), Duration::from_secs(10)).await?;
-    for left in ["etcd-data", "env", BIN] {
-        let path = folder().join(left);
-        let _absent =
-            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-    }
+    kept::clear(&folder());
     Ok(ended)
 }
 
@@ -130,12 +124,7 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     if down().await? > 0 {
         terminal.say("A demo that was kept running has been ended.");
     }
-    terminal.say(
-        "Tidewatch on real control planes: one as KCP, two as runtimes. No step begins without an event: nothing\n\
-         polls a runtime to find a change, so one whose event is lost ends this demo with an error. (A reconcile\n\
-         that waits for a deletion it has begun looks again, after 200 ms to 30 s.)\n\n\
-         \u{20}   time  what happened                                                                  took",
-    );
+    terminal.say(&kept::intro("Tidewatch on real control planes: one as KCP, two as runtimes."));
     let lifetime = if keep { Lifetime::Detached { pids: pids() } } else { Lifetime::WithUs };
     let started = Instant::now();
     terminal.working("starting etcd, a registry and three control planes");
@@ -145,9 +134,10 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
     let world = World::start(&env, terminal).await?;
     world.run(terminal).await?;
     let last = if keep {
-        to_try(&write_env(&env, &world)?)
+        kept::to_try(&write_env(&env, &world)?, "`make demo-down` ends it.")
     } else {
-        "\nDone. `make demo KEEP=1` leaves it running to try things; logs are in target/demo.".to_owned()
+        "\nDone. `make demo REAL=1 KEEP=1` leaves it running to try things; logs are in target/demo."
+            .to_owned()
     };
     terminal.finish();
     terminal.say(&last);
@@ -155,35 +145,28 @@ async fn up(keep: bool, terminal: &Terminal) -> Result<()> {
 }
 
 /// Shell variables for scripts.
-fn write_env(env: &Environment, world: &World<'_>) -> Result<PathBuf> {
+fn write_env(env: &Environment, world: &World) -> Result<PathBuf> {
     let agent = world.agents.first().context("there is no agent")?;
-    let mut lines = Vec::new();
-    let mut set = |name: &str, value: String| lines.push(format!("export {name}='{value}'"));
-    for (name, cluster) in [
-        ("KCP_KUBECONFIG", &env.kcp),
-        ("RUNTIME1_KUBECONFIG", &env.runtime1),
-        ("RUNTIME2_KUBECONFIG", &env.runtime2),
-    ] {
-        let path =
-            env.harness.write(&format!("{}.kubeconfig", cluster.name()), &cluster.kubeconfig_yaml(ADMIN)?)?;
-        set(name, path.display().to_string());
-    }
-    set("RECEIVER_URL", world.receiver.url.clone());
-    set("RECEIVER_ADMIN_URL", world.receiver.admin.clone());
-    set("AGENT1_ADMIN_URL", agent.admin.clone());
-    set("CA_FILE", world.receiver.ca_file.display().to_string());
-    set("AGENT1_CERT", agent.identity.cert.display().to_string());
-    set("AGENT1_KEY", agent.identity.key.display().to_string());
-    set("REGISTRY_URL", env.registry.url());
-    set("BIN", link_programs(env)?.display().to_string());
-    let text = format!("{}\n", lines.join("\n"));
-    env.harness.write("env", &text)
+    let kubeconfig = |cluster: &ControlPlane| {
+        env.harness.write(&format!("{}.kubeconfig", cluster.name()), &cluster.kubeconfig_yaml(ADMIN)?)
+    };
+    let variables = Variables {
+        kcp: kubeconfig(&env.kcp)?,
+        runtimes: [kubeconfig(&env.runtime1)?, kubeconfig(&env.runtime2)?],
+        receiver: world.receiver.url.clone(),
+        receiver_admin: world.receiver.admin.clone(),
+        agent_admin: agent.admin.clone(),
+        ca: world.receiver.ca_file.clone(),
+        agent_cert: agent.identity.cert.clone(),
+        agent_key: agent.identity.key.clone(),
+        registry: env.registry.url(),
+        bin: link_programs(env)?,
+    };
+    variables.write(env.harness.folder())
 }
 
 /// A folder with what the control planes are made of, kubectl, and our own command.
 fn link_programs(env: &Environment) -> Result<PathBuf> {
-    let bin = env.harness.folder().join(BIN);
-    std::fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
     let tools = env.harness.tools().folder();
     let mut programs = vec![binaries::find("tidewatch")?];
     for entry in std::fs::read_dir(tools).with_context(|| format!("cannot read {}", tools.display()))? {
@@ -191,28 +174,5 @@ fn link_programs(env: &Environment) -> Result<PathBuf> {
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         programs.extend((!hidden).then_some(path));
     }
-    for program in programs {
-        let name = program.file_name().context("a program has no name")?;
-        std::os::unix::fs::symlink(&program, bin.join(name))
-            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))?;
-    }
-    Ok(bin)
-}
-
-fn to_try(env: &std::path::Path) -> String {
-    let id = RUNTIMES[0].1;
-    format!(
-        "\nEverything is still running. Three things to try, after: . {}\n\n\
-         1. Enable the module, and watch it become Ready (Ctrl-C ends the watching):\n\
-         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
-         '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
-         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system get kyma default -w\n\
-         2. Break it, and look for it again:\n\
-         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
-         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
-         3. Ask why each reconcile was made:\n\
-         \u{20}  $BIN/tidewatch explain {id}\n\n\
-         `make demo-down` ends it.",
-        env.display()
-    )
+    kept::link(env.harness.folder(), &programs)
 }

@@ -24,7 +24,7 @@ async fn a_demo_to_be_kept_that_is_told_to_end_leaves_nothing_running() -> Resul
     for signal in ["TERM", "INT"] {
         let target = tempfile::tempdir()?;
         let pids = target.path().join("demo/pids");
-        let demo = Command::new(env!("CARGO_BIN_EXE_tidewatch-demo"))
+        let demo = Command::new(env!("CARGO_BIN_EXE_tidewatch-real-demo"))
             .args(["up", "--keep"])
             .env("CARGO_TARGET_DIR", target.path())
             .env("TIDEWATCH_TOOLS", tools.folder())

@@ -24,6 +24,9 @@ pub trait Reporter: Send + Sync {
     fn done(&self, line: Line);
 }
 
+/// Before what is going on, where there is no terminal.
+pub const WORKING: &str = "            ... ";
+
 /// For a terminal: a moving line while something is going on, one line for each thing that happened.
 pub struct Terminal {
     bar: ProgressBar,
@@ -60,7 +63,7 @@ impl Reporter for Terminal {
         self.bar.reset_elapsed();
         self.bar.set_message(what.to_owned());
         if self.bar.is_hidden() {
-            self.say(&format!("            ... {what}"));
+            self.say(&format!("{WORKING}{what}"));
         }
     }
 

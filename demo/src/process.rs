@@ -263,8 +263,13 @@ async fn end_recorded_in(proc: &Path, pids: &Path, grace: Duration) -> Result<us
         signal("KILL", &running().with_context(stays)?);
         wait::until("the killed processes to end", KILLED, all_ended).await.with_context(stays)?;
     }
-    fs::remove_file(pids).with_context(|| format!("cannot remove {}", pids.display()))?;
-    Ok(found.len())
+    match fs::remove_file(pids) {
+        // One that ended may have removed it itself.
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", pids.display()))
+        }
+        _ => Ok(found.len()),
+    }
 }
 
 fn create_log(path: &Path) -> Result<File> {
@@ -277,7 +282,8 @@ fn create_log(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
+/// Writes down a process for [`end_recorded`]; `program` is the first word of its command line.
+pub fn record(pids: &Path, pid: u32, program: &Path) -> Result<()> {
     OpenOptions::new()
         .create(true)
         .append(true)

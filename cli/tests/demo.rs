@@ -1,0 +1,107 @@
+//! `tidewatch demo --keep`: what it leaves works as it says, and it ends when it is told to.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use tidewatch_demo::wait;
+
+const SOON: Duration = Duration::from_mins(1);
+const VARIABLES: [&str; 11] = [
+    "KCP_KUBECONFIG",
+    "RUNTIME1_KUBECONFIG",
+    "RUNTIME2_KUBECONFIG",
+    "RECEIVER_URL",
+    "RECEIVER_ADMIN_URL",
+    "AGENT1_ADMIN_URL",
+    "CA_FILE",
+    "AGENT1_CERT",
+    "AGENT1_KEY",
+    "REGISTRY_URL",
+    "BIN",
+];
+
+fn tidewatch(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidewatch"));
+    command.arg("demo").args(args).arg("--folder").arg(folder).stdin(Stdio::null());
+    command
+}
+
+/// Runs a line in a shell that has read the demo's variables.
+fn shell(env: &Path, line: &str) -> Result<Output> {
+    let line = format!(". '{}'; {line}", env.display());
+    Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).output().context("there is no sh")
+}
+
+fn succeeded(what: &str, output: &Output) -> Result<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(
+        output.status.success(),
+        "{what}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    Ok(text(&output.stdout))
+}
+
+/// The three things to try, and that the variables name what is there.
+async fn try_it(env: &Path, said: &str) -> Result<()> {
+    let text = fs::read_to_string(env)?;
+    let names: Vec<&str> =
+        text.lines().filter_map(|line| Some(line.strip_prefix("export ")?.split_once('=')?.0)).collect();
+    assert_eq!(names, VARIABLES);
+    for line in text.lines() {
+        let value = line.split_once('=').context("no value")?.1.trim_matches('\'');
+        ensure!(value.contains("://") || Path::new(value).exists(), "{line} names nothing");
+    }
+    let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("   ")).collect();
+    let lines: Vec<&str> = lines.into_iter().filter(|line| line.starts_with("$BIN/")).collect();
+    assert_eq!(lines.len(), 5, "{said}");
+    let kubectl = env.with_file_name("bin/kubectl").exists();
+    assert_eq!(!kubectl, said.contains("No kubectl was found"));
+    for line in lines.iter().filter(|line| kubectl || !line.contains("kubectl")) {
+        // Those that follow need what the one before has caused.
+        wait::until(line, SOON, || async {
+            Ok(Some(succeeded(line, &shell(env, line.trim_end_matches(" -w"))?)?))
+        })
+        .await?;
+    }
+    let why = succeeded("explain", &shell(env, "$BIN/tidewatch explain runtime-harbour")?)?;
+    ensure!(why.contains("because of event #"), "{why}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_detached_demo_can_be_tried_and_ended() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let said = succeeded("the demo", &tidewatch(folder.path(), &["--keep", "--detach"]).output()?)?;
+    let env = folder.path().canonicalize()?.join("env");
+    let tried = try_it(&env, &said).await;
+    let down = succeeded("down", &tidewatch(folder.path(), &["down"]).output()?)?;
+    tried?;
+    assert_eq!(down.trim(), "1 processes ended");
+    assert!(!env.exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kept_demo_ends_with_ctrl_c_and_leaves_nothing_to_try() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let log = fs::File::create(folder.path().join("said"))?;
+    let mut demo = tidewatch(folder.path(), &["--keep"]).stdout(log.try_clone()?).stderr(log).spawn()?;
+    let env: PathBuf = folder.path().join("env");
+    let kept = wait::until("the demo to be there to try", SOON, || async { Ok(env.exists().then_some(())) });
+    let kept = kept.await;
+    let told = Command::new("sh").args(["-c", "kill -s INT \"$0\"", &demo.id().to_string()]).status()?;
+    let ended = tokio::task::spawn_blocking(move || demo.wait()).await??;
+    let said = fs::read_to_string(folder.path().join("said"))?;
+    kept?;
+    ensure!(told.success() && ended.success(), "{ended}: {said}");
+    ensure!(!env.exists() && !folder.path().join("pids").exists(), "something is left: {said}");
+    Ok(())
+}

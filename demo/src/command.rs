@@ -1,0 +1,263 @@
+//! `tidewatch demo`: the demo on simulated clusters.
+
+use std::{
+    env, fs,
+    io::{IsTerminal, Read},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+
+use crate::{
+    kept,
+    process::{Lifetime, Process, Spec, end_recorded, record},
+    report::{Line, Reporter, Terminal, WORKING},
+    simulated::Simulated,
+    story::World,
+    wait,
+};
+
+/// What the log shows.
+const LEVEL: &str =
+    "info,tidewatch_engine=debug,tidewatch_receiver=debug,tidewatch_listener=debug,tidewatch_agent=debug";
+/// For a kept demo to end.
+const END: Duration = Duration::from_secs(20);
+/// All that talks here is on this machine.
+const PROXIES: [&str; 6] =
+    ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
+/// Show the product at work: a module's whole life in a timeline, on simulated clusters in this one process.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Leave everything running until Ctrl-C, to try things.
+    #[arg(long)]
+    keep: bool,
+    /// Return when there is something to try, and leave it running until `tidewatch demo down`.
+    #[arg(long, requires = "keep")]
+    detach: bool,
+    /// This is what --detach has started.
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// Where log, certificates, kubeconfigs and the file of variables go [default: target/demo].
+    #[arg(long, global = true, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// End what was left running.
+    Down,
+}
+
+/// Runs it.
+pub async fn run(demo: Demo) -> Result<()> {
+    let Demo { keep, detach, detached, folder, action } = demo;
+    let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let folder = folder.unwrap_or_else(|| target().join("demo"));
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
+    let terminal = Terminal::default();
+    let result = if matches!(action, Some(Action::Down)) {
+        let ended = down(&folder).await;
+        ended.map(|ended| terminal.say(&format!("{ended} processes ended")))
+    } else {
+        without_proxies()?;
+        if !detached && down(&folder).await? > 0 {
+            terminal.say("A demo that was kept running has been ended.");
+        }
+        if detach {
+            Box::pin(in_background(&folder, &terminal)).await
+        } else {
+            let end = if detached {
+                End::Detached
+            } else if keep {
+                End::Kept
+            } else {
+                End::AtOnce
+            };
+            Box::pin(up(&folder, end, &terminal)).await
+        }
+    };
+    terminal.finish();
+    result.with_context(|| format!("the demo failed; logs are in {}", folder.display()))
+}
+
+/// Proxies of the environment are for the way out. A process cannot change its own environment soundly: it begins anew.
+fn without_proxies() -> Result<()> {
+    if PROXIES.iter().all(|name| env::var_os(name).is_none()) {
+        return Ok(());
+    }
+    let program = env::current_exe().context("the path of this program is not known")?;
+    let mut command = Command::new(program);
+    command.args(env::args_os().skip(1));
+    for name in PROXIES {
+        command.env_remove(name);
+    }
+    Err(command.exec()).context("cannot begin again without proxies")
+}
+
+/// Ends what is recorded as kept.
+async fn down(folder: &Path) -> Result<usize> {
+    let ended = end_recorded(&folder.join(kept::PIDS), END).await?;
+    kept::clear(folder);
+    Ok(ended)
+}
+
+/// When the demo ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    AtOnce,
+    Kept,
+    Detached,
+}
+
+async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
+    let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
+    tidewatch_telemetry::logging::to_file(log, LEVEL)?;
+    terminal.say(&kept::intro(
+        "Tidewatch on simulated control planes: one as KCP, two as runtimes, all in this process.",
+    ));
+    let started = Instant::now();
+    terminal.working("starting a registry and three simulated control planes");
+    let mut simulated = Simulated::start(folder).await?;
+    let what = "registry, 3 x simulated API server with its controllers ready";
+    terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
+    // One for both: a signal between the two is not lost.
+    let mut told = Box::pin(interrupted());
+    let played = tokio::select! {
+        played = Box::pin(play(folder, end, terminal, &mut simulated)) => played,
+        how = &mut told => Err(anyhow!(how)),
+    };
+    let result = match played {
+        Ok(()) if end != End::AtOnce => tokio::select! {
+            _how = told => Ok(()),
+            broken = simulated.broken() => Err(anyhow!("{broken} has ended")),
+        },
+        played => played,
+    };
+    simulated.end().await;
+    if end != End::AtOnce {
+        kept::clear(folder);
+        let _absent = fs::remove_file(folder.join(kept::PIDS));
+    }
+    result
+}
+
+async fn play(folder: &Path, end: End, terminal: &Terminal, simulated: &mut Simulated) -> Result<()> {
+    let world = World::start(simulated.stage()?, simulated, terminal).await?;
+    world.run(terminal).await?;
+    if end == End::AtOnce {
+        terminal.finish();
+        terminal.say("\nDone. `make demo KEEP=1` (`tidewatch demo --keep`) leaves it running to try things.");
+        return Ok(());
+    }
+    let own = env::current_exe().context("the path of this program is not known")?;
+    let kubectl = kept::kubectl();
+    let programs: Vec<PathBuf> = std::iter::once(own).chain(kubectl).collect();
+    let bin = kept::link(folder, &programs)?;
+    if end == End::Kept {
+        // `tidewatch demo down` ends this one, too.
+        let called = env::args_os().next().context("the name of this program is not known")?;
+        record(&folder.join(kept::PIDS), std::process::id(), Path::new(&called))?;
+    }
+    let env = simulated.variables(&bin)?.write(folder)?;
+    if end == End::Kept {
+        terminal.finish();
+        terminal.say(&to_try(&env, "Ctrl-C ends it."));
+    }
+    Ok(())
+}
+
+/// What to try, and what is lacking for it.
+fn to_try(env: &Path, end: &str) -> String {
+    let lacking = if env.with_file_name(kept::BIN).join("kubectl").exists() {
+        ""
+    } else {
+        "\nNo kubectl was found on PATH: $BIN has none. Use one from elsewhere with the same kubeconfigs."
+    };
+    format!("{}{lacking}", kept::to_try(env, end))
+}
+
+/// Starts the demo as a process that stays, and shows what it says until there is something to try.
+async fn in_background(folder: &Path, terminal: &Terminal) -> Result<()> {
+    let program = env::current_exe().context("the path of this program is not known")?;
+    let args = ["demo", "--keep", "--detached", "--folder"].map(str::to_owned).into_iter();
+    let kubectl = kept::kubectl().and_then(|kubectl| kubectl.parent().map(Path::to_owned));
+    let spec = Spec {
+        name: "the demo".to_owned(),
+        program,
+        args: args.chain([folder.display().to_string()]).collect(),
+        env: kubectl
+            .map(|tools| ("TIDEWATCH_TOOLS".to_owned(), tools.display().to_string()))
+            .into_iter()
+            .collect(),
+        log: folder.join("demo.log"),
+        grace: END,
+        scratch: None,
+        lifetime: Lifetime::Detached { pids: folder.join(kept::PIDS) },
+    };
+    let (process, env) = (Process::start(&spec)?, folder.join(kept::ENV));
+    let result = tokio::select! {
+        followed = follow(&process, &env, terminal) => followed,
+        interrupted = interrupted() => Err(anyhow!(interrupted)),
+    };
+    match result {
+        Ok(()) => {
+            terminal.finish();
+            let end = "`make demo-down` (`tidewatch demo down`) ends it.";
+            terminal.say(&to_try(&env, end));
+            Ok(())
+        }
+        Err(error) => {
+            let ended = down(folder).await?;
+            terminal.say(&format!("\nNothing is left running: {ended} processes ended."));
+            Err(error)
+        }
+    }
+}
+
+/// Shows the lines of a process's log until `until` exists.
+async fn follow(process: &Process, until: &Path, terminal: &Terminal) -> Result<()> {
+    let mut log = fs::File::open(process.log()).context("the log cannot be read")?;
+    let mut pending = String::new();
+    loop {
+        // In this order: what was said before the end is shown.
+        let (done, ended) = (until.exists(), process.ended());
+        log.read_to_string(&mut pending).context("the log cannot be read")?;
+        while let Some((line, rest)) = pending.split_once('\n') {
+            match line.strip_prefix(WORKING) {
+                Some(what) if std::io::stderr().is_terminal() => terminal.working(what),
+                _ => terminal.say(line),
+            }
+            pending = rest.to_owned();
+        }
+        match (done, ended) {
+            (true, _) => return Ok(()),
+            (false, Some(status)) => bail!("it ended early, with {status}"),
+            (false, None) => wait::pause().await,
+        }
+    }
+}
+
+/// Returns when somebody asks this program to end, with how.
+async fn interrupted() -> String {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return "it cannot listen to signals".to_owned();
+    };
+    tokio::select! {
+        _ = terminate.recv() => "it was told to end".to_owned(),
+        _ = interrupt.recv() => "it was interrupted".to_owned(),
+    }
+}

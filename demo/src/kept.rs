@@ -1,0 +1,145 @@
+//! What is left for somebody who wants to try things: a file of variables, a folder of programs, and the three things.
+
+use std::{
+    env,
+    fmt::Write,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+
+use crate::{files::write_private, story::RUNTIMES};
+
+/// The file of variables, in the demo's folder.
+pub const ENV: &str = "env";
+/// The folder of programs there.
+pub const BIN: &str = "bin";
+/// The processes that are kept, there.
+pub const PIDS: &str = "pids";
+
+/// Where everything is.
+#[derive(Clone, Debug)]
+pub struct Variables {
+    /// Kubeconfig of KCP.
+    pub kcp: PathBuf,
+    /// Kubeconfigs of the runtimes.
+    pub runtimes: [PathBuf; 2],
+    /// Where agents connect.
+    pub receiver: String,
+    /// The receiver's admin URL.
+    pub receiver_admin: String,
+    /// Of the agent in runtime 1.
+    pub agent_admin: String,
+    /// The CA of the event path.
+    pub ca: PathBuf,
+    /// The certificate of the agent in runtime 1.
+    pub agent_cert: PathBuf,
+    /// And its key.
+    pub agent_key: PathBuf,
+    /// The registry's URL.
+    pub registry: String,
+    /// A folder of programs.
+    pub bin: PathBuf,
+}
+
+impl Variables {
+    /// Writes them for shells into the demo's folder; the file's path.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+        let path = folder.join(ENV);
+        write_private(&path, &self.text())?;
+        Ok(path)
+    }
+
+    fn text(&self) -> String {
+        let file = |path: &Path| path.display().to_string();
+        let all = [
+            ("KCP_KUBECONFIG", file(&self.kcp)),
+            ("RUNTIME1_KUBECONFIG", file(&self.runtimes[0])),
+            ("RUNTIME2_KUBECONFIG", file(&self.runtimes[1])),
+            ("RECEIVER_URL", self.receiver.clone()),
+            ("RECEIVER_ADMIN_URL", self.receiver_admin.clone()),
+            ("AGENT1_ADMIN_URL", self.agent_admin.clone()),
+            ("CA_FILE", file(&self.ca)),
+            ("AGENT1_CERT", file(&self.agent_cert)),
+            ("AGENT1_KEY", file(&self.agent_key)),
+            ("REGISTRY_URL", self.registry.clone()),
+            ("BIN", file(&self.bin)),
+        ];
+        all.iter().fold(String::new(), |mut text, (name, value)| {
+            let _ = writeln!(text, "export {name}='{value}'");
+            text
+        })
+    }
+}
+
+/// Makes a folder of links to programs in the demo's folder.
+pub fn link(folder: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+    let bin = folder.join(BIN);
+    fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
+    for program in programs {
+        let name = program.file_name().context("a program has no name")?;
+        symlink(program, bin.join(name))
+            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))?;
+    }
+    Ok(bin)
+}
+
+/// Removes what a kept demo has left in its folder.
+pub fn clear(folder: &Path) {
+    for left in ["etcd-data", ENV, BIN] {
+        let path = folder.join(left);
+        let _absent = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    }
+}
+
+/// A kubectl, if there is one: in a folder that the environment names, on `PATH`, or in the cache of `make tools`.
+pub fn kubectl() -> Option<PathBuf> {
+    let named =
+        ["TIDEWATCH_TOOLS", "KUBEBUILDER_ASSETS"].into_iter().filter_map(env::var_os).map(PathBuf::from);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
+    let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let cache = env::var_os("TIDEWATCH_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| Some(caches?.join("tidewatch")))
+        .map(|cache| cache.join("tools"));
+    // The cache has a folder for each state of its pins.
+    let built = cache.into_iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
+    named
+        .chain(env::split_paths(&path))
+        .chain(built)
+        .map(|folder| folder.join("kubectl"))
+        .find(|program| program.is_file())
+}
+
+/// The head of the timeline. `on` is what it plays on.
+pub fn intro(on: &str) -> String {
+    format!(
+        "{on}\n\
+         No step begins without an event: nothing polls a runtime to find a change, so one whose event is lost ends\n\
+         this demo with an error. (A reconcile that waits for a deletion it has begun looks again, after 200 ms to\n\
+         30 s.)\n\n\
+         \u{20}   time  what happened                                                                  took"
+    )
+}
+
+/// Three things to try; `end` says what ends it.
+pub fn to_try(env: &Path, end: &str) -> String {
+    let id = RUNTIMES[0].1;
+    format!(
+        "\nEverything is still running. Three things to try, after: . {}\n\n\
+         1. Enable the module, and watch it become Ready (Ctrl-C ends the watching):\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system patch kyma default --type merge -p \
+         '{{\"spec\":{{\"modules\":[{{\"name\":\"lighthouse\"}}]}}}}'\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n kyma-system get kyma default -w\n\
+         2. Break it, and look for it again:\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system delete deployment lighthouse-keeper\n\
+         \u{20}  $BIN/kubectl --kubeconfig $RUNTIME1_KUBECONFIG -n lighthouse-system get deployments\n\
+         3. Ask why each reconcile was made:\n\
+         \u{20}  $BIN/tidewatch explain {id}\n\n\
+         {end}",
+        env.display()
+    )
+}

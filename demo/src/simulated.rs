@@ -1,0 +1,294 @@
+//! The story's world with nothing else installed: simulated clusters, a registry, the receiver and two agents, all in
+//! this process, with real TLS between them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use hyper::StatusCode;
+use jiff::SignedDuration;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tidewatch_api::names::RUNTIME_NAMESPACE;
+use tidewatch_drain::Drain;
+use tidewatch_engine::EngineConfig;
+use tidewatch_receiver::{app as receiver, forward::target::Overrides, paths::Settings};
+use tidewatch_simulator::{
+    Access, Hosted, Options, Rule, Server, ServerOptions, Token, User, registry::Registry,
+};
+use tidewatch_tls::Files;
+
+use crate::{
+    files::write_private,
+    fleet::{self, AgentFiles},
+    http,
+    kept::Variables,
+    pki::{self, EventPath, Identity},
+    story::{Cast, RUNTIMES, Runtime, Stage},
+    wait,
+};
+
+/// For anything that should take a second or two.
+const SOON: Duration = Duration::from_mins(1);
+/// For work in hand, at the end.
+const GRACE: Duration = Duration::from_secs(5);
+/// A Deployment's time until it is ready: long enough to be seen.
+const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
+/// The user that an agent is in its runtime.
+const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
+/// Names of the clusters, as in the names of kubeconfigs.
+const CLUSTERS: [&str; 3] = ["kcp", "runtime1", "runtime2"];
+
+/// One simulated cluster.
+struct Cluster {
+    hosted: std::sync::Arc<Hosted>,
+    url: String,
+    /// The administrator's, and where it is.
+    kubeconfig: String,
+    file: PathBuf,
+    client: Client,
+}
+
+/// A receiver that runs.
+struct Received {
+    event_path: EventPath,
+    bound: receiver::Bound,
+}
+
+/// An agent that runs.
+struct Agent {
+    identity: Identity,
+    admin: String,
+}
+
+/// All of it. [`Simulated::end`] ends it.
+pub struct Simulated {
+    folder: PathBuf,
+    server: Server,
+    registry: Registry,
+    clusters: Vec<Cluster>,
+    receiver: Option<Received>,
+    agents: Vec<Agent>,
+    /// Of the agents; they end before the receiver, and the clusters end last.
+    agents_drain: Drain,
+    clusters_drain: Drain,
+}
+
+impl Simulated {
+    /// Starts three clusters and a registry, with files in `folder`, which must be absolute.
+    pub async fn start(folder: &Path) -> Result<Self> {
+        let drain = Drain::new();
+        let server = Server::start(ServerOptions::default(), &drain).await?;
+        let registry = Registry::start(&drain).await?;
+        let mut clusters = Vec::new();
+        for (seed, name) in (1..).zip(CLUSTERS) {
+            clusters.push(Cluster::start(&server, folder, name, seed).await?);
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            server,
+            registry,
+            clusters,
+            receiver: None,
+            agents: Vec::new(),
+            agents_drain: Drain::new(),
+            clusters_drain: drain,
+        })
+    }
+
+    /// For the story.
+    pub fn stage(&self) -> Result<Stage> {
+        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
+            anyhow::bail!("clusters are lacking")
+        };
+        let runtime = |cluster: &Cluster| Runtime {
+            client: cluster.client.clone(),
+            kubeconfig: cluster.kubeconfig.clone(),
+        };
+        Ok(Stage {
+            kcp: kcp.client.clone(),
+            runtimes: [runtime(runtime1), runtime(runtime2)],
+            registry: self.registry.host(),
+        })
+    }
+
+    /// What somebody needs who wants to try things; `bin` is a folder of programs.
+    pub fn variables(&self, bin: &Path) -> Result<Variables> {
+        let [kcp, runtime1, runtime2] = self.clusters.as_slice() else {
+            anyhow::bail!("clusters are lacking")
+        };
+        let receiver = self.receiver.as_ref().context("there is no receiver")?;
+        let agent = self.agents.first().context("there is no agent")?;
+        Ok(Variables {
+            kcp: kcp.file.clone(),
+            runtimes: [runtime1.file.clone(), runtime2.file.clone()],
+            receiver: format!("https://{}", receiver.bound.events),
+            receiver_admin: format!("http://{}", receiver.bound.admin),
+            agent_admin: agent.admin.clone(),
+            ca: receiver.event_path.ca_file.clone(),
+            agent_cert: agent.identity.cert.clone(),
+            agent_key: agent.identity.key.clone(),
+            registry: self.registry.url(),
+            bin: bin.to_owned(),
+        })
+    }
+
+    /// Resolves when something without which there is no demo has ended, with its name.
+    pub async fn broken(&self) -> String {
+        let receiver = self.receiver.as_ref().map(|receiver| receiver.bound.drain.watch());
+        let (agents, clusters) = (self.agents_drain.watch(), self.clusters_drain.watch());
+        let receiver_ended = async {
+            match receiver {
+                Some(watch) => watch.signaled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = receiver_ended => "the receiver".to_owned(),
+            () = agents.signaled() => "an agent".to_owned(),
+            () = clusters.signaled() => "the simulated clusters".to_owned(),
+        }
+    }
+
+    /// Ends all of it, in the order that lets work in hand finish.
+    pub async fn end(self) {
+        // What is left at the end of a grace ends with the process.
+        let _aborted = self.agents_drain.shutdown(GRACE).await;
+        if let Some(receiver) = self.receiver {
+            let _aborted = receiver.bound.drain.shutdown(GRACE).await;
+        }
+        let _aborted = self.clusters_drain.shutdown(GRACE).await;
+    }
+}
+
+impl Cluster {
+    async fn start(server: &Server, folder: &Path, name: &str, seed: u64) -> Result<Self> {
+        // The CRD of ModuleReleaseMeta, which stands in KCP and in every runtime, has rules in CEL. They are ignored,
+        // with a warning to whoever applies it.
+        let options =
+            Options { seed, ready_after: Some(READY_AFTER), ignore_cel: true, ..Options::default() };
+        let hosted = server.add(name, options)?;
+        // A port of its own: the engine refuses runtimes at KCP's address.
+        let url = format!("https://{}", server.listen(name).await?);
+        let token = uuid::Uuid::new_v4().to_string();
+        hosted.allow_token(Token(token.clone()), User::admin("admin"));
+        let kubeconfig = server.kubeconfig_for(name, &url, &token);
+        let file = folder.join(format!("{name}.kubeconfig"));
+        write_private(&file, &kubeconfig)?;
+        let mut config = Config::from_custom_kubeconfig(
+            Kubeconfig::from_yaml(&kubeconfig)?,
+            &KubeConfigOptions::default(),
+        )
+        .await?;
+        config.proxy_url = None;
+        let client = Client::try_from(config)?;
+        Ok(Self { hosted, url, kubeconfig, file, client })
+    }
+
+    /// Lets the agent in; a kubeconfig for it. RBAC has no effect in a simulated cluster, so what the shipped role and
+    /// the engine's allow together is said here once: to see what is not a Secret, and to write its own objects.
+    fn admit_agent(&self, server: &Server) -> String {
+        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+        let see = |groups: &[&str], resources: &[&str]| Rule {
+            verbs: list(&["get", "list", "watch"]),
+            groups: list(groups),
+            resources: list(resources),
+            ..Rule::default()
+        };
+        let own = |group: &str, resource: &str, name: &str| Rule {
+            verbs: list(&["get", "list", "watch", "create", "patch"]),
+            groups: list(&[group]),
+            resources: list(&[resource]),
+            names: list(&[name]),
+            namespaces: list(&[RUNTIME_NAMESPACE]),
+        };
+        let rules = vec![
+            see(&["apps", "batch", "apiextensions.k8s.io", "rbac.authorization.k8s.io"], &["*"]),
+            see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
+            see(&[""], &["configmaps", "namespaces", "services", "serviceaccounts", "pods"]),
+            own("", "configmaps", "tidewatch-agent-digest"),
+            own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),
+        ];
+        let token = uuid::Uuid::new_v4().to_string();
+        let user = User { name: AGENT_USER.to_owned(), groups: Vec::new(), access: Access::Rules(rules) };
+        self.hosted.allow_token(Token(token.clone()), user);
+        server.kubeconfig_for(self.hosted.name(), &self.url, &token)
+    }
+}
+
+impl Cast for Simulated {
+    async fn receiver(&mut self) -> Result<String> {
+        let event_path = EventPath::create(&self.folder.join("receiver"))?;
+        let kcp = self.clusters.first().context("there is no KCP")?;
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = receiver::Config {
+            listen: any,
+            admin: any,
+            tls: Files {
+                ca: event_path.ca_file.clone(),
+                cert: event_path.server.cert.clone(),
+                key: event_path.server.key.clone(),
+            },
+            proxies: None,
+            kubeconfig: Some(kcp.file.clone()),
+            engine: EngineConfig { modules: self.registry.host(), ..EngineConfig::default() },
+            denied_servers: Vec::new(),
+            routes: Overrides::default(),
+            // A lost event is an error here, not something that a poll mends.
+            paths: Settings { poll: Duration::ZERO, resync: Duration::ZERO, ..Settings::default() },
+            limits: tidewatch_listener::Limits::default(),
+            queued: 1_000,
+        };
+        let bound = Box::pin(receiver::start(config)).await?;
+        let admin = format!("http://{}", bound.admin);
+        self.receiver = Some(Received { event_path, bound });
+        let ready = format!("{admin}/readyz");
+        wait::until("the receiver to be ready", SOON, || async {
+            Ok((http::status(&ready).await? == StatusCode::OK).then_some(()))
+        })
+        .await?;
+        Ok(admin)
+    }
+
+    async fn agent(&mut self, runtime: usize) -> Result<String> {
+        let (kyma, id) = *RUNTIMES.get(runtime).context("no such runtime")?;
+        let cluster = self.clusters.get(runtime + 1).context("no such cluster")?;
+        let receiver = self.receiver.as_ref().context("there is no receiver")?;
+        fleet::admit_agent(&cluster.client).await?;
+        let folder = self.folder.join(format!("agent-{kyma}"));
+        let identity = pki::issue(&receiver.event_path.ca, &folder, id, &fleet::domain(kyma))?;
+        let kubeconfig = folder.join("runtime.yaml");
+        write_private(&kubeconfig, &cluster.admit_agent(&self.server))?;
+        let files = AgentFiles {
+            id,
+            receiver: &format!("https://{}", receiver.bound.events),
+            protocol: "v3",
+            ca: &receiver.event_path.ca_file,
+            identity: &identity,
+            kubeconfig: &kubeconfig,
+            admin: "127.0.0.1:0",
+        };
+        let mut config = fleet::agent_config(files, &fleet::watches());
+        config["receiver"]["proxy"] = Value::from("direct");
+        let file = folder.join("agent.yaml");
+        write_private(&file, &config.to_string())?;
+        let config = tidewatch_agent::config::Config::load(&file)?;
+        let bound = Box::pin(tidewatch_agent::app::start(config, Some(file), &self.agents_drain)).await?;
+        let admin = format!("http://{}", bound.admin_addr);
+        let status = format!("{admin}/status");
+        let what = format!("the agent of {id} to be connected with its configuration, all watches watching");
+        wait::until(&what, SOON, || async {
+            let page = http::json(&status).await?;
+            Ok((fleet::configured(&page) && fleet::connected(&page)).then_some(()))
+        })
+        .await?;
+        self.agents.push(Agent { identity, admin: admin.clone() });
+        Ok(admin)
+    }
+}

@@ -1,0 +1,370 @@
+//! The way of a module through everything, told once for the demo and for the end-to-end test: what one
+//! shows, the other checks.
+//!
+//! There is no polling fallback on the way: the receiver opens no watch on a runtime and has no resync
+//! timer, so a step whose event is lost never begins, and this story ends with a timeout. Only a reconcile
+//! that waits for a deletion it has begun looks again by itself (`Finish::Recheck`): an event that would
+//! merely have ended that wait sooner can be lost unnoticed here.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Namespace},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    runtime::wait::{Condition, await_condition},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, Manifest, State,
+    names::{KCP_NAMESPACE, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE},
+};
+use tokio::time::Instant;
+
+use crate::{
+    fixtures, fleet, http,
+    report::{Line, Reporter},
+    snapshot::Snapshot,
+    wait,
+};
+
+/// Kyma names and runtime ids of the two runtimes.
+pub const RUNTIMES: [(&str, &str); 2] = [("harbour", "runtime-harbour"), ("lagoon", "runtime-lagoon")];
+/// For anything on the way.
+const LIMIT: Duration = Duration::from_secs(90);
+const SYSTEM: &str = "lighthouse-system";
+const MANAGER: &str = "lighthouse-keeper";
+
+/// A runtime to play on.
+#[derive(Clone)]
+pub struct Runtime {
+    /// Of its administrator.
+    pub client: Client,
+    /// With which the engine comes in, everything inline.
+    pub kubeconfig: String,
+}
+
+/// What the story is played on, before anything of Tidewatch is there.
+#[derive(Clone)]
+pub struct Stage {
+    /// Of KCP's administrator.
+    pub kcp: Client,
+    /// In the order of [`RUNTIMES`].
+    pub runtimes: [Runtime; 2],
+    /// The registry of modules, `host:port`.
+    pub registry: String,
+}
+
+/// Who starts the programs: as processes, or in this one.
+pub trait Cast {
+    /// Starts the receiver, waits until it is ready, and returns its admin URL.
+    fn receiver(&mut self) -> impl Future<Output = Result<String>> + Send;
+
+    /// Starts the agent of `RUNTIMES[runtime]`, waits until it is connected with its configuration and all watches
+    /// watch, and returns its admin URL.
+    fn agent(&mut self, runtime: usize) -> impl Future<Output = Result<String>> + Send;
+}
+
+/// Receiver and agents, ready for the story.
+#[derive(Clone)]
+pub struct World {
+    stage: Stage,
+    /// The receiver's admin URL.
+    pub receiver: String,
+    /// The agents' admin URLs.
+    pub agents: Vec<String>,
+}
+
+/// Measures and tells.
+struct Tell<'a> {
+    reporter: &'a dyn Reporter,
+    started: Instant,
+}
+
+impl<'a> Tell<'a> {
+    fn start(reporter: &'a dyn Reporter, what: &str) -> Self {
+        reporter.working(what);
+        Self { reporter, started: Instant::now() }
+    }
+
+    fn took(&self) -> Duration {
+        Instant::now().duration_since(self.started)
+    }
+
+    fn done(&self, what: impl Into<String>) {
+        self.reporter.done(Line { what: what.into(), took: self.took(), seq: None });
+    }
+
+    /// For what an event has caused. The number is looked up after the time was taken.
+    fn caused(&self, what: impl Into<String>, took: Duration, seq: u64) {
+        self.reporter.done(Line { what: what.into(), took, seq: Some(seq) });
+    }
+}
+
+impl World {
+    /// Fills KCP and the registry, registers both runtimes, starts the receiver and the agents.
+    pub async fn start(stage: Stage, cast: &mut impl Cast, reporter: &dyn Reporter) -> Result<Self> {
+        let kcp = &stage.kcp;
+        let tell = Tell::start(reporter, "installing the CRDs and the module lighthouse");
+        fleet::prepare_kcp(kcp, KCP_NAMESPACE).await?;
+        for (version, manifest) in
+            [("1.0.0", fixtures::LIGHTHOUSE_1_0_0), ("1.1.0", fixtures::LIGHTHOUSE_1_1_0)]
+        {
+            fleet::push_lighthouse(&stage.registry, version, manifest).await?;
+            fleet::offer_template(kcp, KCP_NAMESPACE, version).await?;
+        }
+        fleet::release(kcp, KCP_NAMESPACE, &[("regular", "1.0.0"), ("fast", "1.1.0")]).await?;
+        tell.done("CRDs installed in KCP; lighthouse 1.0.0, 1.1.0 pushed to the registry and released");
+
+        let tell = Tell::start(reporter, "starting the receiver");
+        let receiver = cast.receiver().await?;
+        tell.done("receiver ready: mTLS port open, KCP watched");
+
+        let tell = Tell::start(reporter, "registering both runtimes");
+        for ((kyma, id), runtime) in RUNTIMES.iter().zip(&stage.runtimes) {
+            fleet::register(kcp, KCP_NAMESPACE, kyma, id, &runtime.kubeconfig).await?;
+        }
+        for (kyma, _) in RUNTIMES {
+            fleet::kyma_in_state(kcp, KCP_NAMESPACE, kyma, State::Ready).await?;
+        }
+        tell.done("two runtimes registered: Kyma CRD and Kyma created in each, Ready in KCP");
+
+        let tell = Tell::start(reporter, "starting one agent per runtime");
+        let mut agents = Vec::new();
+        for runtime in 0..RUNTIMES.len() {
+            agents.push(cast.agent(runtime).await?);
+        }
+        tell.done("two agents connected by mTLS, verified by CN and SAN; all watches live");
+        Ok(Self { stage, receiver, agents })
+    }
+
+    fn runtime1(&self) -> Client {
+        self.stage.runtimes[0].client.clone()
+    }
+
+    fn kcp(&self) -> Client {
+        self.stage.kcp.clone()
+    }
+
+    /// Enables the module in runtime 1, breaks it, removes it; runtime 2 must not notice.
+    pub async fn run(&self, reporter: &dyn Reporter) -> Result<()> {
+        let tell = Tell::start(reporter, "looking at both runtimes as they are");
+        let runtime2 = self.stage.runtimes[1].client.clone();
+        let without_module = Snapshot::take(&self.runtime1()).await?;
+        let before = Snapshot::take(&runtime2).await?;
+        tell.done("both runtimes noted as they are, every object of every kind");
+        self.enable(reporter).await?;
+        self.break_and_repair(reporter).await?;
+        self.upgrade(reporter).await?;
+        self.remove(reporter, &without_module).await?;
+        let tell = Tell::start(reporter, "comparing runtime 2 with how it was");
+        let changes = before.changes(&Snapshot::take(&runtime2).await?);
+        ensure!(changes.is_empty(), "runtime 2 has changed: {changes:#?}");
+        tell.done("runtime 2 is as it was: no object of any kind added, changed or removed");
+        Ok(())
+    }
+
+    async fn enable(&self, reporter: &dyn Reporter) -> Result<()> {
+        let runtime = self.runtime1();
+        let kcp = self.kcp();
+        let since = self.last_seq().await?;
+        let tell = Tell::start(reporter, "enabling lighthouse in runtime 1");
+        set_modules(&runtime, &json!([{"name": "lighthouse"}])).await?;
+        let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
+        until(deployments, MANAGER, "the module's Deployment to appear", |d: Option<&Deployment>| {
+            d.is_some()
+        })
+        .await?;
+        let took = tell.took();
+        let seq = self.cause("Kyma/", "Kyma", since).await?;
+        tell.caused("module enabled in runtime 1's Kyma -> its Deployment applied there", took, seq);
+
+        let beacons = beacons(&runtime);
+        until(beacons, "default", "the default CR to appear", |b: Option<&DynamicObject>| b.is_some())
+            .await?;
+        tell.caused("default CR created (Beacon kyma-system/default)", tell.took(), seq);
+
+        let remote: Api<Kyma> = Api::namespaced(runtime, RUNTIME_NAMESPACE);
+        fleet::kyma_where(
+            remote,
+            RUNTIME_KYMA_NAME,
+            "the module to be Ready in the runtime",
+            has_ready_module,
+        )
+        .await?;
+        let api: Api<Kyma> = Api::namespaced(kcp, KCP_NAMESPACE);
+        fleet::kyma_where(api, RUNTIMES[0].0, "the module to be Ready in KCP", has_ready_module).await?;
+        let took = tell.took();
+        let seq = self.cause("Manifest/", "Deployment", since).await?;
+        tell.caused("module Ready, in runtime 1 and in KCP", took, seq);
+        Ok(())
+    }
+
+    async fn break_and_repair(&self, reporter: &dyn Reporter) -> Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.runtime1(), SYSTEM);
+        let old = deployments.get(MANAGER).await?.uid().context("the Deployment has no uid")?;
+        let since = self.last_seq().await?;
+        let tell = Tell::start(reporter, "deleting the module's Deployment");
+        deployments.delete(MANAGER, &DeleteParams::background()).await?;
+        until(deployments.clone(), MANAGER, "the Deployment to come back", |d: Option<&Deployment>| {
+            d.and_then(ResourceExt::uid).is_some_and(|uid| uid != old)
+        })
+        .await?;
+        let took = tell.took();
+        let seq = self.cause("Manifest/", "Deployment", since).await?;
+        tell.caused("Deployment deleted by hand in runtime 1 -> restored", took, seq);
+
+        until(deployments, MANAGER, "the Deployment to be available", |d: Option<&Deployment>| {
+            d.and_then(|d| d.status.as_ref()?.available_replicas) == Some(1)
+        })
+        .await?;
+        self.module_ready_in_kcp().await?;
+        tell.caused("module Ready again", tell.took(), seq);
+        Ok(())
+    }
+
+    async fn upgrade(&self, reporter: &dyn Reporter) -> Result<()> {
+        let runtime = self.runtime1();
+        let since = self.last_seq().await?;
+        let tell = Tell::start(reporter, "moving lighthouse to the channel fast");
+        set_modules(&runtime, &json!([{"name": "lighthouse", "channel": "fast"}])).await?;
+        let kymas: Api<Kyma> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+        fleet::kyma_where(kymas, RUNTIME_KYMA_NAME, "version 1.1.0 to be Ready", |k| {
+            k.module_status("lighthouse").is_some_and(|m| m.version == "1.1.0" && m.state == State::Ready)
+        })
+        .await?;
+        let services: Api<k8s_openapi::api::core::v1::Service> = Api::namespaced(runtime, SYSTEM);
+        ensure!(
+            services.get_opt("lighthouse-metrics").await?.is_none(),
+            "the Service of 1.0.0 was not pruned"
+        );
+        let took = tell.took();
+        let seq = self.cause("Kyma/", "Kyma", since).await?;
+        tell.caused("channel regular -> fast: upgraded to 1.1.0, the obsolete Service pruned", took, seq);
+        Ok(())
+    }
+
+    async fn remove(&self, reporter: &dyn Reporter, without_module: &Snapshot) -> Result<()> {
+        let runtime = self.runtime1();
+        let kcp = self.kcp();
+        let since = self.last_seq().await?;
+        let tell = Tell::start(reporter, "removing lighthouse from runtime 1");
+        set_modules(&runtime, &json!([])).await?;
+        let deployments: Api<Deployment> = Api::namespaced(runtime.clone(), SYSTEM);
+        until(deployments, MANAGER, "the module's Deployment to go", |d: Option<&Deployment>| d.is_none())
+            .await?;
+        let took = tell.took();
+        let seq = self.cause("Kyma/", "Kyma", since).await?;
+        tell.caused("module removed from runtime 1's Kyma -> its Deployment is gone", took, seq);
+
+        let namespaces: Api<Namespace> = Api::all(runtime.clone());
+        until(namespaces, SYSTEM, "the module's namespace to go", |n: Option<&Namespace>| n.is_none())
+            .await?;
+        let crds: Api<CustomResourceDefinition> = Api::all(runtime.clone());
+        until(
+            crds,
+            "beacons.lighthouse.tidewatch.dev",
+            "the module's CRD to go",
+            |c: Option<&CustomResourceDefinition>| c.is_none(),
+        )
+        .await?;
+        let manifests: Api<Manifest> = Api::namespaced(kcp, KCP_NAMESPACE);
+        wait::until("the Manifest to go", LIMIT, || async {
+            Ok(manifests.list(&ListParams::default()).await?.items.is_empty().then_some(()))
+        })
+        .await?;
+        let kymas: Api<Kyma> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+        fleet::kyma_where(kymas, RUNTIME_KYMA_NAME, "the module to leave the status", |k| {
+            k.status.as_ref().is_some_and(|s| s.modules.is_empty() && s.state == State::Ready)
+        })
+        .await?;
+        let took = tell.took();
+        // The API server itself clears up behind a CRD and a Service a moment later.
+        wait::until("nothing of the module to be left", LIMIT, || async {
+            let left = without_module.added(&Snapshot::take(&runtime).await?);
+            ensure!(left.is_empty(), "left behind: {left:#?}");
+            Ok(Some(()))
+        })
+        .await?;
+        tell.caused("every object of the module is gone; Kyma Ready without it", took, seq);
+        Ok(())
+    }
+
+    async fn module_ready_in_kcp(&self) -> Result<()> {
+        let api: Api<Kyma> = Api::namespaced(self.kcp(), KCP_NAMESPACE);
+        fleet::kyma_where(api, RUNTIMES[0].0, "the module to be Ready in KCP", has_ready_module).await?;
+        Ok(())
+    }
+
+    /// The agent's newest event number so far.
+    async fn last_seq(&self) -> Result<u64> {
+        let agent = self.agents.first().context("there is no agent")?;
+        Ok(http::json(&format!("{agent}/status")).await?["lastObservedSeq"].as_u64().unwrap_or(0))
+    }
+
+    /// The number of the event about an object of `kind`, newer than `since`, that caused a reconcile of
+    /// a key that starts with `key`. For a Kyma edit that is the Kyma's own reconcile: its Manifest may have been
+    /// changed just before by one that was under way for another cause and read the edit already.
+    async fn cause(&self, key: &str, kind: &str, since: u64) -> Result<u64> {
+        let what = format!("a reconcile of {key} that was caused by an event about a {kind} after #{since}");
+        wait::until(&what, LIMIT, || async {
+            let page = http::json(&format!("{}/runtimes/{}", self.receiver, RUNTIMES[0].1)).await?;
+            let records = page["reconciles"].as_array().cloned().unwrap_or_default();
+            let found = records
+                .iter()
+                .filter(|r| r["key"].as_str().is_some_and(|k| k.starts_with(key)))
+                .flat_map(|r| r["causes"].as_array().cloned().unwrap_or_default())
+                .filter(|c| c["type"] == "event" && c["object"].as_str().is_some_and(|o| o.starts_with(kind)))
+                .filter_map(|c| c["seq"].as_u64())
+                .find(|seq| *seq > since);
+            Ok(found)
+        })
+        .await
+    }
+}
+
+fn has_ready_module(kyma: &Kyma) -> bool {
+    kyma.module_status("lighthouse").is_some_and(|m| m.state == State::Ready)
+        && kyma.status.as_ref().is_some_and(|s| s.state == State::Ready)
+}
+
+/// Edits the module list as a user does, with a merge patch on the runtime's Kyma.
+pub async fn set_modules(runtime: &Client, modules: &Value) -> Result<()> {
+    let api: Api<Kyma> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    let patch = Patch::Merge(json!({"spec": {"modules": modules}}));
+    api.patch(RUNTIME_KYMA_NAME, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+fn beacons(client: &Client) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk("lighthouse.tidewatch.dev", "v1alpha1", "Beacon");
+    let resource = ApiResource::from_gvk_with_plural(&gvk, "beacons");
+    Api::namespaced_with(client.clone(), RUNTIME_NAMESPACE, &resource)
+}
+
+async fn until<K>(api: Api<K>, name: &str, what: &str, is: impl Condition<K>) -> Result<()>
+where
+    K: Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + kube::Resource + 'static,
+{
+    // A watch of a kind that is not installed yet ends with an error; it is begun again.
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        // `Condition` is not `Clone`, but a reference to one is.
+        let watching = await_condition(api.clone(), name, |o: Option<&K>| is.matches_object(o));
+        match tokio::time::timeout_at(deadline, watching).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) if Instant::now() < deadline => {
+                if !matches!(&error, kube::runtime::wait::Error::ProbeFailed(_)) {
+                    return Err(error.into());
+                }
+                wait::pause().await;
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => bail!("timed out after {LIMIT:?} waiting for {what}"),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The whole story on simulated clusters, in this process.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tidewatch_demo::{fleet, http, report::Recorder, simulated::Simulated, story::World, wait};
+
+const SOON: Duration = Duration::from_mins(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_is_enabled_repaired_upgraded_and_removed_on_simulated_clusters() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let recorder = Recorder::default();
+    let mut simulated = Simulated::start(folder.path()).await?;
+    let world = World::start(simulated.stage()?, &mut simulated, &recorder).await?;
+    world.run(&recorder).await?;
+    let lines = recorder.lines();
+    let caused: Vec<u64> = lines.iter().filter_map(|line| line.seq).collect();
+    assert_eq!(caused.len(), 8, "each step of the module's way names the event that caused it");
+    assert!(caused.iter().all(|seq| *seq > 0));
+
+    for agent in &world.agents {
+        wait::until("the agent to have nothing unacknowledged", SOON, || async {
+            Ok(fleet::connected(&http::json(&format!("{agent}/status")).await?).then_some(()))
+        })
+        .await?;
+        // What the agent may do is enough for its canary, too: it went the whole way.
+        wait::until("a canary to come back", SOON, || async {
+            let metrics = http::text(&format!("{agent}/metrics")).await?;
+            let back = metrics.lines().find_map(|l| l.strip_prefix("tidewatch_agent_canary_seconds_count "));
+            Ok(back.is_some_and(|count| count != "0").then_some(()))
+        })
+        .await?;
+    }
+    simulated.end().await;
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! A small OCI registry: plain HTTP on loopback, anonymous, in memory, bounded. It takes whole uploads, gives blobs,
+//! manifests and tags, and refuses the rest (405).
+
+mod contents;
+
+use std::{
+    convert::Infallible,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tidewatch_drain::{Drain, Watch};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::timeout,
+};
+
+use self::contents::{Answer, Contents};
+use crate::StartError;
+
+/// All that it holds, in bytes.
+const LIMIT: u64 = 256 * 1024 * 1024;
+/// Of one upload.
+const MAX_BODY: usize = 32 * 1024 * 1024;
+/// Connections at a time, each with at most one upload in memory; more wait to be accepted.
+const CONNECTIONS: usize = 32;
+/// For a request's head, and for its body.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A registry that listens until its drain ends it.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    address: SocketAddr,
+}
+
+impl Registry {
+    /// Listens on a free port of 127.0.0.1.
+    pub async fn start(drain: &Drain) -> Result<Self, StartError> {
+        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let wrong = |error| StartError::Listen(wanted, error);
+        let listener = TcpListener::bind(wanted).await.map_err(wrong)?;
+        let address = listener.local_addr().map_err(wrong)?;
+        let contents = Arc::new(Mutex::new(Contents::with_limit(LIMIT)));
+        drain.spawn("simulated-registry", accept(listener, contents, drain.clone()));
+        Ok(Self { address })
+    }
+
+    /// `127.0.0.1:port`, as it stands in an image reference.
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// `http://127.0.0.1:port`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+async fn accept(listener: TcpListener, contents: Arc<Mutex<Contents>>, drain: Drain) {
+    let (watch, connections) = (drain.watch(), Arc::new(Semaphore::new(CONNECTIONS)));
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&connections).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, stream) = tokio::select! {
+            () = watch.signaled() => return,
+            (Ok(permit), accepted) = accepted => match accepted {
+                Ok((stream, _)) => (permit, stream),
+                Err(error) => {
+                    tracing::warn!(%error, "the simulated registry cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            else => return,
+        };
+        let (contents, watch) = (Arc::clone(&contents), watch.clone());
+        drain.spawn("simulated-registry-connection", async move {
+            connection(stream, contents, watch).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, contents: Arc<Mutex<Contents>>, watch: Watch) {
+    let service = service_fn(move |request| {
+        let contents = Arc::clone(&contents);
+        async move { Ok::<_, Infallible>(respond(request, &contents).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    tokio::select! {
+        () = watch.signaled() => {}
+        // How a client's connection ends is the client's business.
+        _ = builder.serve_connection(TokioIo::new(stream), service) => {}
+    }
+}
+
+async fn respond(request: Request<Incoming>, contents: &Mutex<Contents>) -> Response<Full<Bytes>> {
+    let (parts, body) = request.into_parts();
+    let Some(call) = contents::call(parts.uri.path()) else {
+        return response(&parts.method, contents::error(404, "UNSUPPORTED", "a registry is below /v2/"));
+    };
+    #[expect(clippy::disallowed_methods, reason = "the body is limited here")]
+    let body = match timeout(PATIENCE, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => {
+            let answer = contents::error(413, "SIZE_INVALID", "the upload is too large, or broke off");
+            return response(&parts.method, answer);
+        }
+        Err(_) => {
+            return response(&parts.method, contents::error(408, "BLOB_UPLOAD_INVALID", "it took too long"));
+        }
+    };
+    let digest = parts.uri.query().into_iter().flat_map(|query| query.split('&')).find_map(|pair| {
+        // A digest's only special character.
+        Some(pair.strip_prefix("digest=")?.replace("%3A", ":").replace("%3a", ":"))
+    });
+    let media = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let answer = contents.lock().answer(parts.method.as_str(), &call, digest.as_deref(), media, body);
+    response(&parts.method, answer)
+}
+
+fn response(method: &Method, answer: Answer) -> Response<Full<Bytes>> {
+    let Answer { code, headers, body } = answer;
+    let length = body.len();
+    let body = if method == Method::HEAD { Bytes::new() } else { body };
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in headers {
+        if let Ok(value) = value.parse() {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    response
+}
