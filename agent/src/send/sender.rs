@@ -460,7 +460,7 @@ impl<T: Transport> Sender<T> {
                 Arc::default()
             } else {
                 tracing::info!("the receiver confirms the digest; reporting what differs");
-                Arc::new(self.outbox.digest().map(|(_, digest)| digest.clone()).unwrap_or_default())
+                Arc::new(self.outbox.reconciled().clone())
             };
             self.baseline.send_modify(|baseline| *baseline = Baseline { round: baseline.round + 1, digest });
         }

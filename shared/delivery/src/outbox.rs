@@ -230,10 +230,17 @@ impl Outbox {
         self.claim.is_some()
     }
 
-    /// What was reconciled last, and what a later run may claim with it; nothing before the first answer.
+    /// What was reconciled last, and what a later run may claim with it; nothing before the first answer, and nothing
+    /// while a change is dirty: it may be reconciled for another cause before it is let go, and what was reconciled
+    /// is not what the digest says of it then. Once nothing is dirty, a serial has one digest.
     pub fn digest(&self) -> Option<(Resume, &Digest)> {
-        let session = self.session.filter(|_| self.claim.is_none())?;
+        let session = self.session.filter(|_| self.claim.is_none() && self.is_calm())?;
         Some((Resume { session, epoch: self.epoch, serial: self.serial() }, &self.digest))
+    }
+
+    /// What is known to be reconciled, whatever is dirty: to compare a list with.
+    pub fn reconciled(&self) -> &Digest {
+        &self.digest
     }
 
     /// Changes whenever [`Outbox::digest`] does.
@@ -253,7 +260,7 @@ impl Outbox {
 
     /// Whether the stored digest covers all that was observed, so that the next heartbeat declares it.
     pub fn declares(&self) -> bool {
-        self.stored == Some(self.serial())
+        self.stored == Some(self.serial()) && self.is_calm()
     }
 
     /// How the watches stand, to be told with each sign of life.

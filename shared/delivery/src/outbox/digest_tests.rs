@@ -20,6 +20,8 @@ enum Defect {
     None,
     /// The digest says what there is, not what was reconciled.
     CurrentState,
+    /// The digest is stored and declared while something is dirty.
+    DirtyDigest,
     /// The receiver confirms whatever is claimed.
     EveryClaimConfirmed,
     /// A claim holds though the runtime was worked on since.
@@ -30,6 +32,12 @@ enum Defect {
     GoneNotWaitedFor,
     /// The receiver listens to agents of any past.
     StrangeSessions,
+}
+
+impl Defect {
+    const fn stores_dirty(self) -> bool {
+        matches!(self, Self::CurrentState | Self::DirtyDigest | Self::GoneNotWaitedFor)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +105,8 @@ struct Run {
     early: u64,
     /// Taken, not written yet.
     taken: Stored,
+    /// The serial that was stored last, for agents that do not wait until nothing is dirty.
+    stored: Option<u64>,
 }
 
 /// What KCP keeps: of each key the state that was reconciled last, and the sessions of its past.
@@ -282,7 +292,16 @@ impl World {
         let index = self.objects.iter().map(|(n, state)| (*n, contributes(*n, *state))).collect();
         self.flickered.clear();
         let baseline = None;
-        self.run = Some(Run { outbox, index, answered, baseline, compared: false, early: 0, taken: None });
+        self.run = Some(Run {
+            outbox,
+            index,
+            answered,
+            baseline,
+            compared: false,
+            early: 0,
+            taken: None,
+            stored: None,
+        });
     }
 
     fn watch(&mut self) {
@@ -357,9 +376,12 @@ impl World {
                 }
                 let Some(run) = &mut self.run else { return };
                 let request = if poll { run.outbox.poll() } else { None };
-                let Some(request) = request.or_else(|| (!poll).then(|| run.outbox.heartbeat())) else {
+                let Some(mut request) = request.or_else(|| (!poll).then(|| run.outbox.heartbeat())) else {
                     return;
                 };
+                if !poll && defect.stores_dirty() {
+                    request.digest = run.stored.filter(|serial| *serial == run.outbox.serial());
+                }
                 self.exchange(&request, false, lose_answer);
             }
             Step::Work { drop } => self.work(drop),
@@ -371,7 +393,14 @@ impl World {
             }
             Step::TakeDigest => {
                 let Some(run) = &mut self.run else { return };
-                run.taken = run.outbox.digest().map(|(claim, digest)| (claim, digest.clone()));
+                let known = run.outbox.reconciled().clone();
+                run.taken = match run.outbox.session() {
+                    Some(session) if defect.stores_dirty() => {
+                        let (epoch, serial) = (run.outbox.epoch(), run.outbox.serial());
+                        Some((Resume { session, epoch, serial }, known))
+                    }
+                    _ => run.outbox.digest().map(|(claim, digest)| (claim, digest.clone())),
+                };
                 if defect == Defect::CurrentState
                     && let Some((_, digest)) = &mut run.taken
                     && let Some(section) = digest.get(WATCH).cloned()
@@ -384,6 +413,7 @@ impl World {
                 let Some((claim, digest)) = run.taken.take() else { return };
                 if heard {
                     run.outbox.digest_stored(claim.serial);
+                    run.stored = Some(claim.serial);
                 }
                 self.stored = Some((claim, digest));
             }
@@ -469,6 +499,10 @@ fn each_defect_of_the_protocol_loses_something() {
     let store = || StoreDigest { heard: true };
     let stories = [
         (Defect::CurrentState, vec![Change(1), Watch, TakeDigest, store(), sign(false), AgentCrash]),
+        (
+            Defect::DirtyDigest,
+            vec![Change(1), Watch, TakeDigest, Spontaneous, store(), sign(false), Delete(1), AgentCrash],
+        ),
         (
             Defect::EveryClaimConfirmed,
             vec![BackupRuntime, Change(1), Watch, send(), work(), sign(true), RestoreRuntime],
