@@ -3,6 +3,7 @@
 //! - [`outbox`]: the agent's dirty set. A change is kept until every route has let it go.
 //! - [`ledger`]: the receiver's memory of what it was told and what has become of it.
 //! - [`digest`]: what was reconciled last, small enough to outlive the agent.
+//! - [`names`]: of objects that others than the engine hear of, for the same time.
 //! - [`claims`]: whether an agent that starts may rely on the digest it finds.
 //! - [`backoff`]: how long to wait before the next try.
 //!
@@ -13,6 +14,7 @@ pub mod backoff;
 pub mod claims;
 pub mod digest;
 pub mod ledger;
+pub mod names;
 pub mod outbox;
 
 /// A point in time on one process's monotonic clock, as the time since an arbitrary start.

@@ -4,126 +4,30 @@
 //! while it is in flight gets a new number, so that an acknowledgement of the old number does not
 //! release it.
 //!
+//! Where a change is for others than the engine, its object's name is kept, too ([`crate::names`]): the change of an
+//! object that nobody was told of yet is withheld until its name is stored.
+//!
 //! It also keeps the [`Digest`] of what was reconciled last, and speaks for the digest that an earlier run has
 //! left behind: until the receiver has answered that claim, no event is sent.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
     sync::Arc,
 };
 
-use jiff::Timestamp;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
-    v3::{self, Change, Event, Health, Request, Response, Resume},
+    v3::{self, Change, Event, Health, Request, Resume},
 };
 
 use crate::{
     Tick,
     digest::{Digest, Section, bucket},
+    names::Names,
 };
 
-/// What is dirty: one object under one watch. Its strings are shared with whoever else knows the object, so that ten thousand
-/// dirty keys cost little more than their numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    /// Name of the configured watch.
-    pub watch: Arc<str>,
-    /// Namespace, empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-}
-
-/// One observed change.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Observation {
-    /// The object.
-    pub key: Key,
-    /// API group.
-    pub group: Arc<str>,
-    /// API version.
-    pub version: Arc<str>,
-    /// Kind.
-    pub kind: Arc<str>,
-    /// The object's uid, if known.
-    pub uid: String,
-    /// The resourceVersion at which it was seen.
-    pub resource_version: String,
-    /// What happened.
-    pub change: Change,
-    /// When, on the wall clock.
-    pub at: Timestamp,
-}
-
-/// What an object contributes to the digest (see [`crate::digest::contribution`]), 0 while it is not there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Moved {
-    /// Before the change.
-    pub before: u64,
-    /// After it.
-    pub after: u64,
-}
-
-/// Whether an observation made a key dirty or found it so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Observed {
-    /// The key was clean.
-    New(Seq),
-    /// The key was dirty already; it has a new number now.
-    Coalesced(Seq),
-}
-
-/// A key that every route has let go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Released {
-    /// The key.
-    pub key: Key,
-    /// The number that was let go.
-    pub seq: Seq,
-    /// Since the key's first unreconciled change.
-    pub since_observed: Tick,
-    /// Since it was last sent.
-    pub since_sent: Tick,
-    /// Whether any route refused it.
-    pub refused: bool,
-}
-
-/// What an answer did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
-    /// Keys that are clean now.
-    pub released: Vec<Released>,
-    /// Numbers that must be sent again.
-    pub to_resend: usize,
-    /// The receiver is another one than before (or has restarted).
-    pub new_session: bool,
-    /// The answer was for another epoch and changed nothing.
-    pub ignored: bool,
-    /// The receiver's wish to be left alone for this long.
-    pub retry_after: Option<Tick>,
-    /// The answer to the claim of [`Outbox::begin`]: whether the digest may be relied on.
-    pub confirmed: Option<bool>,
-    /// Every object must be reported again. The digest is empty now.
-    pub resync: bool,
-}
-
-/// Numbers sent in one request, to take back if the request fails.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct InFlight(Vec<Seq>);
-
-impl InFlight {
-    /// Number of events.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether the request carried no event.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+pub use types::{Applied, InFlight, Key, Moved, Observation, Observed, Present, Released};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
@@ -135,6 +39,15 @@ struct Entry {
     refused: bool,
     /// `before` is what was reconciled last, however often the key has changed since.
     moved: Moved,
+}
+
+/// Of which watches the objects' names are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeepNames {
+    /// Those that are not for the engine alone.
+    OfOthers,
+    /// All: the listener understands nothing but names.
+    OfAll,
 }
 
 /// The dirty set of one agent process.
@@ -149,12 +62,16 @@ pub struct Outbox {
     entries: BTreeMap<Seq, Entry>,
     by_key: BTreeMap<Key, Seq>,
     /// Numbers to send. A subset of `entries`.
-    unsent: std::collections::BTreeSet<Seq>,
+    unsent: BTreeSet<Seq>,
     /// How often the receiver has asked for a number again, if it has. Those asked for less often go first: what finds
     /// no room on one route holds back nothing else. Decides an order only, and only among more than a batch.
     asked: Aside<BTreeMap<Seq, u32>>,
     /// How many of `unsent` are in `asked`.
     asked_unsent: Aside<usize>,
+    keep_names: Option<KeepNames>,
+    names: Names,
+    /// Numbers that are not to be sent before their object's name is stored. A subset of `entries`, apart from `unsent`.
+    withheld: BTreeSet<Seq>,
     digest: Digest,
     /// What an earlier run has left behind, until the receiver has answered.
     claim: Option<(Resume, Digest)>,
@@ -206,9 +123,12 @@ impl Outbox {
             routes,
             entries: BTreeMap::new(),
             by_key: BTreeMap::new(),
-            unsent: std::collections::BTreeSet::new(),
+            unsent: BTreeSet::new(),
             asked: Aside::default(),
             asked_unsent: Aside::default(),
+            keep_names: None,
+            names: Names::default(),
+            withheld: BTreeSet::new(),
             digest: Digest::new(),
             claim: None,
             stored: None,
@@ -319,6 +239,7 @@ impl Outbox {
                 self.drop_entry(seq);
             }
         }
+        self.names.forget(watch);
         if self.digest.remove(watch) || !keys.is_empty() {
             self.revision.0.counted += 1;
         }
@@ -386,9 +307,12 @@ impl Outbox {
         let first_observed = before.as_ref().map_or(now, |e| e.first_observed);
         let routes = self.routes.get(&*observation.key.watch);
         let pending = routes.cloned().unwrap_or_else(|| vec![Route::engine()]);
+        // An end, too: whoever looks then may find an object that was made anew.
+        let telling = observation.change != Change::Resync && self.keeps_names(&observation.key.watch);
+        let withheld = telling && !self.names.add(&observation.key, &observation.version, &observation.kind);
         let entry = Entry { seen: observation, first_observed, sent: None, pending, refused: false, moved };
         self.entries.insert(seq, entry);
-        self.unsent.insert(seq);
+        if withheld { &mut self.withheld } else { &mut self.unsent }.insert(seq);
         self.revision.0.counted += u64::from(counts);
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
@@ -485,84 +409,9 @@ impl Outbox {
         }
     }
 
-    /// A request did not get an answer: its events have to be sent again.
-    pub fn failed(&mut self, in_flight: &InFlight) {
-        for seq in &in_flight.0 {
-            self.resend(*seq);
-        }
-    }
-
-    fn resend(&mut self, seq: Seq) -> bool {
-        let Some(entry) = self.entries.get_mut(&seq) else { return false };
-        entry.sent = None;
-        if self.unsent.insert(seq) && self.asked.0.contains_key(&seq) {
-            self.asked_unsent.0 += 1;
-        }
-        true
-    }
-
-    /// Takes an answer in.
-    pub fn answered(&mut self, response: &Response, now: Tick) -> Applied {
-        if response.epoch != self.epoch {
-            return Applied { ignored: true, ..Applied::default() };
-        }
-        let mut applied = Applied {
-            retry_after: response.retry_after_ms.map(Tick::from_millis),
-            new_session: self.session.is_some_and(|s| s != response.session),
-            ..Applied::default()
-        };
-        if self.session != Some(response.session) {
-            self.session = Some(response.session);
-            self.revision.0.counted += 1;
-        }
-        if let Some((_, digest)) = self.claim.take() {
-            applied.confirmed = Some(!response.resync);
-            if response.resync {
-                self.resynced = Some(response.session);
-            } else {
-                self.digest = digest;
-            }
-        } else if response.resync && self.resynced != Some(response.session) {
-            self.resynced = Some(response.session);
-            applied.resync = true;
-            self.digest = Digest::new();
-            self.revision.0.counted += 1;
-        }
-        for ack in &response.acks {
-            for (set, refused) in [(&ack.done, false), (&ack.refused, true)] {
-                let hit: Vec<Seq> = set
-                    .ranges()
-                    .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
-                    .map(|(&s, _)| s)
-                    .collect();
-                for seq in hit {
-                    applied.released.extend(self.let_go(seq, &ack.route, refused, now));
-                }
-            }
-        }
-        if applied.new_session {
-            // The new session may know some of them (events and answer crossed); sending again is harmless.
-            let sent: Vec<Seq> =
-                self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(&s, _)| s).collect();
-            applied.to_resend = sent.into_iter().filter(|&s| self.resend(s)).count();
-        } else {
-            let unknown: Vec<Seq> = response
-                .unknown
-                .ranges()
-                .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
-                .filter(|(_, e)| e.sent.is_some())
-                .map(|(&s, _)| s)
-                .collect();
-            for seq in &unknown {
-                *self.asked.0.entry(*seq).or_default() += 1;
-            }
-            applied.to_resend = unknown.into_iter().filter(|&s| self.resend(s)).count();
-        }
-        applied
-    }
-
     fn drop_entry(&mut self, seq: Seq) -> Option<Entry> {
         self.take_unsent(seq);
+        self.withheld.remove(&seq);
         self.asked.0.remove(&seq);
         self.entries.remove(&seq)
     }
@@ -571,37 +420,6 @@ impl Outbox {
         if self.unsent.remove(&seq) && self.asked.0.contains_key(&seq) {
             self.asked_unsent.0 -= 1;
         }
-    }
-
-    fn let_go(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
-        let entry = self.entries.get_mut(&seq)?;
-        entry.pending.retain(|r| r != route);
-        entry.refused |= refused;
-        if !entry.pending.is_empty() {
-            return None;
-        }
-        let entry = self.drop_entry(seq)?;
-        let key = entry.seen.key;
-        self.by_key.remove(&key);
-        let counts = &*key.watch != v3::CANARY;
-        if entry.seen.change == Change::Resync {
-            self.digest.settle(&key.watch);
-        } else if counts {
-            let Moved { before, after } = entry.moved;
-            self.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
-        }
-        self.revision.0.counted += u64::from(counts);
-        let since_observed = now.saturating_sub(entry.first_observed);
-        if counts && self.reconciled_ms.0.len() < limits::RECONCILED {
-            self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
-        }
-        Some(Released {
-            key,
-            seq,
-            since_observed,
-            since_sent: entry.sent.map_or(Tick::ZERO, |sent| now.saturating_sub(sent)),
-            refused: entry.refused,
-        })
     }
 }
 
@@ -623,7 +441,13 @@ fn event(seq: Seq, seen: &Observation) -> Event<'static> {
     }
 }
 
+mod answer;
+mod named;
+mod types;
+
 #[cfg(test)]
 mod digest_tests;
+#[cfg(test)]
+mod names_tests;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, test_runner::Config};
 
+use jiff::Timestamp;
+use tidewatch_wire::v3::Response;
+
 use super::*;
 use crate::{
     claims::Claims,

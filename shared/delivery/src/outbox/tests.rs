@@ -1,3 +1,6 @@
+use jiff::Timestamp;
+use tidewatch_wire::v3::Response;
+
 use super::*;
 
 const T0: Tick = Tick::ZERO;
@@ -229,7 +232,7 @@ fn what_finds_no_room_holds_back_nothing_else() {
     outbox.answered(&answer(9, &[most + 201]), T0);
 
     // Each has its turn, however long they have no room.
-    let mut sent = std::collections::BTreeSet::new();
+    let mut sent = BTreeSet::new();
     for _ in 0..3 {
         let (request, _) = outbox.next_batch(T0).unwrap();
         sent.extend(request.events.iter().map(|e| e.seq.0));

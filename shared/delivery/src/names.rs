@@ -1,0 +1,282 @@
+//! Names of objects, for routes that cannot do with less than a name.
+//!
+//! The [digest](crate::digest) is a few sums: after a restart they tell that something is gone, and not what. The engine
+//! needs no more, since it reconciles by kind. Another manager is told of an object by its name or not at all, so of the
+//! objects that it hears of, the names are kept beyond the agent's life.
+//!
+//! What makes a kept name useful is one rule: it is *stored before its object is told of*, and taken out some time after
+//! the object's end was let go. So what is stored is never less than what a manager may know of, and what a list after a
+//! restart does not have is told as gone. A name too many costs one event about an object that is not there.
+//!
+//! Some time after: a manager that is told of an end looks, and may find an object that was made anew. Until the watch
+//! has shown that one, too, only the kept name remembers that the manager knows of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{Tick, outbox::Key};
+
+/// The objects of one watch by name, as they are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Listed {
+    /// The API version that was watched.
+    pub version: Arc<str>,
+    /// The kind.
+    pub kind: Arc<str>,
+    /// Namespace (empty for objects without one) and name, sorted.
+    pub objects: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// Everything that has to be stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// For [`Names::stored`], when it is.
+    pub revision: u64,
+    /// By watch.
+    pub watches: BTreeMap<Arc<str>, Listed>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Kept {
+    version: Arc<str>,
+    kind: Arc<str>,
+    objects: BTreeMap<(Arc<str>, Arc<str>), Standing>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Standing {
+    /// The revision in which it was added.
+    added: u64,
+    /// When its object's end was let go.
+    left: Option<Tick>,
+}
+
+/// The names of the objects that somebody may have been told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Names {
+    watches: BTreeMap<Arc<str>, Kept>,
+    revision: u64,
+    stored: u64,
+}
+
+impl Names {
+    /// What an earlier run has stored.
+    #[must_use]
+    pub fn found(watches: BTreeMap<Arc<str>, Listed>) -> Self {
+        let kept = |listed: Listed| Kept {
+            version: listed.version,
+            kind: listed.kind,
+            objects: listed.objects.into_iter().map(|object| (object, Standing::default())).collect(),
+        };
+        let watches = watches.into_iter().map(|(watch, listed)| (watch, kept(listed))).collect();
+        Self { watches, ..Self::default() }
+    }
+
+    /// Counts additions and removals.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The highest revision of which everything that was added is stored.
+    #[must_use]
+    pub fn stored_revision(&self) -> u64 {
+        self.stored
+    }
+
+    /// Number of names.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.watches.values().map(|kept| kept.objects.len()).sum()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// The version and kind of a watch's objects, if any are kept.
+    #[must_use]
+    pub fn kind(&self, watch: &str) -> Option<(&str, &str)> {
+        self.watches.get(watch).map(|kept| (&*kept.version, &*kept.kind))
+    }
+
+    /// An object will be told of. Whether its name is stored.
+    pub fn add(&mut self, key: &Key, version: &Arc<str>, kind: &Arc<str>) -> bool {
+        let kept = self.watches.entry(Arc::clone(&key.watch)).or_default();
+        if kept.version != *version || kept.kind != *kind {
+            (kept.version, kept.kind) = (Arc::clone(version), Arc::clone(kind));
+            self.revision += 1;
+        }
+        let revision = &mut self.revision;
+        let standing = kept.objects.entry(object(key)).or_insert_with(|| {
+            *revision += 1;
+            Standing { added: *revision, left: None }
+        });
+        standing.left = None;
+        standing.added <= self.stored
+    }
+
+    /// An object's end was let go.
+    pub fn leave(&mut self, key: &Key, now: Tick) {
+        let kept = self.watches.get_mut(&key.watch);
+        if let Some(standing) = kept.and_then(|kept| kept.objects.get_mut(&object(key))) {
+            standing.left = Some(now);
+        }
+    }
+
+    /// Takes out what was let go at `until` or before, and has not come back.
+    pub fn expire(&mut self, until: Tick) {
+        let mut taken = 0;
+        self.watches.retain(|_, kept| {
+            taken += kept
+                .objects
+                .extract_if(.., |_, standing| standing.left.is_some_and(|at| at <= until))
+                .count();
+            !kept.objects.is_empty()
+        });
+        if taken > 0 {
+            self.revision += 1;
+        }
+    }
+
+    /// A watch has ended: nobody is told of its objects any more.
+    pub fn forget(&mut self, watch: &str) {
+        if self.watches.remove(watch).is_some() {
+            self.revision += 1;
+        }
+    }
+
+    /// Forgets the watches that are not wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        let before = self.watches.len();
+        self.watches.retain(|watch, _| wanted(watch));
+        if self.watches.len() != before {
+            self.revision += 1;
+        }
+    }
+
+    /// The names of a watch that a list does not have. `present` has keys of this watch, in any order.
+    #[must_use]
+    pub fn missing(&self, watch: &str, present: &[Key]) -> Vec<Key> {
+        let Some((watch, kept)) = self.watches.get_key_value(watch) else { return Vec::new() };
+        let present: std::collections::BTreeSet<(&str, &str)> =
+            present.iter().map(|key| (&*key.namespace, &*key.name)).collect();
+        let missing =
+            kept.objects.keys().filter(|(namespace, name)| !present.contains(&(&**namespace, &**name)));
+        let key = |(namespace, name): &(Arc<str>, Arc<str>)| Key {
+            watch: Arc::clone(watch),
+            namespace: Arc::clone(namespace),
+            name: Arc::clone(name),
+        };
+        missing.map(key).collect()
+    }
+
+    /// Whether a name is kept.
+    #[must_use]
+    pub fn contains(&self, key: &Key) -> bool {
+        self.watches.get(&key.watch).is_some_and(|kept| kept.objects.contains_key(&object(key)))
+    }
+
+    /// Whether a name is stored.
+    #[must_use]
+    pub fn is_stored(&self, key: &Key) -> bool {
+        let kept = self.watches.get(&key.watch);
+        kept.and_then(|kept| kept.objects.get(&object(key)))
+            .is_some_and(|standing| standing.added <= self.stored)
+    }
+
+    /// A snapshot with this revision is stored, or it is not worth waiting for that.
+    pub fn stored(&mut self, revision: u64) {
+        self.stored = self.stored.max(revision);
+    }
+
+    /// What to store.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let listed = |kept: &Kept| Listed {
+            version: Arc::clone(&kept.version),
+            kind: Arc::clone(&kept.kind),
+            objects: kept.objects.keys().cloned().collect(),
+        };
+        let watches = self.watches.iter().map(|(watch, kept)| (Arc::clone(watch), listed(kept))).collect();
+        Snapshot { revision: self.revision, watches }
+    }
+}
+
+fn object(key: &Key) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&key.namespace), Arc::clone(&key.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(watch: &str, name: &str) -> Key {
+        Key { watch: watch.into(), namespace: "n".into(), name: name.into() }
+    }
+
+    fn add(names: &mut Names, key: &Key) -> bool {
+        names.add(key, &"v1".into(), &"Thing".into())
+    }
+
+    #[test]
+    fn a_name_is_stored_when_a_snapshot_that_has_it_is() {
+        let mut names = Names::default();
+        assert!(!add(&mut names, &key("w", "a")));
+        let first = names.snapshot();
+        assert!(!add(&mut names, &key("w", "b")));
+        names.stored(first.revision);
+        assert!(add(&mut names, &key("w", "a")), "known already");
+        assert!(!names.is_stored(&key("w", "b")));
+        names.stored(names.revision());
+        assert!(names.is_stored(&key("w", "b")));
+        names.stored(first.revision);
+        assert!(names.is_stored(&key("w", "b")), "an earlier write that is heard of late");
+    }
+
+    #[test]
+    fn a_name_that_was_taken_out_and_comes_back_is_stored_anew() {
+        let mut names = Names::default();
+        add(&mut names, &key("w", "a"));
+        let with = names.snapshot();
+        names.stored(with.revision);
+        names.leave(&key("w", "a"), Tick::from_secs(5));
+        names.expire(Tick::from_secs(4));
+        assert_eq!(names.snapshot(), with, "not long enough ago");
+        names.expire(Tick::from_secs(5));
+        let without = names.snapshot();
+        assert!(without.watches.is_empty() && without.revision > with.revision);
+        assert!(!add(&mut names, &key("w", "a")));
+        names.stored(without.revision);
+        assert!(!names.is_stored(&key("w", "a")), "that one was without it");
+    }
+
+    #[test]
+    fn a_name_that_comes_back_in_time_stays() {
+        let mut names = Names::default();
+        add(&mut names, &key("w", "a"));
+        names.stored(names.revision());
+        names.leave(&key("w", "a"), Tick::ZERO);
+        assert!(add(&mut names, &key("w", "a")));
+        names.expire(Tick::MAX);
+        assert_eq!(names.len(), 1);
+    }
+
+    #[test]
+    fn what_was_stored_is_found_and_what_a_list_does_not_have_is_missing() {
+        let mut names = Names::default();
+        for name in ["a", "b"] {
+            add(&mut names, &key("w", name));
+        }
+        add(&mut names, &key("other", "c"));
+        let mut found = Names::found(names.snapshot().watches);
+        assert_eq!(found.len(), 3);
+        assert_eq!(found.kind("w"), Some(("v1", "Thing")));
+        assert_eq!(found.missing("w", &[key("w", "b")]), [key("w", "a")]);
+        assert!(found.missing("nobody", &[]).is_empty());
+        assert!(add(&mut found, &key("w", "a")) && found.revision() == 0, "nothing to store again");
+        found.retain(|watch| watch == "other");
+        assert!(found.missing("w", &[]).is_empty() && found.revision() == 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! What answers, and missing ones, do to the dirty set.
+
+use tidewatch_wire::{
+    Route, Seq, limits,
+    v3::{self, Change, Response},
+};
+
+use super::{Applied, InFlight, Moved, Outbox, Released};
+use crate::{Tick, digest::Digest};
+
+impl Outbox {
+    /// A request did not get an answer: its events have to be sent again.
+    pub fn failed(&mut self, in_flight: &InFlight) {
+        for seq in &in_flight.0 {
+            self.resend(*seq);
+        }
+    }
+
+    fn resend(&mut self, seq: Seq) -> bool {
+        let Some(entry) = self.entries.get_mut(&seq) else { return false };
+        entry.sent = None;
+        if self.unsent.insert(seq) && self.asked.0.contains_key(&seq) {
+            self.asked_unsent.0 += 1;
+        }
+        true
+    }
+
+    /// Takes an answer in.
+    pub fn answered(&mut self, response: &Response, now: Tick) -> Applied {
+        if response.epoch != self.epoch {
+            return Applied { ignored: true, ..Applied::default() };
+        }
+        let mut applied = Applied {
+            retry_after: response.retry_after_ms.map(Tick::from_millis),
+            new_session: self.session.is_some_and(|s| s != response.session),
+            ..Applied::default()
+        };
+        if self.session != Some(response.session) {
+            self.session = Some(response.session);
+            self.revision.0.counted += 1;
+        }
+        if let Some((_, digest)) = self.claim.take() {
+            applied.confirmed = Some(!response.resync);
+            if response.resync {
+                self.resynced = Some(response.session);
+            } else {
+                self.digest = digest;
+            }
+        } else if response.resync && self.resynced != Some(response.session) {
+            self.resynced = Some(response.session);
+            applied.resync = true;
+            self.digest = Digest::new();
+            self.revision.0.counted += 1;
+        }
+        for ack in &response.acks {
+            for (set, refused) in [(&ack.done, false), (&ack.refused, true)] {
+                let hit: Vec<Seq> = set
+                    .ranges()
+                    .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
+                    .map(|(&s, _)| s)
+                    .collect();
+                for seq in hit {
+                    applied.released.extend(self.let_go(seq, &ack.route, refused, now));
+                }
+            }
+        }
+        if applied.new_session {
+            // The new session may know some of them (events and answer crossed); sending again is harmless.
+            let sent: Vec<Seq> =
+                self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(&s, _)| s).collect();
+            applied.to_resend = sent.into_iter().filter(|&s| self.resend(s)).count();
+        } else {
+            let unknown: Vec<Seq> = response
+                .unknown
+                .ranges()
+                .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
+                .filter(|(_, e)| e.sent.is_some())
+                .map(|(&s, _)| s)
+                .collect();
+            for seq in &unknown {
+                *self.asked.0.entry(*seq).or_default() += 1;
+            }
+            applied.to_resend = unknown.into_iter().filter(|&s| self.resend(s)).count();
+        }
+        applied
+    }
+
+    fn let_go(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
+        let entry = self.entries.get_mut(&seq)?;
+        entry.pending.retain(|r| r != route);
+        entry.refused |= refused;
+        if !entry.pending.is_empty() {
+            return None;
+        }
+        let entry = self.drop_entry(seq)?;
+        let key = entry.seen.key;
+        self.by_key.remove(&key);
+        let counts = &*key.watch != v3::CANARY;
+        if entry.seen.change == Change::Gone {
+            self.names.leave(&key, now);
+        }
+        if entry.seen.change == Change::Resync {
+            self.digest.settle(&key.watch);
+        } else if counts {
+            let Moved { before, after } = entry.moved;
+            self.digest.shift(&key.watch, &key.namespace, &key.name, before, after);
+        }
+        self.revision.0.counted += u64::from(counts);
+        let since_observed = now.saturating_sub(entry.first_observed);
+        if counts && self.reconciled_ms.0.len() < limits::RECONCILED {
+            self.reconciled_ms.0.push(u32::try_from(since_observed.as_millis()).unwrap_or(u32::MAX));
+        }
+        Some(Released {
+            key,
+            seq,
+            since_observed,
+            since_sent: entry.sent.map_or(Tick::ZERO, |sent| now.saturating_sub(sent)),
+            refused: entry.refused,
+        })
+    }
+}

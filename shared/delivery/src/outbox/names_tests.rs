@@ -1,0 +1,385 @@
+//! Deletions that another manager hears of by name, over crashes of the agent at any step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::{prelude::*, test_runner::Config};
+use tidewatch_wire::v3::{Response, RouteAck};
+
+use super::*;
+use crate::names::Listed;
+
+const T0: Tick = Tick::ZERO;
+const WATCH: &str = "routed";
+const MANAGER: &str = "other";
+
+fn key(n: u8) -> Key {
+    Key { watch: WATCH.into(), namespace: "n".into(), name: format!("o{n}").into() }
+}
+
+fn saw(key: Key, change: Change) -> Observation {
+    Observation {
+        key,
+        group: "".into(),
+        version: "v1".into(),
+        kind: "Thing".into(),
+        uid: String::new(),
+        resource_version: String::new(),
+        change,
+        at: jiff::Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn outbox(epoch: u128, found: Names) -> Outbox {
+    let routes = BTreeMap::from([(WATCH.to_owned(), vec![Route::manager(MANAGER)])]);
+    let mut outbox = Outbox::new(Epoch::from_bits(epoch), routes);
+    outbox.keep_names(KeepNames::OfOthers, found);
+    outbox
+}
+
+fn listed(outbox: &mut Outbox, objects: &[u8]) {
+    let present =
+        Present { objects: objects.iter().map(|n| key(*n)).collect(), gone: saw(key(0), Change::Gone) };
+    outbox.listed(WATCH, present, T0);
+}
+
+fn done(outbox: &Outbox, seqs: &[Seq]) -> Response {
+    let ack = RouteAck {
+        route: Route::manager(MANAGER),
+        done: seqs.iter().copied().collect(),
+        refused: SeqSet::new(),
+    };
+    Response { acks: vec![ack], ..Response::new(outbox.epoch(), SessionId::from_bits(1)) }
+}
+
+#[test]
+fn a_new_object_is_told_when_its_name_is_stored() {
+    let mut outbox = outbox(1, Names::default());
+    outbox.observe(saw(key(1), Change::Changed), T0);
+    assert!(outbox.next_batch(T0).is_none() && outbox.withheld() == 1 && !outbox.is_calm());
+    let snapshot = outbox.names_snapshot();
+    outbox.observe(saw(key(2), Change::Changed), T0);
+    outbox.names_stored(snapshot.revision);
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(request.events.iter().map(|event| &*event.name).collect::<Vec<_>>(), ["o1"]);
+    assert_eq!(outbox.withheld(), 1, "the other came later");
+    outbox.observe(saw(key(1), Change::Changed), T0);
+    assert_eq!(outbox.next_batch(T0).unwrap().0.events.len(), 1, "what is stored is stored");
+    assert_eq!(outbox.forget(WATCH), 2);
+    assert!(outbox.withheld() == 0 && outbox.names().is_empty());
+}
+
+#[test]
+fn watches_of_the_engine_alone_wait_for_nothing() {
+    let mut plain = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
+    plain.keep_names(KeepNames::OfOthers, Names::default());
+    plain.observe(saw(key(1), Change::Changed), T0);
+    assert!(plain.next_batch(T0).is_some() && plain.names().is_empty());
+    let mut all = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
+    all.keep_names(KeepNames::OfAll, Names::default());
+    all.observe(saw(Key { watch: v3::CANARY.into(), ..key(1) }, Change::Changed), T0);
+    assert_eq!(all.withheld(), 0, "the canary is no object of anybody's");
+    all.observe(saw(key(1), Change::Changed), T0);
+    assert_eq!(all.withheld(), 1);
+}
+
+#[test]
+fn names_of_watches_that_are_not_wanted_any_more_are_dropped() {
+    let found = Listed { objects: vec![("n".into(), "o1".into())], ..Listed::default() };
+    let mut outbox = outbox(1, Names::found(BTreeMap::from([(WATCH.into(), found)])));
+    outbox.retain_names(|watch| watch == WATCH);
+    assert_eq!(outbox.names().len(), 1);
+    outbox.retain_names(|_| false);
+    listed(&mut outbox, &[]);
+    assert!(outbox.is_empty());
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Defect {
+    None,
+    /// Changes are sent before their names are stored.
+    SentUnstored,
+    /// A name is taken out when the end is let go, before the watch has shown what came after.
+    TakenOutWhenLetGo,
+    /// What is stored is believed to have what came after it was taken.
+    LateNamesBelieved,
+    /// Lists after a start are not compared with the names.
+    NotCompared,
+    /// Lists after a desync are not.
+    DesyncNotCompared,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Change(u8),
+    Delete(u8),
+    /// The watch shows everything that has happened.
+    Watch,
+    /// The watch is broken: it shows by a list what there is.
+    List,
+    Expire,
+    TakeNames,
+    WriteNames {
+        heard: bool,
+    },
+    Send {
+        lose_request: bool,
+        lose_answer: bool,
+    },
+    Crash,
+    Start,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0_u8..3).prop_map(Step::Change),
+        4 => (0_u8..3).prop_map(Step::Delete),
+        5 => Just(Step::Watch),
+        1 => Just(Step::List),
+        2 => Just(Step::Expire),
+        4 => Just(Step::TakeNames),
+        4 => prop::bool::weighted(0.8).prop_map(|heard| Step::WriteNames { heard }),
+        6 => (prop::bool::weighted(0.2), prop::bool::weighted(0.3))
+            .prop_map(|(lose_request, lose_answer)| Step::Send { lose_request, lose_answer }),
+        2 => Just(Step::Crash),
+        4 => Just(Step::Start),
+    ]
+}
+
+struct Run {
+    outbox: Outbox,
+    index: BTreeMap<u8, u64>,
+    /// What the watch will show, in order.
+    events: Vec<(u8, Option<u64>)>,
+    /// When it has shown everything last.
+    shown: Tick,
+    taken: Option<crate::names::Snapshot>,
+}
+
+fn see(outbox: &mut Outbox, n: u8, change: Change) {
+    outbox.observe(saw(key(n), change), T0);
+}
+
+struct World {
+    defect: Defect,
+    version: u64,
+    now: Tick,
+    epochs: u128,
+    objects: BTreeMap<u8, u64>,
+    stored: BTreeMap<Arc<str>, Listed>,
+    run: Option<Run>,
+    /// What the manager believes to be there; it looks when it is told.
+    believed: BTreeMap<u8, u64>,
+}
+
+impl World {
+    fn new(defect: Defect) -> Self {
+        Self {
+            defect,
+            version: 0,
+            now: T0,
+            epochs: 0,
+            objects: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            run: None,
+            believed: BTreeMap::new(),
+        }
+    }
+
+    fn start(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        self.epochs += 1;
+        let mut outbox = outbox(self.epochs, Names::found(self.stored.clone()));
+        let index = self.objects.clone();
+        if self.defect != Defect::NotCompared {
+            listed(&mut outbox, &index.keys().copied().collect::<Vec<_>>());
+        }
+        for n in index.keys() {
+            outbox.observe(saw(key(*n), Change::Changed), T0);
+        }
+        self.run = Some(Run { outbox, index, events: Vec::new(), shown: self.now, taken: None });
+    }
+
+    fn watch(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        for (n, version) in std::mem::take(&mut run.events) {
+            let change = match version {
+                Some(version) => {
+                    run.index.insert(n, version);
+                    Change::Changed
+                }
+                None => {
+                    run.index.remove(&n);
+                    Change::Gone
+                }
+            };
+            see(&mut run.outbox, n, change);
+        }
+        run.shown = self.now;
+    }
+
+    fn list(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        run.events.clear();
+        let before = std::mem::replace(&mut run.index, self.objects.clone());
+        let all: BTreeSet<u8> = before.keys().chain(run.index.keys()).copied().collect();
+        for n in all {
+            match (before.get(&n), run.index.get(&n)) {
+                (before, now) if before == now => {}
+                (_, None) => see(&mut run.outbox, n, Change::Gone),
+                _ => see(&mut run.outbox, n, Change::Changed),
+            }
+        }
+        if self.defect != Defect::DesyncNotCompared {
+            let index: Vec<u8> = run.index.keys().copied().collect();
+            listed(&mut run.outbox, &index);
+        }
+        run.shown = self.now;
+    }
+
+    fn expire(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        run.outbox.expire_names(run.shown);
+    }
+
+    fn take(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.taken = Some(run.outbox.names_snapshot());
+        }
+    }
+
+    fn write(&mut self, heard: bool) {
+        let Some(run) = &mut self.run else { return };
+        let Some(snapshot) = run.taken.take() else { return };
+        self.stored = snapshot.watches;
+        if heard {
+            let late = self.defect == Defect::LateNamesBelieved;
+            run.outbox.names_stored(if late { u64::MAX } else { snapshot.revision });
+        }
+    }
+
+    fn send(&mut self, lose_request: bool, lose_answer: bool) {
+        let Some(run) = &mut self.run else { return };
+        if self.defect == Defect::SentUnstored {
+            run.outbox.names_stored(u64::MAX);
+        }
+        let Some((request, in_flight)) = run.outbox.next_batch(T0) else { return };
+        if lose_request {
+            return run.outbox.failed(&in_flight);
+        }
+        for event in &request.events {
+            let n: u8 = event.name.trim_start_matches('o').parse().unwrap();
+            match self.objects.get(&n) {
+                Some(version) => self.believed.insert(n, *version),
+                None => self.believed.remove(&n),
+            };
+        }
+        if lose_answer {
+            return run.outbox.failed(&in_flight);
+        }
+        let seqs: Vec<Seq> = request.events.iter().map(|event| event.seq).collect();
+        let answer = done(&run.outbox, &seqs);
+        run.outbox.answered(&answer, self.now);
+        if self.defect == Defect::TakenOutWhenLetGo {
+            run.outbox.expire_names(Tick::MAX);
+        }
+    }
+
+    fn happen(&mut self, n: u8, version: Option<u64>) {
+        let was = match version {
+            Some(version) => self.objects.insert(n, version),
+            None => self.objects.remove(&n),
+        };
+        if let Some(run) = &mut self.run
+            && (was.is_some() || version.is_some())
+        {
+            run.events.push((n, version));
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now += Tick::from_secs(1);
+        match *step {
+            Step::Change(n) => {
+                self.version += 1;
+                self.happen(n, Some(self.version));
+            }
+            Step::Delete(n) => self.happen(n, None),
+            Step::Watch => self.watch(),
+            Step::List => self.list(),
+            Step::Expire => self.expire(),
+            Step::TakeNames => self.take(),
+            Step::WriteNames { heard } => self.write(heard),
+            Step::Send { lose_request, lose_answer } => self.send(lose_request, lose_answer),
+            Step::Crash => self.run = None,
+            Step::Start => self.start(),
+        }
+    }
+
+    fn settle(&mut self) {
+        self.start();
+        for _ in 0..4 {
+            self.now += Tick::from_secs(1);
+            self.watch();
+            self.expire();
+            self.take();
+            self.write(true);
+            self.send(false, false);
+        }
+        self.now += Tick::from_secs(1);
+        self.watch();
+        self.expire();
+    }
+}
+
+/// Whether the manager believes what is true in the end, and nothing is left to be sent.
+fn holds(defect: Defect, steps: &[Step]) -> bool {
+    let mut world = World::new(defect);
+    for step in steps {
+        world.step(step);
+    }
+    world.settle();
+    let run = world.run.as_ref().unwrap();
+    let kept: BTreeSet<Arc<str>> = run
+        .outbox
+        .names_snapshot()
+        .watches
+        .values()
+        .flat_map(|listed| listed.objects.iter().map(|(_, name)| Arc::clone(name)))
+        .collect();
+    let there: BTreeSet<Arc<str>> = world.objects.keys().map(|n| key(*n).name).collect();
+    world.believed == world.objects && run.outbox.is_empty() && kept == there
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 2000, ..Config::default() })]
+
+    #[test]
+    fn another_manager_hears_of_every_deletion(steps in prop::collection::vec(step(), 0..60)) {
+        prop_assert!(holds(Defect::None, &steps));
+    }
+}
+
+#[test]
+fn each_defect_is_found() {
+    let defects = [
+        Defect::SentUnstored,
+        Defect::TakenOutWhenLetGo,
+        Defect::LateNamesBelieved,
+        Defect::NotCompared,
+        Defect::DesyncNotCompared,
+    ];
+    for defect in defects {
+        let mut runner = proptest::test_runner::TestRunner::new(Config {
+            cases: 20_000,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let found = runner.run(&prop::collection::vec(step(), 0..60), |steps| {
+            prop_assert!(holds(defect, &steps));
+            Ok(())
+        });
+        assert!(found.is_err(), "{defect:?} was not found");
+    }
+}
