@@ -19,7 +19,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
-use tidewatch_delivery::outbox::Outbox;
+use tidewatch_delivery::outbox::{KeepNames, Outbox};
 use tidewatch_drain::{Cause, Drain, signal};
 use tidewatch_telemetry::{
     BuildInfo, Readiness, Reply,
@@ -178,7 +178,11 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let (keeper, memory) = digest::keeper(client.clone(), conditions.clone(), metrics.clone());
     drain.spawn("digest", keeper.run());
     let (applied, stand) = (configuration.clone(), conditions.clone());
-    let sender = sender.with_memory(memory).with_health(
+    let keep_names = match receiver.protocol {
+        Protocol::V3 => KeepNames::OfOthers,
+        Protocol::V2 => KeepNames::OfAll,
+    };
+    let sender = sender.with_memory(memory, keep_names).with_health(
         move || Health { configuration: applied.reported(), blind: stand.blind() },
         configuration.news(),
     );
@@ -207,6 +211,7 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         changes,
         baseline,
         conditions: conditions.clone(),
+        keep_names,
         metrics: metrics.clone(),
         clock,
         resumed,

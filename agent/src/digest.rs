@@ -4,7 +4,7 @@
 //! [`tidewatch_delivery::claims`] for why a confirmed claim is safe. It is bound to the cluster and to the runtime's
 //! Kyma by their uids: copied into another one, it is as good as none. Each write replaces the whole.
 
-use crate::{jitter, metrics::Metrics, observe::condition::Conditions};
+use crate::{jitter, metrics::Metrics, names, observe::condition::Conditions};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Namespace},
@@ -18,6 +18,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidewatch_delivery::{
     backoff::Backoff,
     digest::{BUCKETS, Digest, Section},
+    names::{Names, Snapshot as NamesSnapshot},
 };
 use tidewatch_telemetry::chain;
 use tidewatch_wire::v3::Resume;
@@ -30,7 +31,7 @@ pub const NAMESPACE: &str = "kyma-system";
 /// The runtime's Kyma.
 const KYMA: &str = "default";
 /// Who writes it.
-const MANAGER: &str = "tidewatch-agent";
+pub(crate) const MANAGER: &str = "tidewatch-agent";
 /// The version of the content.
 const FORMAT: u32 = 1;
 /// The key of what is not sums.
@@ -38,33 +39,50 @@ const META: &str = "digest.json";
 /// For one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two tries.
-const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(1) };
+pub(crate) const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_mins(1) };
 /// For the watches to list before the claim is made; those that take longer are reported on.
 const LISTING: Duration = Duration::from_secs(10);
 
 /// What is stored.
 pub type Snapshot = (Resume, Digest);
 
+/// What an earlier run has left.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What was reconciled last.
+    pub digest: Option<Snapshot>,
+    /// Names of objects that other managers may have been told of.
+    pub names: Names,
+}
+
 /// The sender's end.
 #[derive(Debug)]
 pub struct Memory {
     /// What an earlier run has left, when it is known.
-    pub(crate) found: oneshot::Receiver<Option<Snapshot>>,
+    pub(crate) found: oneshot::Receiver<Found>,
     /// What to store.
     pub(crate) snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     /// The serial that was stored last.
     pub(crate) stored: watch::Receiver<Option<u64>>,
+    /// Names to store.
+    pub(crate) names: watch::Sender<Option<Arc<NamesSnapshot>>>,
+    /// The revision of the names that was stored last, or that is not worth waiting for.
+    pub(crate) names_stored: watch::Receiver<u64>,
 }
 
 /// The other end of a [`Memory`]: of whoever reads and writes.
 #[derive(Debug)]
 pub struct Shelf {
     /// Takes what an earlier run has left; not before the watches have listed, or long had the time to.
-    pub found: oneshot::Sender<Option<Snapshot>>,
+    pub found: oneshot::Sender<Found>,
     /// What to store.
     pub snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Takes the serial of what was stored.
     pub stored: watch::Sender<Option<u64>>,
+    /// Names to store.
+    pub names: watch::Receiver<Option<Arc<NamesSnapshot>>>,
+    /// Takes the revision of the names that were stored.
+    pub names_stored: watch::Sender<u64>,
 }
 
 /// Both ends.
@@ -72,8 +90,16 @@ pub fn memory() -> (Shelf, Memory) {
     let (tell_found, found) = oneshot::channel();
     let (snapshots, take_snapshots) = watch::channel(None);
     let (tell_stored, stored) = watch::channel(None);
-    let shelf = Shelf { found: tell_found, snapshots: take_snapshots, stored: tell_stored };
-    (shelf, Memory { found, snapshots, stored })
+    let (names, take_names) = watch::channel(None);
+    let (tell_names_stored, names_stored) = watch::channel(0);
+    let shelf = Shelf {
+        found: tell_found,
+        snapshots: take_snapshots,
+        stored: tell_stored,
+        names: take_names,
+        names_stored: tell_names_stored,
+    };
+    (shelf, Memory { found, snapshots, stored, names, names_stored })
 }
 
 /// The task that reads and writes.
@@ -94,7 +120,7 @@ impl Keeper {
     /// Reads once, then writes what the sender wants stored, until the sender is gone.
     pub async fn run(self) {
         let Self { client, conditions, metrics, shelf } = self;
-        let Shelf { found, mut snapshots, stored } = shelf;
+        let Shelf { found, mut snapshots, stored, names, names_stored } = shelf;
         let left = tokio::select! {
             left = load(&client) => left,
             // The sender has ended before anything was known.
@@ -110,31 +136,42 @@ impl Keeper {
         if found.send(left).is_err() {
             return;
         }
-        let mut attempt = 0;
-        while snapshots.changed().await.is_ok() {
-            loop {
-                let snapshot = snapshots.borrow_and_update().clone();
-                let Some(snapshot) = snapshot else { break };
-                match store(&client, &snapshot).await {
-                    Ok(()) => {
-                        attempt = 0;
-                        metrics.digests.with_label_values(&["stored"]).inc();
-                        stored.send_replace(Some(snapshot.0.serial));
-                        break;
-                    }
-                    Err(error) => {
-                        metrics.digests.with_label_values(&["failed"]).inc();
-                        if attempt == 0 {
-                            tracing::warn!(error = %chain(&error), "the digest could not be stored; trying again");
-                        }
+        let digests = keep(client.clone(), snapshots, stored, metrics.clone());
+        futures::join!(digests, names::keep(client, names, names_stored, metrics));
+    }
+}
+
+/// Writes what the sender wants stored, until the sender is gone.
+async fn keep(
+    client: Client,
+    mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    stored: watch::Sender<Option<u64>>,
+    metrics: Metrics,
+) {
+    let mut attempt = 0;
+    while snapshots.changed().await.is_ok() {
+        loop {
+            let snapshot = snapshots.borrow_and_update().clone();
+            let Some(snapshot) = snapshot else { break };
+            match store(&client, &snapshot).await {
+                Ok(()) => {
+                    attempt = 0;
+                    metrics.digests.with_label_values(&["stored"]).inc();
+                    stored.send_replace(Some(snapshot.0.serial));
+                    break;
+                }
+                Err(error) => {
+                    metrics.digests.with_label_values(&["failed"]).inc();
+                    if attempt == 0 {
+                        tracing::warn!(error = %chain(&error), "the digest could not be stored; trying again");
                     }
                 }
-                let wait = RETRY.delay(attempt, jitter::random());
-                attempt = attempt.saturating_add(1);
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    changed = snapshots.changed() => if changed.is_err() { return },
-                }
+            }
+            let wait = RETRY.delay(attempt, jitter::random());
+            attempt = attempt.saturating_add(1);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                changed = snapshots.changed() => if changed.is_err() { return },
             }
         }
     }
@@ -144,10 +181,12 @@ async fn closed(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>) {
     while snapshots.changed().await.is_ok() {}
 }
 
-/// Why the ConfigMap cannot be read or written.
+/// Why a ConfigMap cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-enum KeepError {
-    #[error("the API server refused or cannot be reached; the agent's role must allow {NAMESPACE}/{NAME}")]
+pub(crate) enum KeepError {
+    #[error(
+        "the API server refused or cannot be reached; the agent's role must allow its own ConfigMaps in {NAMESPACE}"
+    )]
     Api(#[source] kube::Error),
     #[error("the API server did not answer within {} s", TIMEOUT.as_secs())]
     Timeout,
@@ -155,12 +194,12 @@ enum KeepError {
 
 impl KeepError {
     /// Whether asking again is of no use.
-    fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429)
     }
 }
 
-async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<T, KeepError> {
+pub(crate) async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<T, KeepError> {
     match tokio::time::timeout(TIMEOUT, ask).await {
         Ok(answer) => answer.map_err(KeepError::Api),
         Err(_) => Err(KeepError::Timeout),
@@ -168,14 +207,21 @@ async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Result<T, Keep
 }
 
 /// Tries until there is an answer: before, no watch has listed anything either.
-async fn load(client: &Client) -> Option<Snapshot> {
+async fn load(client: &Client) -> Found {
+    let (digest, names) =
+        futures::join!(insist("digest", || read(client)), insist("names", || names::load(client)));
+    Found { digest: digest.flatten(), names: names.unwrap_or_default() }
+}
+
+/// Until there is an answer; nothing, if asking again is of no use.
+async fn insist<T, F: Future<Output = Result<T, KeepError>>>(what: &str, ask: impl Fn() -> F) -> Option<T> {
     for attempt in 0.. {
-        let error = match read(client).await {
-            Ok(found) => return found,
+        let error = match ask().await {
+            Ok(found) => return Some(found),
             Err(error) => error,
         };
         if error.is_final() {
-            tracing::warn!(error = %chain(&error), "the digest cannot be read; reporting every object");
+            tracing::warn!(error = %chain(&error), what, "what an earlier run has left cannot be read");
             return None;
         }
         tokio::time::sleep(RETRY.delay(attempt, jitter::random())).await;
@@ -202,7 +248,7 @@ async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
 }
 
 /// What is another one in another cluster, or for another Kyma.
-async fn identity(client: &Client) -> Result<String, KeepError> {
+pub(crate) async fn identity(client: &Client) -> Result<String, KeepError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let resource = ApiResource {
         group: "operator.kyma-project.io".into(),

@@ -13,6 +13,7 @@ pub mod digest;
 mod jitter;
 pub mod live;
 pub mod metrics;
+mod names;
 pub mod observe;
 mod pause;
 pub mod send;

@@ -62,7 +62,8 @@ impl Live {
         if let Some(map) = &file.config_map {
             status.map(map, SourceState::Waiting, "", now);
         }
-        supervisor.apply(file.watches.clone(), file.max_objects_per_watch, Some(readiness)).await;
+        let alone = file.config_map.is_none();
+        supervisor.apply(file.watches.clone(), file.max_objects_per_watch, Some(readiness), alone).await;
         // What it was at the start is read again at the first look, and is the same or it is not.
         let source = path.map(|path| (path, String::new()));
         Self { file, source, set: None, supervisor, status, metrics, clock }
@@ -132,7 +133,7 @@ impl Live {
                         watches = set.watches.len(),
                         "new configuration"
                     );
-                    self.supervisor.apply(watches, self.file.max_objects_per_watch, None).await;
+                    self.supervisor.apply(watches, self.file.max_objects_per_watch, None, true).await;
                     self.metrics.configuration("configMap", true);
                 }
                 self.status.applied(&at, &set.generation, text.unwrap_or_default(), now);
@@ -191,7 +192,8 @@ impl Live {
                 if (&of_file, max_objects_per_watch) != (&self.file.watches, self.file.max_objects_per_watch)
                 {
                     tracing::info!(watches = of_file.len(), "the configuration file has changed");
-                    self.supervisor.apply(watches, max_objects_per_watch, None).await;
+                    let complete = self.set.is_some() || self.file.config_map.is_none();
+                    self.supervisor.apply(watches, max_objects_per_watch, None, complete).await;
                     self.metrics.configuration("file", true);
                     (self.file.watches, self.file.max_objects_per_watch) = (of_file, max_objects_per_watch);
                 }

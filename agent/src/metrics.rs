@@ -24,6 +24,12 @@ pub struct Metrics {
     pub canary: Histogram,
     /// Digests written, by result.
     pub digests: IntCounterVec,
+    /// Writes of names, by result.
+    pub names: IntCounterVec,
+    /// Names that are kept for other managers.
+    pub names_kept: IntGauge,
+    /// Names that found no room.
+    pub names_left_out: IntGauge,
     /// Keys that are not acknowledged.
     pub dirty: IntGauge,
     /// Keys that are not sent.
@@ -120,6 +126,17 @@ impl Metrics {
                 "Digests of what was reconciled that were stored in the runtime, by result.",
                 &["result"],
             )?,
+            names: registry.counter_vec(
+                "names_writes_total",
+                "Writes of the names of objects that other managers hear of, by result.",
+                &["result"],
+            )?,
+            names_kept: registry.int_gauge(
+                "kept_names",
+                "Objects whose names are kept because other managers hear of them.",
+            )?,
+            names_left_out: registry
+                .int_gauge("left_out_names", "Objects whose names should be kept and find no room.")?,
             dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
             connected: registry.int_gauge("connected", "1 while there is a connection to the receiver.")?,

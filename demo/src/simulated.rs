@@ -213,6 +213,7 @@ impl Cluster {
             see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
             see(&[""], &["configmaps", "namespaces", "services", "serviceaccounts", "pods"]),
             own("", "configmaps", "tidewatch-agent-digest"),
+            own("", "configmaps", "tidewatch-agent-names-0"),
             own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),
         ];
         let token = uuid::Uuid::new_v4().to_string();

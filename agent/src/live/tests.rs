@@ -51,6 +51,7 @@ async fn bench() -> Bench {
     let shared = Shared {
         changes,
         conditions: conditions.clone(),
+        keep_names: tidewatch_delivery::outbox::KeepNames::OfOthers,
         metrics: metrics.clone(),
         clock,
         baseline: tokio::sync::watch::channel(crate::observe::told::Baseline::nothing_known()).1,

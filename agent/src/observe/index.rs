@@ -114,6 +114,11 @@ impl Index {
         gone
     }
 
+    /// All objects, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.objects.keys()
+    }
+
     /// The contributions of all objects, summed by bucket.
     pub fn sums(&self) -> Box<Sums> {
         let mut sums = Box::new([0_u64; BUCKETS]);

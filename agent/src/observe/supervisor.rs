@@ -76,8 +76,15 @@ impl Supervisor {
     }
 
     /// Makes the watches at work those that are wanted; their names are unique. What has not changed is left alone.
-    /// The process is ready when those started here have said how they stand, if `readiness` is given.
-    pub async fn apply(&mut self, wanted: Vec<Watch>, max_objects: usize, readiness: Option<&Readiness>) {
+    /// The process is ready when those started here have said how they stand, if `readiness` is given. `complete` says
+    /// that all sources of watches have spoken.
+    pub async fn apply(
+        &mut self,
+        wanted: Vec<Watch>,
+        max_objects: usize,
+        readiness: Option<&Readiness>,
+        complete: bool,
+    ) {
         let running: Vec<Watch> =
             self.running.values().map(|running| running.wanted.borrow().spec.clone()).collect();
         let Changes { end, start, renew } = changes(running.iter(), &wanted);
@@ -85,7 +92,8 @@ impl Supervisor {
             self.end(name).await;
         }
         // Before anything is reported that has other routes, and after the last report of those that are ended.
-        self.tell(routes(&wanted), end.into_iter().collect()).await;
+        let complete = complete.then(|| wanted.iter().map(|watch| watch.name.clone()).collect());
+        self.tell(routes(&wanted), complete, end.into_iter().collect()).await;
         if !start.is_empty() || !renew.is_empty() {
             tracing::info!(?start, ?renew, "watches");
         }
@@ -138,10 +146,15 @@ impl Supervisor {
         self.shared.metrics.forget(name);
     }
 
-    async fn tell(&self, routes: BTreeMap<String, Vec<Route>>, forget: Vec<String>) {
+    async fn tell(
+        &self,
+        routes: BTreeMap<String, Vec<Route>>,
+        complete: Option<BTreeSet<String>>,
+        forget: Vec<String>,
+    ) {
         let (done, told) = oneshot::channel();
         // Without a sender of events the process is at its end.
-        if self.control.send(Control { routes, forget, done }).await.is_ok()
+        if self.control.send(Control { routes, complete, forget, done }).await.is_ok()
             && let Ok(forgotten) = told.await
             && forgotten > 0
         {

@@ -1,9 +1,9 @@
 //! What the watches and the sender say to each other.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 use tidewatch_delivery::{
     digest::{Digest, Section},
-    outbox::{Key, Moved, Observation},
+    outbox::{Key, Moved, Observation, Present},
 };
 
 /// What a watch tells the sender, in the order in which it was seen.
@@ -13,6 +13,8 @@ pub enum Told {
     Changed(Observation, Moved),
     /// An object contributes another number to the digest, without a change that counts.
     Moved(Key, Moved),
+    /// A watch was listed as a whole, of whose objects the names are kept.
+    Listed(String, Present),
     /// The watch was compared with the [`Baseline`]. The objects in the section's stale buckets follow as changes.
     Compared {
         /// The watch.
@@ -37,11 +39,13 @@ pub struct Baseline {
     pub round: u64,
     /// What is known to be reconciled; empty when everything has to be reported.
     pub digest: Arc<Digest>,
+    /// Version and kind of the objects whose names an earlier run has kept, by watch.
+    pub kinds: Arc<BTreeMap<String, (String, String)>>,
 }
 
 impl Baseline {
     /// The first round, in which everything is reported.
     pub fn nothing_known() -> Self {
-        Self { round: 1, digest: Arc::default() }
+        Self { round: 1, ..Self::default() }
     }
 }

@@ -22,7 +22,10 @@ use kube::{
 };
 use source::{heard, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
-use tidewatch_delivery::{backoff::Backoff, outbox::Moved};
+use tidewatch_delivery::{
+    backoff::Backoff,
+    outbox::{KeepNames, Moved},
+};
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
 use tokio::sync::{mpsc, watch};
@@ -46,6 +49,8 @@ pub struct Shared {
     pub baseline: watch::Receiver<Baseline>,
     /// What to say about the watches.
     pub conditions: Conditions,
+    /// Of which watches the names are kept: their lists are told as a whole.
+    pub keep_names: KeepNames,
     /// The agent's metrics.
     pub metrics: Metrics,
     /// The wall clock.

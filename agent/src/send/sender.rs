@@ -1,5 +1,6 @@
 //! The task that owns the dirty set.
 
+mod naming;
 mod upkeep;
 
 use super::{
@@ -17,12 +18,13 @@ use crate::{
 };
 use futures::FutureExt;
 use jiff::Timestamp;
+use naming::Naming;
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
     backoff::Backoff,
-    outbox::{Applied, InFlight, Moved, Observation, Observed, Outbox, Revision},
+    outbox::{Applied, InFlight, KeepNames, Moved, Observation, Observed, Outbox, Revision},
 };
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::{chain, readiness};
@@ -68,6 +70,8 @@ pub struct Settings {
     pub store: Duration,
     /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
     pub store_quiet: Duration,
+    /// A change whose object's name cannot be stored is sent all the same after this.
+    pub withhold: Duration,
     /// At shutdown, for the digest to be stored, and again for it to be declared.
     pub farewell: Duration,
 }
@@ -86,6 +90,7 @@ impl Default for Settings {
             max_dirty: 1_000_000,
             store: Duration::from_secs(10),
             store_quiet: Duration::from_mins(10),
+            withhold: Duration::from_secs(5),
             farewell: Duration::from_secs(4),
         }
     }
@@ -121,6 +126,7 @@ pub struct Sender<T: Transport = Connector> {
     /// What of the digest was given to be stored, and when it is given again.
     given: Revision,
     give_at: Option<Instant>,
+    naming: Naming,
     health: Option<Box<dyn Fn() -> Health + Send>>,
     /// Changes when the receiver should hear of the health before the next heartbeat.
     news: watch::Receiver<()>,
@@ -176,6 +182,7 @@ impl<T: Transport> Sender<T> {
             searching: false,
             given: Revision::default(),
             give_at: None,
+            naming: Naming::new(now),
             health: None,
             news: watch::channel(()).1,
             connector,
@@ -213,10 +220,11 @@ impl<T: Transport> Sender<T> {
         self.baseline.subscribe()
     }
 
-    /// Keeps a digest of what was reconciled; without, every start reports everything.
+    /// Keeps a digest of what was reconciled, and the names of what others hear of; without, every start reports
+    /// everything, and deletions while the agent is down are told to nobody else than the engine.
     #[must_use]
-    pub fn with_memory(self, memory: Memory) -> Self {
-        Self { memory: Some(memory), searching: true, ..self }
+    pub fn with_memory(self, memory: Memory, names: KeepNames) -> Self {
+        Self { memory: Some(memory), searching: true, naming: self.naming.of(names), ..self }
     }
 
     /// Tells the receiver with each sign of life how the watches stand, and at once when there is `news`.
@@ -251,6 +259,7 @@ impl<T: Transport> Sender<T> {
             self.keep_up();
             self.begin_what_is_due();
             self.give_what_is_due();
+            self.give_names();
             self.show();
             let wake = self.wake();
             // In this order, so that a run can be repeated exactly. All but the changes comes at a limited pace, so no
@@ -281,9 +290,13 @@ impl<T: Transport> Sender<T> {
             let Ok(told) = self.changes.try_recv() else { break };
             self.hear(told);
         }
-        let Control { routes, forget, done } = control;
+        let Control { routes, complete, forget, done } = control;
         self.connector.set_routes(&routes);
         self.outbox.set_routes(routes);
+        if let Some(watches) = complete {
+            self.naming.watches = Some(watches);
+            self.drop_names();
+        }
         let forgotten = forget.iter().map(|watch| self.outbox.forget(watch)).sum();
         // Nobody waits for it at shutdown.
         let _ = done.send(forgotten);
@@ -296,6 +309,11 @@ impl<T: Transport> Sender<T> {
             Told::Compared { watch, section, unnamed } => {
                 let now = self.tick();
                 self.outbox.baseline(&watch, section, unnamed, now);
+                self.progress.lock().last_observed = self.outbox.serial();
+            }
+            Told::Listed(watch, present) => {
+                let now = self.tick();
+                self.outbox.listed(&watch, present, now);
                 self.progress.lock().last_observed = self.outbox.serial();
             }
         }
@@ -367,7 +385,8 @@ impl<T: Transport> Sender<T> {
     /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
         let wake = self.wake_link();
-        self.give_at.map_or(wake, |give_at| wake.min(give_at))
+        let wake = self.give_at.map_or(wake, |give_at| wake.min(give_at));
+        self.naming.wake().map_or(wake, |at| wake.min(at))
     }
 
     fn wake_link(&self) -> Instant {
@@ -383,7 +402,7 @@ impl<T: Transport> Sender<T> {
                     _ => self.batch_after.max(self.again_after),
                 };
                 // Without anything sent there is nothing to ask for, however long the batch has to wait.
-                let sent = self.outbox.len() > self.outbox.unsent();
+                let sent = self.outbox.len() > self.outbox.unsent() + self.outbox.withheld();
                 let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
@@ -462,7 +481,9 @@ impl<T: Transport> Sender<T> {
                 tracing::info!("the receiver confirms the digest; reporting what differs");
                 Arc::new(self.outbox.reconciled().clone())
             };
-            self.baseline.send_modify(|baseline| *baseline = Baseline { round: baseline.round + 1, digest });
+            self.baseline.send_modify(|baseline| {
+                (baseline.round, baseline.digest) = (baseline.round + 1, digest);
+            });
         }
         self.failures = 0;
         self.unready = None;
@@ -535,7 +556,8 @@ impl<T: Transport> Sender<T> {
         self.metrics.connected.set(i64::from(connected));
         let count = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
         self.metrics.dirty.set(count(self.outbox.len()));
-        self.metrics.unsent.set(count(self.outbox.unsent()));
+        self.metrics.unsent.set(count(self.outbox.unsent() + self.outbox.withheld()));
+        self.metrics.names_kept.set(count(self.naming.kept));
         let mut progress = self.progress.lock();
         progress.connected = connected;
         progress.session = self.outbox.session();

@@ -1,6 +1,6 @@
 use super::{proxy::Proxy, *};
 use crate::{
-    digest::{Memory, Snapshot},
+    digest::{Found, Memory, Shelf, Snapshot, memory},
     metrics::Metrics,
     observe::{
         condition::Conditions,
@@ -21,7 +21,8 @@ use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
 use tidewatch_delivery::{
     backoff::Backoff,
     digest::{Digest, Section},
-    outbox::{Key, Observation, Outbox},
+    names::{Listed, Names},
+    outbox::{KeepNames, Key, Observation, Outbox, Present},
 };
 use tidewatch_drain::{Drain, Outcome};
 use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
@@ -39,6 +40,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 mod memory;
+mod names;
 mod stuck;
 mod upkeep;
 mod wakeups;
@@ -227,7 +229,7 @@ async fn agent_with(
         Sender::new(outbox, taken, connector.clone(), settings, metrics, Timestamp::now, guard, resumed)
             .controlled_by(controlled);
     let sender = match memory {
-        Some(memory) => sender.with_memory(memory),
+        Some(memory) => sender.with_memory(memory, KeepNames::OfOthers),
         None => sender,
     };
     let (progress, baseline) = (sender.progress(), sender.baseline());
@@ -496,7 +498,7 @@ async fn what_a_removed_watch_has_reported_is_let_go_sent_or_not() {
     agent.see("late").await;
     let (done, told) = oneshot::channel();
     let watch = observation("").key.watch.to_string();
-    let control = Control { routes: BTreeMap::new(), forget: vec![watch], done };
+    let control = Control { routes: BTreeMap::new(), complete: None, forget: vec![watch], done };
     agent.control.send(control).await.unwrap();
     assert_eq!(told.await.unwrap(), 2);
     agent.until("only the other watch's key is left", |progress| progress.dirty == 1).await;

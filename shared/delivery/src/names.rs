@@ -77,12 +77,6 @@ impl Names {
         self.revision
     }
 
-    /// The highest revision of which everything that was added is stored.
-    #[must_use]
-    pub fn stored_revision(&self) -> u64 {
-        self.stored
-    }
-
     /// Number of names.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -95,10 +89,9 @@ impl Names {
         self.watches.is_empty()
     }
 
-    /// The version and kind of a watch's objects, if any are kept.
-    #[must_use]
-    pub fn kind(&self, watch: &str) -> Option<(&str, &str)> {
-        self.watches.get(watch).map(|kept| (&*kept.version, &*kept.kind))
+    /// Version and kind of each watch's objects.
+    pub fn kinds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        self.watches.iter().map(|(watch, kept)| (&**watch, &*kept.version, &*kept.kind))
     }
 
     /// An object will be told of. Whether its name is stored.
@@ -272,7 +265,7 @@ mod tests {
         add(&mut names, &key("other", "c"));
         let mut found = Names::found(names.snapshot().watches);
         assert_eq!(found.len(), 3);
-        assert_eq!(found.kind("w"), Some(("v1", "Thing")));
+        assert_eq!(found.kinds().collect::<Vec<_>>(), [("other", "v1", "Thing"), ("w", "v1", "Thing")]);
         assert_eq!(found.missing("w", &[key("w", "b")]), [key("w", "a")]);
         assert!(found.missing("nobody", &[]).is_empty());
         assert!(add(&mut found, &key("w", "a")) && found.revision() == 0, "nothing to store again");

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidewatch_agent::{
     config::{self, Field},
-    digest::{self, Shelf},
+    digest::{self, Found, Shelf},
     observe::{
         condition::Conditions,
         resolve::Resolved,
@@ -21,7 +21,7 @@ use tidewatch_agent::{
     },
     send::{Progress, Sender, Settings},
 };
-use tidewatch_delivery::outbox::Outbox;
+use tidewatch_delivery::outbox::{KeepNames, Outbox};
 use tidewatch_drain::Drain;
 use tidewatch_telemetry::Readiness;
 use tidewatch_wire::Epoch;
@@ -68,7 +68,7 @@ impl Agent {
         let told = resumed.clone();
         let sender = Sender::new(outbox, taken, net, settings, metrics.clone(), clock, guard, told);
         let (shelf, memory) = digest::memory();
-        let sender = sender.with_jitter(jitter).with_memory(memory);
+        let sender = sender.with_jitter(jitter).with_memory(memory, KeepNames::OfOthers);
         let conditions = Conditions::new();
         let baseline = sender.baseline();
         let agent = Self { tasks: Tasks::default(), drain: Drain::new(), progress: sender.progress() };
@@ -78,7 +78,8 @@ impl Agent {
             Some(Mistake::FirstListIsNotReported) => after_the_first_list(&agent.tasks, changes),
             _ => changes,
         };
-        let shared = Shared { changes, baseline, conditions, metrics, clock, resumed };
+        let keep_names = KeepNames::OfOthers;
+        let shared = Shared { changes, baseline, conditions, keep_names, metrics, clock, resumed };
         let watcher = Watcher::new(spec(), 1_000, shared, readiness.register(WATCH));
         agent.tasks.spawn(watch(Arc::clone(world), runtime, watcher));
         world.lock().runtimes[runtime].agent = Some(agent);
@@ -110,7 +111,7 @@ async fn watch(world: Arc<World>, runtime: usize, mut watcher: Watcher) {
 
 /// The digest's keeper, on a ConfigMap of ours.
 async fn keep(world: Arc<World>, runtime: usize, conditions: Conditions, shelf: Shelf) {
-    let Shelf { found, mut snapshots, stored } = shelf;
+    let Shelf { found, mut snapshots, stored, .. } = shelf;
     let delay = world.lock().rng.millis(1, 100);
     tokio::time::sleep(delay).await;
     let left = world.lock().runtimes[runtime].cluster.digest.clone();
@@ -120,7 +121,7 @@ async fn keep(world: Arc<World>, runtime: usize, conditions: Conditions, shelf: 
         }
     };
     let _in_time = tokio::time::timeout(LISTING, listed).await;
-    if found.send(left).is_err() {
+    if found.send(Found { digest: left, ..Found::default() }).is_err() {
         return;
     }
     while snapshots.changed().await.is_ok() {

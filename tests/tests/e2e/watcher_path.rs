@@ -31,6 +31,17 @@ async fn put_config_map(api: &Api<ConfigMap>, name: &str, keeper: &str, content:
     Ok(())
 }
 
+/// Until the service is told of this object. A start may tell once more of one that was deleted before.
+async fn told(keeper: &mut Service, name: &str) -> Result<()> {
+    loop {
+        let heard = keeper.next().await?;
+        if *watched(&heard) == json!({"Namespace": "default", "Name": name}) {
+            return Ok(());
+        }
+        ensure!(watched(&heard)["Name"] == "path-mine", "{heard:?}");
+    }
+}
+
 fn watched(heard: &Heard) -> &Value {
     &heard.body["watched"]
 }
@@ -101,17 +112,29 @@ async fn a_manager_hears_of_a_change_in_a_runtime_and_the_agent_holds_it_until_t
     let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
     let agent = Agent::start_with(&env.harness, &receiver, &member, identity, fleet::watches()).await?;
     wait::until("the new agent to hold it", SOON, || async {
-        Ok((agent.status().await?["dirtyKeys"] == 1).then_some(()))
+        Ok(agent.status().await?["dirtyKeys"].as_u64().filter(|dirty| *dirty > 0))
     })
     .await?;
     let mut keeper = Service::start(address).await?;
-    ensure!(watched(&keeper.next().await?)["Name"] == "path-held");
+    told(&mut keeper, "path-held").await?;
     wait::until("it to be let go", SOON, || async {
         Ok((agent.status().await?["dirtyKeys"] == 0).then_some(()))
     })
     .await?;
-    for name in ["path-other", "path-held"] {
-        maps.delete(name, &DeleteParams::default()).await?;
-    }
+
+    // What is deleted while there is no agent is told by name when there is one.
+    let own_maps: Api<ConfigMap> = Api::namespaced(member.cluster.client()?, "kyma-system");
+    let names = own_maps.get("tidewatch-agent-names-0").await?.data.unwrap_or_default();
+    ensure!(names.values().any(|text| text.lines().any(|line| line == "default/path-held")), "{names:?}");
+    drop(agent);
+    maps.delete("path-held", &DeleteParams::default()).await?;
+    let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
+    let agent = Agent::start_with(&env.harness, &receiver, &member, identity, fleet::watches()).await?;
+    told(&mut keeper, "path-held").await?;
+    wait::until("it to be let go", SOON, || async {
+        Ok((agent.status().await?["dirtyKeys"] == 0).then_some(()))
+    })
+    .await?;
+    maps.delete("path-other", &DeleteParams::default()).await?;
     Ok(())
 }

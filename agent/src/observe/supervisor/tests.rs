@@ -14,6 +14,7 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc, time::Duration};
+use tidewatch_delivery::outbox::KeepNames;
 use tidewatch_telemetry::{BuildInfo, metrics::Registry};
 use tidewatch_wire::v3::Change;
 
@@ -111,6 +112,7 @@ fn bench() -> Bench {
     let shared = Shared {
         changes,
         conditions: conditions.clone(),
+        keep_names: KeepNames::OfOthers,
         metrics,
         clock: || Timestamp::UNIX_EPOCH,
         baseline: watch::channel(Baseline::nothing_known()).1,
@@ -119,7 +121,7 @@ fn bench() -> Bench {
     let (told, lists) = (Told::default(), Arc::default());
     let heard = Arc::clone(&told);
     tokio::spawn(async move {
-        while let Some(Control { routes, forget, done }) = controlled.recv().await {
+        while let Some(Control { routes, complete: _, forget, done }) = controlled.recv().await {
             heard.lock().push((routes, forget));
             done.send(0).unwrap();
         }
@@ -142,7 +144,7 @@ impl Bench {
     }
 
     async fn apply(&mut self, watches: &[&str]) {
-        self.supervisor.apply(watches.iter().map(|text| watch(text)).collect(), 10, None).await;
+        self.supervisor.apply(watches.iter().map(|text| watch(text)).collect(), 10, None, true).await;
     }
 }
 

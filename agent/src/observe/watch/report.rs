@@ -11,9 +11,9 @@ use super::{
 use std::sync::Arc;
 use tidewatch_delivery::{
     digest::{self, ALL, Section, bucket},
-    outbox::{Key, Moved, Observation},
+    outbox::{KeepNames, Key, Moved, Observation, Present},
 };
-use tidewatch_wire::v3::Change;
+use tidewatch_wire::{Route, v3::Change};
 
 impl Watcher {
     pub(super) async fn changed(
@@ -54,6 +54,7 @@ impl Watcher {
             let unnamed = self.unnamed(version, kind);
             // Not a change that was seen, so it is not counted as one.
             self.tell(Told::Changed(unnamed, Moved::default())).await?;
+            self.tell_listed(version, kind).await?;
         }
         Ok(())
     }
@@ -71,10 +72,13 @@ impl Watcher {
 
     /// The kind is not served. If it was in an earlier run, its objects are gone.
     pub(super) async fn never_served(&mut self) -> Result<(), Left> {
-        let stored = self.shared.baseline.borrow().digest.get(&self.spec.name).cloned();
-        let Some(Section { version, kind, .. }) = stored.filter(|_| self.index.is_empty()) else {
-            return Ok(());
+        let stored = {
+            let baseline = self.shared.baseline.borrow();
+            let section = baseline.digest.get(&self.spec.name);
+            let of_digest = section.map(|Section { version, kind, .. }| (version.clone(), kind.clone()));
+            of_digest.or_else(|| baseline.kinds.get(&self.spec.name).cloned())
         };
+        let Some((version, kind)) = stored.filter(|_| self.index.is_empty()) else { return Ok(()) };
         self.listed = true;
         self.compare_if_due(&version, &kind).await
     }
@@ -82,7 +86,7 @@ impl Watcher {
     /// Compares what there is with what is known to be reconciled, if there is a list and a new baseline, and
     /// reports what differs.
     pub(super) async fn compare_if_due(&mut self, version: &str, kind: &str) -> Result<(), Left> {
-        let Baseline { round, digest: known } = self.shared.baseline.borrow().clone();
+        let Baseline { round, digest: known, kinds: _ } = self.shared.baseline.borrow().clone();
         if !self.listed || round <= self.round {
             return Ok(());
         }
@@ -101,11 +105,27 @@ impl Watcher {
         self.shared.metrics.compared(&watch, unnamed.is_some());
         (self.round, self.early) = (round, 0);
         self.tell(Told::Compared { watch, section, unnamed }).await?;
+        self.tell_listed(version, kind).await?;
         for (key, after) in objects {
             let observation = self.observation(key, Change::Changed, version, kind);
             self.report(observation, Moved { before: 0, after }).await?;
         }
         Ok(())
+    }
+
+    /// Where names are kept, those that are missing in the list are told as gone.
+    async fn tell_listed(&mut self, version: &str, kind: &str) -> Result<(), Left> {
+        let kept = match self.shared.keep_names {
+            KeepNames::OfAll => true,
+            KeepNames::OfOthers => self.spec.route != Route::engine().as_str(),
+        };
+        if !kept {
+            return Ok(());
+        }
+        let objects = self.index.keys().map(|key| self.key(key.clone())).collect();
+        let nothing = ObjectKey { namespace: Arc::default(), name: Arc::default() };
+        let gone = self.observation(nothing, Change::Gone, version, kind);
+        self.tell(Told::Listed(self.spec.name.clone(), Present { objects, gone })).await
     }
 
     pub(super) fn key(&self, ObjectKey { namespace, name }: ObjectKey) -> Key {

@@ -24,6 +24,7 @@ pub(super) fn bench(limit: usize) -> Bench {
         changes,
         baseline: baseline.subscribe(),
         conditions: conditions.clone(),
+        keep_names: KeepNames::OfOthers,
         metrics,
         clock: || Timestamp::UNIX_EPOCH,
         resumed: watch::channel(0).1,
@@ -221,7 +222,11 @@ async fn nothing_is_reported_before_it_is_known_what_was_reconciled() {
     let listed = [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds];
     bench.pump(listed.map(Ok).into()).await;
     assert!(bench.told().is_empty());
-    bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known.clone()) });
+    bench.baseline.send_replace(Baseline {
+        round: 1,
+        digest: Arc::new(known.clone()),
+        ..Baseline::default()
+    });
     // What comes and goes before the comparison leaves a trace: its bucket.
     bench.watcher.round = 0;
     bench.watcher.changed(thing("x", 1), Change::Changed, Moved::default(), &resolved()).await.unwrap();
@@ -242,7 +247,11 @@ async fn only_what_differs_from_the_digest_is_reported() {
     assert_ne!(bucket("n", "a"), bucket("n", "b"), "or this shows nothing");
     for (second, expected) in [(Some(2), vec!["b"]), (None, vec![])] {
         let mut bench = bench(10);
-        bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known.clone()) });
+        bench.baseline.send_replace(Baseline {
+            round: 1,
+            digest: Arc::new(known.clone()),
+            ..Baseline::default()
+        });
         let listed = [Some(thing("a", 1)), second.map(|fingerprint| thing("b", fingerprint))];
         let listed = listed.into_iter().flatten().map(Applied);
         bench.pump([ListBegins].into_iter().chain(listed).chain([ListEnds]).map(Ok).collect()).await;
@@ -284,7 +293,7 @@ async fn a_kind_that_goes_takes_its_objects_with_it() {
 
     // It went while the agent was down.
     let mut bench = bench(10);
-    bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known) });
+    bench.baseline.send_replace(Baseline { round: 1, digest: Arc::new(known), ..Baseline::default() });
     bench.watcher.never_served().await.unwrap();
     let told = bench.told();
     let [Told::Compared { unnamed: Some(unnamed), .. }] = &told[..] else { panic!("{told:?}") };

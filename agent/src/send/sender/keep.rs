@@ -5,7 +5,7 @@ use super::{
     Sender,
 };
 use crate::{
-    digest::{Memory, Snapshot},
+    digest::{Found, Memory},
     observe::told::Baseline,
 };
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 /// What comes from where the digest is kept.
 pub(super) enum Remembered {
-    Found(Option<Snapshot>),
+    Found(Found),
     Stored(u64),
+    NamesStored(u64),
 }
 
 /// Never resolves without a memory. Cancel-safe.
@@ -23,12 +24,17 @@ pub(super) async fn remembered(memory: &mut Option<Memory>, searching: bool) -> 
     if searching {
         return Remembered::Found((&mut memory.found).await.unwrap_or_default());
     }
+    let Memory { stored, names_stored, .. } = memory;
     loop {
-        if memory.stored.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-        if let Some(serial) = *memory.stored.borrow_and_update() {
-            return Remembered::Stored(serial);
+        tokio::select! {
+            biased;
+            Ok(()) = names_stored.changed() => return Remembered::NamesStored(*names_stored.borrow_and_update()),
+            Ok(()) = stored.changed() => {
+                if let Some(serial) = *stored.borrow_and_update() {
+                    return Remembered::Stored(serial);
+                }
+            }
+            else => return std::future::pending().await,
         }
     }
 }
@@ -36,15 +42,18 @@ pub(super) async fn remembered(memory: &mut Option<Memory>, searching: bool) -> 
 impl<T: Transport> Sender<T> {
     pub(super) fn remember(&mut self, remembered: Remembered) {
         match remembered {
-            Remembered::Found(Some((claim, digest))) => {
-                tracing::info!(epoch = %claim.epoch, serial = claim.serial, "an earlier run has left a digest");
+            Remembered::Found(Found { digest, names }) => {
                 self.searching = false;
+                let kinds = Arc::new(self.keep_names(names));
+                let Some((claim, digest)) = digest else {
+                    self.baseline.send_replace(Baseline { kinds, ..Baseline::nothing_known() });
+                    return;
+                };
+                tracing::info!(epoch = %claim.epoch, serial = claim.serial, "an earlier run has left a digest");
+                self.baseline.send_modify(|baseline| baseline.kinds = kinds);
                 self.outbox.begin(claim, digest);
             }
-            Remembered::Found(None) => {
-                self.searching = false;
-                self.baseline.send_replace(Baseline::nothing_known());
-            }
+            Remembered::NamesStored(revision) => self.names_stored(revision),
             Remembered::Stored(serial) => {
                 tracing::debug!(serial, "the digest is stored");
                 self.outbox.digest_stored(serial);

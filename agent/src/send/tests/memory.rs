@@ -2,20 +2,6 @@
 
 use super::*;
 
-/// The other end of a sender's memory.
-struct Kept {
-    found: oneshot::Sender<Option<Snapshot>>,
-    snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    stored: watch::Sender<Option<u64>>,
-}
-
-fn memory() -> (Memory, Kept) {
-    let (tell_found, found) = oneshot::channel();
-    let (snapshots, take) = watch::channel(None);
-    let (tell_stored, stored) = watch::channel(None);
-    (Memory { found, snapshots, stored }, Kept { found: tell_found, snapshots: take, stored: tell_stored })
-}
-
 fn left_behind() -> Snapshot {
     let mut digest = Digest::new();
     digest.insert("w", Section { stale: 0, ..Section::unknown(1, "v1", "Thing") });
@@ -33,13 +19,13 @@ async fn given(snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>, serial: u
 async fn a_digest_is_claimed_kept_and_declared() {
     let ca = new_ca();
     let mut peer = peer(&ca).await;
-    let (memory, kept) = memory();
+    let (kept, memory) = memory();
     let mut agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
     agent.until("a connection", |p| p.connected).await;
     agent.see("early").await;
     assert_eq!(agent.baseline.borrow().round, 0, "nothing is known yet");
-    let Kept { found, mut snapshots, stored } = kept;
-    found.send(Some(left_behind())).unwrap();
+    let Shelf { found, mut snapshots, stored, .. } = kept;
+    found.send(Found { digest: Some(left_behind()), ..Found::default() }).unwrap();
     let hello = peer.next().await;
     assert_eq!(
         (hello.seqs(), hello.request.resume),
@@ -89,9 +75,9 @@ async fn a_digest_is_claimed_kept_and_declared() {
 async fn without_a_digest_everything_is_reported() {
     let ca = new_ca();
     let peer = peer(&ca).await;
-    let (memory, kept) = memory();
+    let (kept, memory) = memory();
     let mut agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
-    kept.found.send(None).unwrap();
+    kept.found.send(Found::default()).unwrap();
     agent.baseline.wait_for(|baseline| baseline.round == 1).await.unwrap();
     assert_eq!(*agent.baseline.borrow().digest, Digest::new());
 }

@@ -1,0 +1,287 @@
+//! Keeping the names of objects that other managers hear of in the runtime; see [`tidewatch_delivery::names`] for why.
+//!
+//! They are ConfigMaps of the agent's own, text that a person can read: one while that has room for all, and sixteen, by
+//! the hash of the name, once it has not. A runtime where no other manager hears of anything has none.
+
+use crate::{
+    digest::{KeepError, MANAGER, NAMESPACE, RETRY, identity, within},
+    jitter,
+    metrics::Metrics,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+use tidewatch_delivery::{
+    digest::bucket,
+    names::{Listed, Names, Snapshot},
+};
+use tidewatch_telemetry::chain;
+use tokio::sync::watch;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The name of each, before a dash and its number in hexadecimal.
+const NAME: &str = "tidewatch-agent-names";
+/// Most ConfigMaps.
+const CHUNKS: usize = 16;
+/// Bytes of names that are kept in one ConfigMap; with more there are [`CHUNKS`].
+const TOGETHER: usize = 64 * 1024;
+/// Most bytes of names in one ConfigMap: the API server takes 1 MiB. Names beyond are left out.
+const ROOM: usize = 900 * 1024;
+/// The version of the content.
+const FORMAT: u32 = 1;
+/// The key of what is not names. No watch's name begins so.
+const META: &str = "_names.json";
+
+#[derive(Serialize, Deserialize)]
+struct Meta {
+    format: u32,
+    identity: String,
+    /// Number of ConfigMaps.
+    chunks: usize,
+    watches: BTreeMap<String, Kind>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kind {
+    version: String,
+    kind: String,
+}
+
+fn name(chunk: usize) -> String {
+    format!("{NAME}-{chunk:x}")
+}
+
+/// What is stored; nothing, if it is another runtime's or cannot be read.
+///
+/// # Errors
+/// If the API server does not answer, or refuses.
+pub(crate) async fn load(client: &Client) -> Result<Names, KeepError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut found = BTreeMap::new();
+    let Some(first) = within(api.get_opt(&name(0))).await? else { return Ok(Names::default()) };
+    let identity = identity(client).await?;
+    let Some(chunks) = decode(&first, &identity, &mut found) else {
+        tracing::info!("the stored names are not of this runtime or not readable");
+        return Ok(Names::default());
+    };
+    for chunk in 1..chunks.min(CHUNKS) {
+        if let Some(map) = within(api.get_opt(&name(chunk))).await? {
+            decode(&map, &identity, &mut found);
+        }
+    }
+    Ok(Names::found(found))
+}
+
+/// Writes what the sender wants stored, until the sender is gone.
+pub(crate) async fn keep(
+    client: Client,
+    mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    stored: watch::Sender<u64>,
+    metrics: Metrics,
+) {
+    let mut shelf = Shelf::default();
+    while snapshots.changed().await.is_ok() {
+        for attempt in 0.. {
+            let Some(snapshot) = snapshots.borrow_and_update().clone() else { break };
+            let error = match shelf.store(&client, &snapshot).await {
+                Ok(left_out) => {
+                    metrics.names.with_label_values(&["stored"]).inc();
+                    metrics.names_left_out.set(i64::try_from(left_out).unwrap_or(i64::MAX));
+                    stored.send_replace(snapshot.revision);
+                    break;
+                }
+                Err(error) => error,
+            };
+            metrics.names.with_label_values(&["failed"]).inc();
+            if attempt == 0 {
+                tracing::warn!(error = %chain(&error),
+                    "names could not be stored; deletions while the agent is down may not reach other managers");
+            }
+            if error.is_final() {
+                // Waiting would withhold what can be told.
+                stored.send_replace(snapshot.revision);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RETRY.delay(attempt, jitter::random())) => {}
+                changed = snapshots.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    snapshots.mark_changed();
+                }
+            }
+        }
+    }
+}
+
+/// What is known of the ConfigMaps.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Whether names were ever too many for one: then they stay where they are.
+    spread: bool,
+    /// A hash of what was written last; 0 if nothing was.
+    written: [u64; CHUNKS],
+}
+
+impl Shelf {
+    /// Writes what has changed. Returns how many names found no room.
+    async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, KeepError> {
+        let identity = identity(client).await?;
+        let (maps, left_out) = encode(snapshot, &identity, &mut self.spread);
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+        let params = PatchParams::apply(MANAGER).force();
+        // The first comes last: until it is written anew, it has all that was in it before they were spread.
+        for (chunk, map) in maps.into_iter().enumerate().rev() {
+            let hash = xxh3_64(format!("{:?}", map.data).as_bytes()).max(1);
+            let Some(written) = self.written.get_mut(chunk).filter(|written| **written != hash) else {
+                continue;
+            };
+            *written = 0;
+            within(api.patch_metadata(&name(chunk), &params, &Patch::Apply(&map))).await?;
+            *written = hash;
+        }
+        Ok(left_out)
+    }
+}
+
+/// The ConfigMaps, and how many names found no room in them.
+fn encode(snapshot: &Snapshot, identity: &str, spread: &mut bool) -> (Vec<ConfigMap>, usize) {
+    let objects = || snapshot.watches.values().flat_map(|listed| &listed.objects);
+    *spread |= objects().map(|(namespace, name)| namespace.len() + name.len() + 2).sum::<usize>() > TOGETHER;
+    let chunks = if *spread { CHUNKS } else { 1 };
+    let mut texts: Vec<BTreeMap<String, String>> = vec![BTreeMap::new(); chunks];
+    let mut room = vec![ROOM; chunks];
+    let mut left_out = 0;
+    for (watch, listed) in &snapshot.watches {
+        for (namespace, name) in &listed.objects {
+            let chunk = bucket(namespace, name) % chunks;
+            let (Some(texts), Some(room)) = (texts.get_mut(chunk), room.get_mut(chunk)) else { continue };
+            let length = namespace.len() + name.len() + 2;
+            if *room < length {
+                left_out += 1;
+                continue;
+            }
+            *room -= length;
+            let text = texts.entry(watch.to_string()).or_default();
+            let _ = writeln!(text, "{namespace}/{name}");
+        }
+    }
+    let maps = texts.into_iter().enumerate().map(|(chunk, mut data)| {
+        let kind = |watch: &String| {
+            let listed = snapshot.watches.get(watch.as_str());
+            let text = |of: fn(&Listed) -> &str| listed.map(of).unwrap_or_default().to_owned();
+            (watch.clone(), Kind { version: text(|l| &l.version), kind: text(|l| &l.kind) })
+        };
+        let watches = data.keys().map(kind).collect();
+        let meta = Meta { format: FORMAT, identity: identity.to_owned(), chunks, watches };
+        data.insert(META.to_owned(), serde_json::to_string(&meta).unwrap_or_default());
+        let mut map = ConfigMap { data: Some(data), ..ConfigMap::default() };
+        map.metadata.name = Some(name(chunk));
+        map.metadata.namespace = Some(NAMESPACE.to_owned());
+        map
+    });
+    (maps.collect(), left_out)
+}
+
+/// Adds what is in `map`, and returns how many there are; `None` if it is not what [`encode`] has made for this identity.
+fn decode(map: &ConfigMap, identity: &str, into: &mut BTreeMap<Arc<str>, Listed>) -> Option<usize> {
+    let data = map.data.as_ref()?;
+    let Meta { format, identity: of, chunks, watches } = serde_json::from_str(data.get(META)?).ok()?;
+    if format != FORMAT || of != identity {
+        return None;
+    }
+    for (watch, Kind { version, kind }) in watches {
+        let Some(text) = data.get(&watch) else { continue };
+        let listed = into.entry(watch.into()).or_default();
+        (listed.version, listed.kind) = (version.into(), kind.into());
+        let objects = text.lines().filter_map(|line| line.split_once('/'));
+        // Hundreds of names share one namespace.
+        let mut namespace: Arc<str> = Arc::default();
+        for (of, name) in objects.filter(|(_, name)| !name.is_empty()) {
+            if *namespace != *of {
+                namespace = of.into();
+            }
+            listed.objects.push((Arc::clone(&namespace), name.into()));
+        }
+    }
+    Some(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(count: usize) -> Snapshot {
+        let objects = (0..count).map(|n| ("some-namespace".into(), format!("object-number-{n:06}").into()));
+        let listed = Listed { version: "v1".into(), kind: "Thing".into(), objects: objects.collect() };
+        let whole =
+            Listed { version: "v2".into(), kind: "Whole".into(), objects: vec![("".into(), "w".into())] };
+        Snapshot {
+            revision: 1,
+            watches: BTreeMap::from([("things".into(), listed), ("whole".into(), whole)]),
+        }
+    }
+
+    fn decoded(maps: &[ConfigMap], identity: &str) -> BTreeMap<Arc<str>, Listed> {
+        let mut found = BTreeMap::new();
+        for map in maps {
+            decode(map, identity, &mut found);
+        }
+        for listed in found.values_mut() {
+            listed.objects.sort_unstable();
+        }
+        found
+    }
+
+    #[test]
+    fn what_was_stored_is_read() {
+        let mut spread = false;
+        let (few, left_out) = encode(&snapshot(10), "c/k", &mut spread);
+        assert_eq!((few.len(), left_out), (1, 0));
+        assert_eq!(decoded(&few, "c/k"), snapshot(10).watches);
+        assert!(decoded(&few, "c/other").is_empty(), "another runtime's");
+        let (many, left_out) = encode(&snapshot(10_000), "c/k", &mut spread);
+        assert_eq!((many.len(), left_out), (CHUNKS, 0));
+        assert_eq!(decoded(&many, "c/k"), snapshot(10_000).watches);
+        assert_eq!(encode(&snapshot(10), "c/k", &mut spread).0.len(), CHUNKS, "they stay where they are");
+        // Between the writes of a spread, the first still has everything.
+        let half: Vec<ConfigMap> = few.into_iter().chain(many.into_iter().skip(1)).collect();
+        assert!(decoded(&half, "c/k").get("things").unwrap().objects.len() >= 10);
+    }
+
+    #[test]
+    fn what_has_no_room_is_counted() {
+        let long = "x".repeat(200);
+        let objects = (0..80_000).map(|n| ("n".into(), format!("{long}{n}").into())).collect();
+        let listed = Listed { objects, ..Listed::default() };
+        let snapshot = Snapshot { revision: 1, watches: BTreeMap::from([("w".into(), listed)]) };
+        let (maps, left_out) = encode(&snapshot, "c", &mut false);
+        assert!(left_out > 1_000);
+        for map in &maps {
+            let bytes: usize = map.data.iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
+            assert!(bytes < 1024 * 1024, "{bytes}");
+        }
+        let kept = decoded(&maps, "c").get("w").unwrap().objects.len();
+        assert_eq!(kept + left_out, 80_000);
+    }
+
+    #[test]
+    fn anything_else_is_as_good_as_nothing() {
+        let (maps, _) = encode(&snapshot(1), "c", &mut false);
+        let broken = |change: &dyn Fn(&mut BTreeMap<String, String>)| {
+            let mut map = maps[0].clone();
+            change(map.data.as_mut().unwrap());
+            let mut found = BTreeMap::new();
+            (decode(&map, "c", &mut found), found.len())
+        };
+        assert_eq!(broken(&|_| ()), (Some(1), 2));
+        assert_eq!(broken(&|data| drop(data.remove(META))), (None, 0));
+        assert_eq!(broken(&|data| drop(data.insert(META.into(), "[".into()))), (None, 0));
+        assert_eq!(broken(&|data| drop(data.remove("things"))), (Some(1), 1));
+        assert_eq!(broken(&|data| drop(data.insert("things".into(), "no slash\n/\n".into()))), (Some(1), 2));
+    }
+}

@@ -1,0 +1,119 @@
+//! The sender's dealings with names: having them stored before their objects are told of, and taken out long after.
+
+use super::{super::Transport, Sender};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tidewatch_delivery::{names::Names, outbox::KeepNames};
+use tokio::time::Instant;
+
+/// Between two writes while changes wait for them: those of a burst go together.
+const PACE: Duration = Duration::from_millis(250);
+/// From the end of an object being let go to its name being taken out. A silent watch is begun again after 75 s, so by then it
+/// has shown whatever its manager may have found when it looked.
+const LINGER: Duration = Duration::from_mins(10);
+
+/// Where names stand.
+#[derive(Debug)]
+pub(super) struct Naming {
+    /// Of which watches.
+    keep: KeepNames,
+    /// All watches, once they are known.
+    pub(super) watches: Option<BTreeSet<String>>,
+    /// How many names there are.
+    pub(super) kept: usize,
+    /// What was given to be stored, and when.
+    given: u64,
+    given_at: Instant,
+    /// When the next are given.
+    give_at: Option<Instant>,
+    /// When what is withheld is sent all the same.
+    waive_at: Option<Instant>,
+    expire_at: Instant,
+}
+
+impl Naming {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            keep: KeepNames::OfOthers,
+            watches: None,
+            kept: 0,
+            given: 0,
+            given_at: now,
+            give_at: None,
+            waive_at: None,
+            expire_at: now + LINGER,
+        }
+    }
+
+    /// The same, of other watches.
+    pub(super) fn of(self, keep: KeepNames) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// When there is something to do, if there are names at all.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        let expire = (self.kept > 0).then_some(self.expire_at);
+        [self.give_at, self.waive_at, expire].into_iter().flatten().min()
+    }
+}
+
+impl<T: Transport> Sender<T> {
+    /// Goes on with the names that an earlier run has left. Returns the kinds of their objects.
+    pub(super) fn keep_names(&mut self, names: Names) -> BTreeMap<String, (String, String)> {
+        self.naming.kept = names.len();
+        let kinds = names
+            .kinds()
+            .map(|(watch, version, kind)| (watch.to_owned(), (version.to_owned(), kind.to_owned())));
+        let kinds = kinds.collect();
+        self.outbox.keep_names(self.naming.keep, names);
+        self.drop_names();
+        kinds
+    }
+
+    /// Names of watches that are not configured any more.
+    pub(super) fn drop_names(&mut self) {
+        if let Some(watches) = &self.naming.watches {
+            self.outbox.retain_names(|watch| watches.contains(watch));
+        }
+    }
+
+    /// Names are stored, or it is of no use to wait for it.
+    pub(super) fn names_stored(&mut self, revision: u64) {
+        self.outbox.names_stored(revision);
+        // The rest has waited for less than what is stored now.
+        self.naming.waive_at = None;
+    }
+
+    /// Gives names to be stored: soon while a change waits for it, else some time after they have changed.
+    pub(super) fn give_names(&mut self) {
+        let Some(memory) = &self.memory else { return };
+        let (now, naming) = (Instant::now(), &mut self.naming);
+        if naming.expire_at <= now {
+            naming.expire_at = now + LINGER / 10;
+            self.outbox.expire_names(now.duration_since(self.start).saturating_sub(LINGER));
+        }
+        let (revision, waiting) = (self.outbox.names().revision(), self.outbox.withheld() > 0);
+        if revision != naming.given {
+            let due = if waiting { naming.given_at + PACE } else { now + self.settings.store };
+            let due = naming.give_at.map_or(due, |earlier| earlier.min(due));
+            naming.give_at = Some(due);
+            if due <= now {
+                memory.names.send_replace(Some(Arc::new(self.outbox.names_snapshot())));
+                (naming.given, naming.given_at, naming.give_at) = (revision, now, None);
+                naming.kept = self.outbox.names().len();
+            }
+        }
+        naming.waive_at = waiting.then(|| naming.waive_at.unwrap_or(now + self.settings.withhold));
+        if naming.waive_at.is_some_and(|at| at <= now) {
+            tracing::warn!(
+                changes = self.outbox.withheld(),
+                "names are not stored in time; telling without them"
+            );
+            self.outbox.names_stored(revision);
+            naming.waive_at = None;
+        }
+    }
+}
