@@ -22,6 +22,12 @@ pub trait Host: Send + Sync + 'static {
         request.resume.is_some()
     }
 
+    /// How far the memory behind the host remembers this session, if it can be restored from a backup; see
+    /// [`v3::Response::mark`]. Without such a memory it is always 0.
+    fn mark(&self) -> u64 {
+        0
+    }
+
     /// Takes an event that is new to this session. The ticket says where it went: to each route that has to handle
     /// it, held or done. A ticket that is dropped unused gives the event back, and the agent sends it again.
     fn take_v3(

@@ -270,7 +270,7 @@ impl Intake {
             }
         }
         let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
-        Ok(json_answer(&v3::Response { resync, ..answer }))
+        Ok(json_answer(&v3::Response { resync, mark: self.host.mark(), ..answer }))
     }
 
     /// Reads a request, tells the host of it, and takes its events.

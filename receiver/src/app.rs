@@ -33,7 +33,7 @@ use tidewatch_telemetry::{
 };
 use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
 use tidewatch_wire::{SessionId, v3::configuration};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -45,7 +45,7 @@ use crate::{
     path_watch::PathWatch,
     paths::Look,
     runtimes_page,
-    sessions::Sessions,
+    sessions::{Place, Sessions},
     sizes,
 };
 
@@ -216,7 +216,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let (session, sessions) = (SessionId::random(), Sessions::default());
     let claims = ClaimBook::new(session, sessions.clone());
-    let kcp = client.clone();
+    let place = Place { client: client.clone(), namespace: engine.namespace.clone(), session };
     let observer: Arc<dyn Observer> =
         Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone(), claims: claims.clone() });
     let namespace = engine.namespace.clone();
@@ -293,10 +293,22 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         }
         run.await;
     });
+    let ((tell_recorded, recorded), record_watch) = (oneshot::channel(), drain.watch());
+    drain.spawn_critical("session", async move {
+        tokio::select! {
+            () = sessions.record(&place) => {}
+            () = record_watch.signaled() => return,
+        }
+        let _ = tell_recorded.send(());
+        tokio::select! {
+            () = sessions.keep(&place) => {}
+            () = record_watch.signaled() => {}
+        }
+    });
     drain.spawn_critical("events", async move {
         // Nobody is answered before it is known which sessions belong to this control plane's past.
         tokio::select! {
-            () = sessions.record(kcp, &namespace, session) => {}
+            _ = recorded => {}
             () = listen_watch.signaled() => {}
         }
         listener::serve(events_listener, store, intake, Timestamp::now, listen_watch).await;

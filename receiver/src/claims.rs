@@ -34,14 +34,21 @@ impl ClaimBook {
         if of != runtime {
             (*of, *claims) = (runtime.to_owned(), Claims::new());
         }
-        claims.take(request, *session, |earlier| sessions.knows(earlier))
+        claims.take(request, *session, |earlier, mark| sessions.knows(earlier, mark))
     }
 
     /// A reconcile has worked on the runtime of a Kyma; see [`Claims::touched`].
     pub fn touched(&self, kyma: &str) {
+        self.0.sessions.worked();
         if let Some((_, claims)) = self.0.claims.lock().get_mut(kyma) {
             claims.touched();
         }
+    }
+
+    /// How far the control plane remembers this session.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.0.sessions.mark()
     }
 
     /// Forgets runtimes that are not registered any more.

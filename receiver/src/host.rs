@@ -161,6 +161,10 @@ impl Host for EngineHost {
         self.claims.must_resync(&runtime.kyma, &runtime.id, request)
     }
 
+    fn mark(&self) -> u64 {
+        self.claims.mark()
+    }
+
     fn take_v3(
         &self,
         runtime: &Runtime,

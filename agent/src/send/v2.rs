@@ -150,6 +150,7 @@ impl Translator {
         Ok(v3::Response {
             epoch,
             session: self.session,
+            mark: 0,
             acks: acks.into_values().collect(),
             unknown,
             retry_after_ms: None,

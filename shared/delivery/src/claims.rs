@@ -22,7 +22,7 @@
 //!
 //! Everything else is refused, which costs a full resync and loses nothing: a receiver that has restarted (it has
 //! no claims), a KCP restored from a backup (its receiver has restarted, and for an agent that is still running
-//! it does not know the session the agent speaks of), two agents at once (an event of a superseded epoch ends
+//! it does not know the session the agent speaks of, or not as far as its mark), two agents at once (an event of a superseded epoch ends
 //! the claim), a serial that was stored but never declared, or declared and then overtaken.
 
 use std::collections::VecDeque;
@@ -53,14 +53,15 @@ impl Claims {
     }
 
     /// Takes a request in, in the order of arrival. Returns whether the agent must report everything again.
-    /// `session` is this receiver's; `known` says whether an earlier one belongs to this control plane's past.
+    /// `session` is this receiver's; `known` says whether an earlier one belongs to this control plane's past, up to
+    /// a mark.
     pub fn take(
         &mut self,
         request: &Request<'_>,
         session: SessionId,
-        known: impl Fn(SessionId) -> bool,
+        known: impl Fn(SessionId, u64) -> bool,
     ) -> bool {
-        let stranger = request.session.is_some_and(|s| s != session && !known(s));
+        let stranger = request.session.is_some_and(|s| s != session && !known(s, request.mark));
         // The canary says nothing about the runtime.
         let about = request.events.iter().filter(|event| event.watch != v3::CANARY);
         let told = about.map(|event| event.seq.0).max();
@@ -71,7 +72,8 @@ impl Claims {
             return stranger;
         }
         if self.current.is_none_or(|(epoch, ..)| epoch != request.epoch) {
-            self.begin(request, |s| s == session || known(s));
+            // What it was declared to is this process, which was told how far that session went.
+            self.begin(request, |s| s == session || known(s, 0));
         }
         let Some((epoch, highest, refused)) = &mut self.current else { return stranger };
         *highest = (*highest).max(told.unwrap_or(0));
@@ -155,7 +157,7 @@ mod tests {
     }
 
     fn take(claims: &mut Claims, request: &Request<'_>) -> bool {
-        claims.take(request, NOW, |s| s == EARLIER)
+        claims.take(request, NOW, |s, mark| s == EARLIER && mark <= 3)
     }
 
     /// Whether a resume is refused after these requests.
@@ -242,6 +244,9 @@ mod tests {
         assert!(!take(&mut Claims::new(), &speaks(NOW)));
         assert!(!take(&mut Claims::new(), &speaks(EARLIER)));
         assert!(take(&mut Claims::new(), &speaks(STRANGE)));
+        let marked = |mark| Request { session: Some(EARLIER), mark, ..request(1) };
+        assert!(!take(&mut Claims::new(), &marked(3)));
+        assert!(take(&mut Claims::new(), &marked(4)), "this control plane was not told of as much");
         let mut claim = resume(2, 1, 5);
         assert!(!refused(&[digest(1, 5)], &claim));
         if let Some(claim) = &mut claim.resume {

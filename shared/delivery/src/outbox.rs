@@ -58,6 +58,8 @@ pub struct Outbox {
     /// The latest number that is not the canary's.
     serial: u64,
     session: Option<SessionId>,
+    /// The highest mark of that session.
+    mark: u64,
     routes: BTreeMap<String, Vec<Route>>,
     entries: BTreeMap<Seq, Entry>,
     by_key: BTreeMap<Key, Seq>,
@@ -120,6 +122,7 @@ impl Outbox {
             next: 1,
             serial: 0,
             session: None,
+            mark: 0,
             routes,
             entries: BTreeMap::new(),
             by_key: BTreeMap::new(),
@@ -261,6 +264,11 @@ impl Outbox {
         self.session
     }
 
+    /// The highest mark that the session of the last answer has told.
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
     /// Number of dirty keys.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -400,6 +408,7 @@ impl Outbox {
         }
         Request {
             session: self.session,
+            mark: self.mark,
             resume: self.claim.as_ref().map(|(claim, _)| *claim),
             reconciled_ms: std::mem::take(&mut self.reconciled_ms.0),
             events,

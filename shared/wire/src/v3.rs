@@ -26,6 +26,9 @@ pub struct Request<'a> {
     /// The receiver session of the last answer, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The highest [`Response::mark`] of that session.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mark: u64,
     /// What an agent that has just started claims to be reconciled, until that is answered. It sends no
     /// event before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,6 +161,10 @@ pub struct Response {
     pub epoch: Epoch,
     /// The receiver's session.
     pub session: SessionId,
+    /// How far the control plane remembers this session: a number that is recorded there, and rises after work was
+    /// acknowledged. A control plane that knows of a lower one was restored from a backup.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mark: u64,
     /// Verdicts on awaited numbers, per route.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acks: Vec<RouteAck>,
@@ -177,8 +184,21 @@ impl Response {
     /// An answer that says nothing.
     #[must_use]
     pub fn new(epoch: Epoch, session: SessionId) -> Self {
-        Self { epoch, session, acks: Vec::new(), unknown: SeqSet::new(), retry_after_ms: None, resync: false }
+        Self {
+            epoch,
+            session,
+            mark: 0,
+            acks: Vec::new(),
+            unknown: SeqSet::new(),
+            retry_after_ms: None,
+            resync: false,
+        }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Verdicts of one route. A number in neither set is held.
@@ -232,6 +252,7 @@ impl Request<'_> {
         Self {
             epoch,
             session: None,
+            mark: 0,
             resume: None,
             digest: None,
             health: None,
@@ -245,9 +266,10 @@ impl Request<'_> {
     /// The same, borrowing nothing.
     #[must_use]
     pub fn into_owned(self) -> Request<'static> {
-        let Self { epoch, session, resume, digest, health, reconciled_ms, events, awaiting, poll } = self;
+        let Self { epoch, session, mark, resume, digest, health, reconciled_ms, events, awaiting, poll } =
+            self;
         let events = events.into_iter().map(Event::into_owned).collect();
-        Request { epoch, session, resume, digest, health, reconciled_ms, events, awaiting, poll }
+        Request { epoch, session, mark, resume, digest, health, reconciled_ms, events, awaiting, poll }
     }
 
     /// Checks the limits that JSON parsing alone does not.

@@ -157,7 +157,7 @@ async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
     ensure!(impostor.metadata.generation == second.metadata.generation, "this shows nothing: {impostor:#?}");
     let agent = world.agent().await?;
     let replicas = |d: &Deployment| d.spec.as_ref().and_then(|s| s.replicas);
-    world.deployment("the impostor to be corrected", |d| replicas(d) == Some(1)).await?;
+    let corrected = world.deployment("the impostor to be corrected", |d| replicas(d) == Some(1)).await?;
 
     // A receiver that restarts knows its past.
     world.at_rest(&agent).await?;
@@ -165,11 +165,30 @@ async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
     world.at_rest(&agent).await?;
     ensure!(compared(&agent, "kyma", "different").await? == 0, "a usual restart costs no resync");
 
-    // One whose control plane comes from a backup does not.
+    // One whose control plane comes from a backup does not, even if the backup is of the same session. What is recorded
+    // of it rises while there is work, and the agent has heard of it.
     let sessions: Api<ConfigMap> = Api::namespaced(kcp.clone(), NAMESPACE);
-    let backup = Patch::Merge(json!({"data": {"sessions.json": "[]"}}));
-    sessions.patch("tidewatch-sessions", &PatchParams::default(), &backup).await?;
-    world.receiver.restart().await?;
+    let recorded = async || anyhow::Ok(sessions.get("tidewatch-sessions").await?.data.unwrap_or_default());
+    let backup = recorded().await?;
+    let mut last = corrected;
+    for _ in 0..2 {
+        let before = recorded().await?;
+        world.delete_deployment(&last.uid().context("no uid")?).await?;
+        last = world.deployment("the Deployment to be restored", |_| true).await?;
+        wait::until("the work to be marked", SOON, || async {
+            Ok((recorded().await? != before).then_some(()))
+        })
+        .await?;
+    }
+    world.at_rest(&agent).await?;
+    let restored = Patch::Merge(json!({"data": backup}));
+    sessions.patch("tidewatch-sessions", &PatchParams::default(), &restored).await?;
+    world.delete_deployment(&last.uid().context("no uid")?).await?;
+    wait::until("the receiver to see that its session is not known", SOON, || async {
+        Ok(world.receiver.process.ended())
+    })
+    .await?;
+    world.receiver.start_again().await?;
     for watch in WATCHES {
         agent
             .process

@@ -36,9 +36,10 @@ impl Outbox {
             ..Applied::default()
         };
         if self.session != Some(response.session) {
-            self.session = Some(response.session);
+            (self.session, self.mark) = (Some(response.session), 0);
             self.revision.0.counted += 1;
         }
+        self.mark = self.mark.max(response.mark);
         if let Some((_, digest)) = self.claim.take() {
             applied.confirmed = Some(!response.resync);
             if response.resync {

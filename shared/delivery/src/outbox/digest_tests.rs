@@ -35,6 +35,8 @@ enum Defect {
     GoneNotWaitedFor,
     /// The receiver listens to agents of any past.
     StrangeSessions,
+    /// It asks for their session alone, not how far that went.
+    NoMarks,
 }
 
 impl Defect {
@@ -70,6 +72,9 @@ enum Step {
     ReceiverRestart,
     BackupRuntime,
     RestoreRuntime,
+    /// How far this session went is recorded, if it went any further.
+    Mark,
+    BackupKcp,
     RestoreKcp,
 }
 
@@ -91,7 +96,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ReceiverRestart),
         1 => Just(Step::BackupRuntime),
         1 => Just(Step::RestoreRuntime),
-        1 => Just(Step::RestoreKcp),
+        2 => Just(Step::Mark),
+        1 => Just(Step::BackupKcp),
+        2 => Just(Step::RestoreKcp),
     ]
 }
 
@@ -112,11 +119,13 @@ struct Run {
     stored: Option<u64>,
 }
 
-/// What KCP keeps: of each key the state that was reconciled last, and the sessions of its past.
+/// What KCP keeps: of each key the state that was reconciled last, and the sessions of its past with their marks.
 #[derive(Clone, Default)]
 struct Kcp {
     reconciled: BTreeMap<u8, Option<u64>>,
-    sessions: BTreeSet<SessionId>,
+    sessions: BTreeMap<SessionId, u64>,
+    /// Not in KCP, and never restored: how many reconciles there were before a backup.
+    works: u64,
 }
 
 struct World {
@@ -134,6 +143,8 @@ struct World {
     claims: Claims,
     queue: Vec<(Epoch, Seq, Option<u8>)>,
     kcp: Kcp,
+    /// Whether anything was reconciled that is after the last mark.
+    unmarked: bool,
     runtime_backup: Option<(BTreeMap<u8, u64>, Stored)>,
     kcp_backup: Kcp,
 }
@@ -250,7 +261,8 @@ impl World {
             ledger: Ledger::new(session, 100),
             claims: Claims::new(),
             queue: Vec::new(),
-            kcp: Kcp { sessions: BTreeSet::from([session]), ..Kcp::default() },
+            kcp: Kcp { sessions: BTreeMap::from([(session, 0)]), ..Kcp::default() },
+            unmarked: false,
             runtime_backup: None,
             kcp_backup: Kcp::default(),
         }
@@ -258,8 +270,13 @@ impl World {
 
     fn receive(&mut self, request: &Request<'_>) -> Response {
         assert_eq!(request.check(), Ok(()));
-        let (sessions, any) = (&self.kcp.sessions, self.defect == Defect::StrangeSessions);
-        let resync = self.claims.take(request, self.session, |s| any || sessions.contains(&s));
+        let (sessions, defect) = (&self.kcp.sessions, self.defect);
+        let known = |s, mark| match defect {
+            Defect::StrangeSessions => true,
+            Defect::NoMarks => sessions.contains_key(&s),
+            _ => sessions.get(&s).is_some_and(|recorded| mark <= *recorded),
+        };
+        let resync = self.claims.take(request, self.session, known);
         for position in self.ledger.receive(request).fresh {
             let event = &request.events[position];
             self.ledger.route(request.epoch, event.seq, Route::engine(), Intake::Held);
@@ -267,15 +284,23 @@ impl World {
             self.queue.push((request.epoch, event.seq, about));
         }
         let resync = resync && self.defect != Defect::EveryClaimConfirmed;
-        Response { resync, ..self.ledger.answer(request.epoch, &request.awaiting) }
+        let mark = self.kcp.sessions.get(&self.session).copied().unwrap_or_default();
+        Response { resync, mark, ..self.ledger.answer(request.epoch, &request.awaiting) }
+    }
+
+    /// Whether a backup of KCP is one that can be told: nothing has happened since, or the agent was told a mark that is
+    /// not in it. That is so a minute after the backup was made.
+    fn tells(&self, backup: &Kcp) -> bool {
+        let Some(run) = &self.run else { return true };
+        let recorded = run.outbox.session().and_then(|session| backup.sessions.get(&session));
+        self.kcp.works == backup.works || recorded.is_none_or(|recorded| run.outbox.mark() > *recorded)
     }
 
     fn restart_receiver(&mut self) {
-        // The backup is from before: what the ended session has reconciled last may be missing in it, but
-        // never a part of what a known session had done.
         self.ids += 1;
         self.session = SessionId::from_bits(self.ids);
-        self.kcp.sessions.insert(self.session);
+        self.kcp.sessions.insert(self.session, 0);
+        self.unmarked = false;
         self.ledger = Ledger::new(self.session, 100);
         self.claims = Claims::new();
         self.queue.clear();
@@ -345,6 +370,7 @@ impl World {
     }
 
     fn reconcile(&mut self, about: Option<u8>) {
+        (self.kcp.works, self.unmarked) = (self.kcp.works + 1, true);
         for n in about.map_or(0..3, |n| n..n + 1) {
             self.kcp.reconciled.insert(n, self.objects.get(&n).copied());
         }
@@ -422,10 +448,7 @@ impl World {
             }
             Step::AgentCrash => self.run = None,
             Step::AgentStart => self.start(),
-            Step::ReceiverRestart => {
-                self.kcp_backup = self.kcp.clone();
-                self.restart_receiver();
-            }
+            Step::ReceiverRestart => self.restart_receiver(),
             Step::BackupRuntime => self.runtime_backup = Some((self.objects.clone(), self.stored.clone())),
             Step::RestoreRuntime => {
                 let Some((objects, stored)) = self.runtime_backup.clone() else { return };
@@ -433,9 +456,19 @@ impl World {
                 self.run = None;
                 (self.objects, self.stored) = (objects, stored);
             }
+            Step::Mark => {
+                if std::mem::take(&mut self.unmarked)
+                    && let Some(mark) = self.kcp.sessions.get_mut(&self.session)
+                {
+                    *mark += 1;
+                }
+            }
+            Step::BackupKcp => self.kcp_backup = self.kcp.clone(),
             Step::RestoreKcp => {
-                self.kcp = self.kcp_backup.clone();
-                self.restart_receiver();
+                if self.tells(&self.kcp_backup) {
+                    self.kcp = Kcp { works: self.kcp.works, ..self.kcp_backup.clone() };
+                    self.restart_receiver();
+                }
             }
         }
     }
@@ -493,8 +526,8 @@ proptest! {
 #[test]
 fn each_defect_of_the_protocol_loses_something() {
     use Step::{
-        AgentCrash, AgentStart, BackupRuntime, Change, Delete, ReceiverRestart, RestoreKcp, RestoreRuntime,
-        Spontaneous, StoreDigest, TakeDigest, Watch,
+        AgentCrash, AgentStart, BackupKcp, BackupRuntime, Change, Delete, Mark, ReceiverRestart, RestoreKcp,
+        RestoreRuntime, Spontaneous, StoreDigest, TakeDigest, Watch,
     };
     let send = || Step::Send { lose_request: false, lose_answer: false };
     let sign = |poll| Step::Sign { poll, lose_answer: false };
@@ -528,7 +561,21 @@ fn each_defect_of_the_protocol_loses_something() {
         ),
         (
             Defect::StrangeSessions,
-            vec![ReceiverRestart, sign(false), Change(1), Watch, send(), work(), sign(true), RestoreKcp],
+            vec![
+                BackupKcp,
+                ReceiverRestart,
+                sign(false),
+                Change(1),
+                Watch,
+                send(),
+                work(),
+                sign(true),
+                RestoreKcp,
+            ],
+        ),
+        (
+            Defect::NoMarks,
+            vec![BackupKcp, Change(1), Watch, send(), work(), sign(true), Mark, sign(false), RestoreKcp],
         ),
     ];
     for (defect, steps) in stories {
