@@ -24,6 +24,8 @@ pub struct Metrics {
     pub canary: Histogram,
     /// Digests written, by result.
     pub digests: IntCounterVec,
+    /// Lists beside the watches, by what they say.
+    pub checks: IntCounterVec,
     /// Writes of names, by result.
     pub names: IntCounterVec,
     /// Names that are kept for other managers.
@@ -126,6 +128,11 @@ impl Metrics {
                 "Digests of what was reconciled that were stored in the runtime, by result.",
                 &["result"],
             )?,
+            checks: registry.counter_vec(
+                "watch_checks_total",
+                "Lists made beside the watches to find events that a watch has missed, by what they said.",
+                &["result"],
+            )?,
             names: registry.counter_vec(
                 "names_writes_total",
                 "Writes of the names of objects that other managers hear of, by result.",
@@ -211,6 +218,11 @@ impl Metrics {
     pub fn compared(&self, watch: &str, different: bool) {
         let result = if different { "different" } else { "equal" };
         self.comparisons.with_label_values(&[watch, result]).inc();
+    }
+
+    /// A watch was compared with a list beside it.
+    pub fn checked(&self, result: &str) {
+        self.checks.with_label_values(&[result]).inc();
     }
 
     /// An event was about an object that is not remembered.

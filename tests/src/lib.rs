@@ -9,6 +9,7 @@
 pub mod bench;
 pub mod binaries;
 pub mod buoys;
+pub mod censor;
 pub mod cluster;
 pub mod env;
 pub mod etcd;

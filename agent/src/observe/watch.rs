@@ -29,6 +29,7 @@ use tidewatch_delivery::{
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
 use tokio::sync::{mpsc, watch};
+use verify::{Check, Judgement};
 
 /// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
 const RESOLVE_BACKOFF: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(15) };
@@ -212,7 +213,8 @@ impl Watcher {
                     };
                     let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
                     let events = events.take_until(Box::pin(pause));
-                    match self.pump(events, &resolved, &mut attempt).await {
+                    let check = Check::new(&client, &self.spec, &resolved, whole);
+                    match self.pump(events, &resolved, check, &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {
                             whole = true;
@@ -263,13 +265,14 @@ impl Watcher {
         resolved: &Resolved,
     ) -> bool {
         let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
-        !matches!(self.pump(events, resolved, &mut 0).await, Left::Closed)
+        !matches!(self.pump(events, resolved, Check::never(), &mut 0).await, Left::Closed)
     }
 
     async fn pump(
         &mut self,
         mut events: impl Stream<Item = watcher::Result<Heard>> + Unpin,
         resolved: &Resolved,
+        mut check: Check,
         attempt: &mut u32,
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
@@ -287,12 +290,22 @@ impl Watcher {
                     Ok(events.next().await)
                 }
             };
+            let well = !listing && !failing && self.round > 0 && self.overflow == 0;
             // Between two events only: one that is in hand is reported first.
             let next = tokio::select! {
                 biased;
                 () = renewed(&mut self.wanted) => return Left::Renewed,
                 next = heard => next,
                 () = changed(&mut baseline) => continue,
+                listed = check.next(), if well => {
+                    let judgement = check.judge(listed, self.index.sums(), self.index.len());
+                    self.shared.metrics.checked(judgement.label());
+                    if judgement == Judgement::Missed {
+                        tracing::warn!(watch = self.spec.name, "the watch has missed an event; beginning anew");
+                        return Left::Broken;
+                    }
+                    continue;
+                }
             };
             match next {
                 // A server that knows streams for some kinds only may never say that the list has ended.
@@ -330,6 +343,7 @@ impl Watcher {
                         Heard::ListEnds => {
                             (listing, failing) = (false, false);
                             *attempt = 0;
+                            check.rest(self.index.len());
                         }
                         Heard::Applied(_) | Heard::Deleted(_) if failing && !listing => {
                             failing = false;
@@ -472,6 +486,7 @@ fn words(error: &watcher::Error) -> String {
 
 mod report;
 mod source;
+mod verify;
 
 #[cfg(test)]
 mod api_tests;

@@ -260,3 +260,42 @@ async fn a_list_is_streamed_where_the_server_can() {
     assert!(lists.len() == 1 && lists[0].starts_with("stream "), "{lists:?}");
     run.abort();
 }
+
+/// Until the next change of an object, in virtual seconds.
+async fn seconds_to_next(taken: &mut mpsc::Receiver<Told>, conditions: &Conditions) -> (Observation, u64) {
+    let begin = tokio::time::Instant::now();
+    let seen = next(taken, conditions).await;
+    (seen, begin.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
+    for generation in [Some(1), None] {
+        let server = Shown::default();
+        {
+            let mut server = server.lock();
+            server.installed = true;
+            server.items = vec![item(generation)];
+        }
+        let Bench { watcher, mut taken, conditions, baseline: _baseline, registry, .. } = bench(10);
+        let run = tokio::spawn(watcher.run(client(&server)));
+        assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
+        reason(&conditions, Reason::Watching).await;
+        // Nothing is missing, so nothing is said, however often it is looked at.
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert!(taken.is_empty());
+        let text = registry.encode().unwrap();
+        assert!(
+            text.lines().any(|line| line.starts_with("t_watch_checks_total{result=\"equal\"}")),
+            "{text}"
+        );
+        // It goes, and the watch, which stays open, says nothing.
+        server.lock().items.clear();
+        let (gone, after) = seconds_to_next(&mut taken, &conditions).await;
+        assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
+        assert!(after <= 90, "after {after} s");
+        let text = registry.encode().unwrap();
+        assert!(text.contains("t_watch_checks_total{result=\"missed\"} 1\n"), "{text}");
+        run.abort();
+    }
+}

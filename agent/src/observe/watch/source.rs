@@ -7,8 +7,9 @@ use super::{
 use crate::config::{self, Field};
 use futures::{StreamExt, stream::BoxStream};
 use kube::{
-    Api, Client,
-    api::{DynamicObject, ObjectMeta},
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject, ObjectMeta},
+    core::DynamicResourceScope,
     runtime::{WatchStreamExt, watcher},
 };
 
@@ -26,32 +27,30 @@ pub(super) fn stream(
     if streaming {
         config = config.streaming_lists();
     }
-    let (resource, client) = (&resolved.resource, client.clone());
-    let namespace = spec.namespace.as_deref().filter(|_| resolved.namespaced);
     if whole {
-        let api: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(client, namespace, resource),
-            None => Api::all_with(client, resource),
-        };
-        let (field, group) = (spec.field, resource.group.clone());
-        let seen = move |object: DynamicObject| {
-            let fingerprint = fingerprint::of_object(field, &group, &object);
-            let content = field == Field::Status || object.metadata.generation.is_none();
-            Seen { content, ..seen(object.metadata, Some(fingerprint)) }
-        };
-        watcher(api, config)
+        let (field, group) = (spec.field, resolved.resource.group.clone());
+        let seen = move |object: DynamicObject| seen_whole(field, &group, object);
+        watcher(api::<DynamicObject>(client, spec, resolved), config)
             .default_backoff()
             .map(move |event| event.map(|event| heard(event, &seen)))
             .boxed()
     } else {
-        let api: Api<Metadata> = match namespace {
-            Some(namespace) => Api::namespaced_with(client, namespace, resource),
-            None => Api::all_with(client, resource),
-        };
-        watcher(api, config)
+        watcher(api::<Metadata>(client, spec, resolved), config)
             .default_backoff()
             .map(move |event| event.map(|event| heard(event, &seen_metadata)))
             .boxed()
+    }
+}
+
+/// What a watch is about.
+pub(super) fn api<K>(client: &Client, spec: &config::Watch, resolved: &Resolved) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    let (resource, client) = (&resolved.resource, client.clone());
+    match spec.namespace.as_deref().filter(|_| resolved.namespaced) {
+        Some(namespace) => Api::namespaced_with(client, namespace, resource),
+        None => Api::all_with(client, resource),
     }
 }
 
@@ -67,6 +66,12 @@ pub(super) fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> H
 pub(super) fn seen_metadata(object: Metadata) -> Seen {
     let fingerprint = fingerprint::of_metadata(&object.metadata);
     seen(object.metadata, fingerprint)
+}
+
+pub(super) fn seen_whole(field: Field, group: &str, object: DynamicObject) -> Seen {
+    let fingerprint = fingerprint::of_object(field, group, &object);
+    let content = field == Field::Status || object.metadata.generation.is_none();
+    Seen { content, ..seen(object.metadata, Some(fingerprint)) }
 }
 
 fn seen(metadata: ObjectMeta, fingerprint: Option<u64>) -> Seen {

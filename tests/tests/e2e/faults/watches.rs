@@ -14,7 +14,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_tests::{
-    ControlPlane, env,
+    ControlPlane,
+    censor::Censor,
+    env,
     faulty::{Blow, Proxy},
     fleet::{self, Agent, Member, Receiver},
     kcp,
@@ -31,12 +33,17 @@ const MANAGER: &str = "tidewatch-tests";
 struct Watching {
     receiver: Receiver,
     agent: Agent,
-    api: Proxy,
     way: Proxy,
 }
 
 impl Watching {
-    async fn start(name: &str, cluster: &ControlPlane, group: &str, resource: &str) -> Result<Self> {
+    async fn start(
+        name: &str,
+        cluster: &ControlPlane,
+        api: &str,
+        group: &str,
+        resource: &str,
+    ) -> Result<Self> {
         let env = env::shared().await?;
         let (namespace, id) = (format!("kcp-{name}"), format!("runtime-{name}"));
         let control = env.kcp.client()?;
@@ -51,23 +58,15 @@ impl Watching {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": fleet::AGENT_USER}]});
         fleet::apply_yaml(&cluster.client()?, &format!("{role}\n---\n{binding}")).await?;
-        let (api, way) = (Proxy::before(cluster.url()).await?, Proxy::before(&receiver.url).await?);
+        let way = Proxy::before(&receiver.url).await?;
         let identity = receiver.identity(&env.harness, &id, &member.domain())?;
         let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
                               "labels": {"tidewatch.dev/test": name}}]);
-        let agent = Agent::start_through(
-            &way.url(),
-            &api.url(),
-            "v3",
-            &env.harness,
-            &receiver,
-            &member,
-            identity,
-            watches,
-        )
-        .await?;
+        let agent =
+            Agent::start_through(&way.url(), api, "v3", &env.harness, &receiver, &member, identity, watches)
+                .await?;
         agent.connected().await?;
-        Ok(Self { receiver, agent, api, way })
+        Ok(Self { receiver, agent, way })
     }
 
     /// Events that the receiver has taken so far.
@@ -98,7 +97,8 @@ impl Watching {
 async fn half_open() -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
     let name = "half-open";
-    let watching = Watching::start(name, cluster, "", "serviceaccounts").await?;
+    let api = Proxy::before(cluster.url()).await?;
+    let watching = Watching::start(name, cluster, &api.url(), "", "serviceaccounts").await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
     for account in ["half-open-1", "half-open-2"] {
         let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
@@ -109,11 +109,43 @@ async fn half_open() -> Result<()> {
     }
 
     // Each watch has a connection of its own. New ones are not held up: nothing but silence tells of it.
-    let (gone, connections) = (watching.events("gone").await?, watching.api.accepted());
-    watching.api.strike(Blow::HalfOpen);
+    let (gone, connections) = (watching.events("gone").await?, api.accepted());
+    api.strike(Blow::HalfOpen);
     accounts.delete("half-open-1", &DeleteParams::background()).await?;
     watching.one_more("gone", gone, NOTICED).await?;
-    ensure!(watching.api.accepted() > connections, "it was heard on a connection that is dead");
+    ensure!(api.accepted() > connections, "it was heard on a connection that is dead");
+    watching.healthy()
+}
+
+/// An event that the API server never sends, on a watch that is well, is found.
+async fn swallowed() -> Result<()> {
+    let cluster = &spare::shared().await?.runtime3;
+    let name = "swallowed";
+    let api = Censor::before(cluster.client_of(fleet::AGENT_USER)?).await?;
+    let watching = Watching::start(name, cluster, api.url(), "", "serviceaccounts").await?;
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
+    let put = async |account: &str| {
+        let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                          "metadata": {"name": account, "labels": {"tidewatch.dev/test": name}}});
+        accounts.patch(account, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await
+    };
+    let before = watching.events("changed").await?;
+    put("swallowed-1").await?;
+    watching.one_more("changed", before, SOON).await?;
+
+    api.forbid("swallowed-1");
+    let gone = watching.events("gone").await?;
+    accounts.delete("swallowed-1", &DeleteParams::background()).await?;
+    wait::until("the event to be swallowed", SOON, || async { Ok((api.swallowed() > 0).then_some(())) })
+        .await?;
+    // The watch goes on: it tells of something else.
+    let before = watching.events("changed").await?;
+    put("swallowed-2").await?;
+    watching.one_more("changed", before, SOON).await?;
+    ensure!(watching.events("gone").await? == gone, "it was not swallowed");
+    watching.one_more("gone", gone, NOTICED).await?;
+    let missed = "tidewatch_agent_watch_checks_total{result=\"missed\"}";
+    ensure!(metric(&watching.agent.admin, missed).await? == 1, "{}", watching.agent.process.log_tail(25));
     watching.healthy()
 }
 
@@ -146,7 +178,7 @@ async fn versions() -> Result<()> {
         }
     };
     serve(&[("v1alpha1", true, true)]).await?;
-    let watching = Watching::start(name, cluster, "faults.tidewatch.dev", "tides").await?;
+    let watching = Watching::start(name, cluster, cluster.url(), "faults.tidewatch.dev", "tides").await?;
     let rise = |version: &'static str, height: u64| {
         let gvk = GroupVersionKind::gvk("faults.tidewatch.dev", version, "Tide");
         let api: Api<DynamicObject> =
@@ -190,8 +222,10 @@ async fn versions() -> Result<()> {
 
 /// One test, since it mostly waits: as several they would take the others' turns.
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_watches_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
-    let (silent, new) = futures::future::join(Box::pin(half_open()), Box::pin(versions())).await;
+async fn silent_watches_swallowed_events_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
+    let (silent, swallowed, new) =
+        futures::future::join3(Box::pin(half_open()), Box::pin(swallowed()), Box::pin(versions())).await;
     silent.context("half-open watches")?;
+    swallowed.context("a swallowed event")?;
     new.context("versions and answers")
 }

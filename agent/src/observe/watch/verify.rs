@@ -1,0 +1,218 @@
+//! Whether a watch that seems well has told everything: from time to time the objects are listed beside it, and the sums
+//! of both are compared.
+//!
+//! A watch may lose an event and go on, bookmarks and all: a cache in an API server, or anything between, has swallowed
+//! it. No sign of life shows that. A list that reads from the store does.
+
+use super::{
+    super::resolve::Resolved,
+    Metadata, Seen,
+    source::{api, seen_metadata, seen_whole},
+};
+use crate::{config, jitter};
+use futures::{FutureExt, future::BoxFuture};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams},
+};
+use serde::de::DeserializeOwned;
+use std::{fmt, time::Duration};
+use tidewatch_delivery::digest::{BUCKETS, Sums, bucket, contribution};
+use tokio::time::Instant;
+
+/// Between two lists, if there are few objects.
+const PERIOD: Duration = Duration::from_mins(1);
+/// Objects that are listed a second, over a period, at most; and whole ones, which are larger.
+const METADATA_PER_SECOND: f64 = 20.0;
+const WHOLE_PER_SECOND: f64 = 5.0;
+/// What a list shows, a watch that is well has shown after this.
+const LAG: Duration = Duration::from_secs(5);
+/// Objects of one page: what is in memory at once.
+const PAGE: u32 = 100;
+/// For one page.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The sums of a list; `None` if it failed. The watch has a say about that itself.
+type Listed = BoxFuture<'static, Option<Box<Sums>>>;
+
+/// Lists when it is time to.
+pub(super) struct Check {
+    list: Option<Box<dyn Fn() -> Listed + Send + Sync>>,
+    rate: f64,
+    running: Option<Listed>,
+    due: Instant,
+    /// What the last list and the index said, if that was different.
+    suspect: Option<(Box<Sums>, Box<Sums>)>,
+}
+
+/// What a list says about a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It has told everything.
+    Equal,
+    /// The two differ, perhaps because something happens right now.
+    Unsettled,
+    /// It has missed something.
+    Missed,
+    /// There was no list.
+    Failed,
+}
+
+impl Judgement {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::Unsettled => "unsettled",
+            Self::Missed => "missed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Check {
+    /// Of a watch on `resolved`.
+    pub(super) fn new(client: &Client, spec: &config::Watch, resolved: &Resolved, whole: bool) -> Self {
+        let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
+        let list = move || {
+            if whole {
+                let (field, group) = (spec.field, resolved.resource.group.clone());
+                let seen = move |object: DynamicObject| seen_whole(field, &group, object);
+                sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), seen).boxed()
+            } else {
+                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), seen_metadata).boxed()
+            }
+        };
+        let rate = if whole { WHOLE_PER_SECOND } else { METADATA_PER_SECOND };
+        Self { list: Some(Box::new(list)), rate, ..Self::never() }
+    }
+
+    /// Of a watch beside which nothing can be listed.
+    pub(super) fn never() -> Self {
+        Self { list: None, rate: METADATA_PER_SECOND, running: None, due: Instant::now(), suspect: None }
+    }
+
+    /// The watch has listed by itself, or was judged: the next list is due in a while.
+    pub(super) fn rest(&mut self, objects: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
+        let share = Duration::from_secs_f64(objects as f64 / self.rate);
+        let period = PERIOD.max(share).mul_f64(0.75 + jitter::random() / 4.0);
+        (self.running, self.due, self.suspect) = (None, Instant::now() + period, None);
+    }
+
+    /// The next list that has ended. Cancel-safe: a list that has begun goes on.
+    pub(super) async fn next(&mut self) -> Option<Box<Sums>> {
+        let Some(list) = &self.list else { return std::future::pending().await };
+        if self.running.is_none() {
+            tokio::time::sleep_until(self.due).await;
+        }
+        let listed = self.running.get_or_insert_with(list).await;
+        self.running = None;
+        listed
+    }
+
+    /// What the list says of a watch that has shown `index`, with so many objects. Two lists that differ from it in the same
+    /// way, while it stays as it is, show that something is missing.
+    pub(super) fn judge(&mut self, listed: Option<Box<Sums>>, index: Box<Sums>, objects: usize) -> Judgement {
+        let Some(listed) = listed else {
+            self.rest(objects);
+            return Judgement::Failed;
+        };
+        if listed == index {
+            self.rest(objects);
+            return Judgement::Equal;
+        }
+        let stays = self.suspect.as_ref().is_some_and(|(listed_before, index_before)| {
+            (0..BUCKETS).any(|n| {
+                listed.get(n) != index.get(n)
+                    && listed.get(n) == listed_before.get(n)
+                    && index.get(n) == index_before.get(n)
+            })
+        });
+        if stays {
+            self.rest(objects);
+            return Judgement::Missed;
+        }
+        (self.suspect, self.due) = (Some((listed, index)), Instant::now() + LAG);
+        Judgement::Unsettled
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("due", &self.due).finish_non_exhaustive()
+    }
+}
+
+fn params(spec: &config::Watch) -> ListParams {
+    // Without a resourceVersion: what the store has, not what a cache believes.
+    ListParams { label_selector: spec.selector(), limit: Some(PAGE), ..ListParams::default() }
+}
+
+async fn sums<K>(api: Api<K>, mut params: ListParams, seen: impl Fn(K) -> Seen + Send) -> Option<Box<Sums>>
+where
+    K: Clone + DeserializeOwned + fmt::Debug + Send,
+{
+    let mut sums = Box::new([0_u64; BUCKETS]);
+    loop {
+        let page = tokio::time::timeout(TIMEOUT, api.list(&params)).await.ok()?.ok()?;
+        for object in page.items {
+            let Seen { key, resource_version, content, fingerprint, .. } = seen(object);
+            let version = content.then_some(resource_version.as_str());
+            let sum = sums.get_mut(bucket(&key.namespace, &key.name))?;
+            *sum = sum.wrapping_add(contribution(&key.namespace, &key.name, fingerprint?, version));
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Some(sums),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums_with(bucket: usize, sum: u64) -> Box<Sums> {
+        let mut sums = Box::new([7; BUCKETS]);
+        sums[bucket] = sum;
+        sums
+    }
+
+    fn judged(check: &mut Check, listed: Option<Box<Sums>>, index: Box<Sums>) -> (Judgement, Duration) {
+        let judgement = check.judge(listed, index, 10);
+        (judgement, check.due - Instant::now())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_differs_twice_in_the_same_way_was_missed() {
+        let mut check = Check::never();
+        let (listed, index) = (sums_with(3, 1), sums_with(3, 2));
+        assert_eq!(judged(&mut check, Some(listed.clone()), index.clone()), (Judgement::Unsettled, LAG));
+        let (judgement, due) = judged(&mut check, Some(listed.clone()), index.clone());
+        assert!(judgement == Judgement::Missed && due >= PERIOD.mul_f64(0.75), "{due:?}");
+        assert_eq!(judged(&mut check, Some(listed), index).0, Judgement::Unsettled, "from the beginning");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_watch_has_shown_since_was_not_missed() {
+        let mut check = Check::never();
+        judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
+        assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 2)).0, Judgement::Equal);
+        // Something happens all the time, elsewhere too.
+        judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
+        assert_eq!(judged(&mut check, Some(sums_with(3, 4)), sums_with(3, 3)).0, Judgement::Unsettled);
+        assert_eq!(judged(&mut check, Some(sums_with(3, 4)), sums_with(3, 4)).0, Judgement::Equal);
+        judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
+        assert_eq!(judged(&mut check, None, sums_with(3, 1)).0, Judgement::Failed);
+        assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1)).0, Judgement::Unsettled);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_objects_are_listed_more_rarely() {
+        let mut check = Check::never();
+        check.rest(100);
+        assert!(check.due - Instant::now() <= PERIOD);
+        check.rest(10_000);
+        assert!(check.due - Instant::now() >= Duration::from_secs(375));
+    }
+}
