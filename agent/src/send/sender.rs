@@ -78,7 +78,8 @@ impl Default for Settings {
             answer: Duration::from_secs(30),
             poll: Duration::from_secs(limits::POLL_SECONDS + 15),
             poll_pause: Duration::from_millis(20),
-            heartbeat: Duration::from_mins(1),
+            // The canary says the same each minute. One that is on its way must not find that said just now.
+            heartbeat: Duration::from_secs(65),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             spread: Spread::default(),
             replace_within: Duration::from_mins(3),
