@@ -176,9 +176,16 @@ async fn load(size: &Size, report: &mut Report, terminal: &Terminal) {
     measure(terminal, report, intake::idle_specs(load), Box::pin(intake::idle(&mut intake))).await;
 }
 
-/// Thousands of events a second come from one runtime here: its limits are measured nowhere.
+/// Thousands of events a second come from one runtime here, on many connections: its limits are measured nowhere.
 fn unlimited() -> Vec<String> {
-    ["--requests-per-second=1000000", "--v2-events-per-second=1000000"].map(str::to_owned).to_vec()
+    [
+        "--requests-per-second=1000000",
+        "--v2-events-per-second=1000000",
+        // With one more the oldest would be ended. The agent has some of its own.
+        "--max-connections-per-identity=1000",
+    ]
+    .map(str::to_owned)
+    .to_vec()
 }
 
 async fn on_control_planes(
