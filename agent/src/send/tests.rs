@@ -41,6 +41,7 @@ use tokio_rustls::TlsAcceptor;
 
 mod idle;
 mod memory;
+mod room;
 mod stuck;
 mod upkeep;
 mod wakeups;
