@@ -37,9 +37,11 @@ use tokio::{
 
 /// Changes between the watches and the sender. The sender takes them at once; this is for its pauses, and a watch
 /// that finds it full waits while the rest stays in the API server.
-const CHANNEL: usize = 1024;
+const CHANNEL: usize = 256;
 /// For the tasks at shutdown: the digest is stored and declared once more.
 const GRACE: Duration = Duration::from_secs(10);
+/// Threads for what blocks: files and host names. One of them may hang.
+const BLOCKING: usize = 2;
 /// For connections to the API server and to the receiver.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
@@ -117,8 +119,10 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
         return Ok(ExitCode::SUCCESS);
     }
     logging::init(*log_format, log_level)?;
-    // Two threads: one may parse a long list while the other answers a probe.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    // One thread, as there is little to do, and each has an arena and stacks of its own. A list is read in pieces, between
+    // which probes are answered.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().max_blocking_threads(BLOCKING).enable_all().build();
     runtime.map_err(StartError::Runtime)?.block_on(async {
         let drain = Drain::new();
         start(config, Some(path), &drain).await?;

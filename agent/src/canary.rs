@@ -106,7 +106,7 @@ async fn watch(api: Api<PartialObjectMeta<Lease>>, changes: &mpsc::Sender<Told>,
 }
 
 /// As small as an event can be: it goes out every minute of every day.
-fn seen(at: Timestamp) -> Observation {
+pub(crate) fn seen(at: Timestamp) -> Observation {
     Observation {
         // Its watch says what it is. The name is there because an event must have one.
         key: Key { watch: CANARY.into(), namespace: "".into(), name: "canary".into() },

@@ -26,6 +26,10 @@ pub fn v3_response(data: &[u8]) {
     let Ok(response) = serde_json::from_slice::<Response>(data) else { return };
     assert_round_trip(&response);
     assert!(response.unknown.range_count() <= limits::SEQ_RANGES);
+    if response.epoch.is_nil() {
+        // What it leaves out is added from its headers before it is looked at.
+        return;
+    }
 
     let (mut another, _) = outbox(Epoch::from_bits(u128::MAX));
     if response.epoch != another.epoch() {

@@ -13,7 +13,11 @@ use hyper::body::Body;
 use jiff::Timestamp;
 use tidewatch_drain::Watch;
 use tidewatch_tls::{ForwardedError, IdentityError, PeerIdentity, Proxies, xfcc};
-use tidewatch_wire::{Epoch, ErrorBody, SeqSet, limits, v2, v3};
+use tidewatch_wire::{
+    Epoch, ErrorBody, SeqSet, SessionId, limits,
+    standing::{self, Standing},
+    v2, v3,
+};
 
 use crate::{
     admission::{Admission, Throttled},
@@ -195,7 +199,9 @@ impl Intake {
         match manager {
             None => {
                 let body = self.read(&runtime, &parts, body, limits::V3_BODY_BYTES).await?;
-                self.take_v3(&runtime, body).await
+                let value = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
+                let standing = Standing::read(value).map_err(|e| Fault::Malformed(e.to_string()))?;
+                self.take_v3(&runtime, body, standing).await
             }
             Some(manager) => {
                 self.check_manager(manager)?;
@@ -251,8 +257,9 @@ impl Intake {
         }
     }
 
-    async fn take_v3(&self, runtime: &Runtime, body: Bytes) -> Result<Answer, Fault> {
-        let Told { epoch, awaiting, resync, overloaded, patience } = self.tell(runtime, &body)?;
+    async fn take_v3(&self, runtime: &Runtime, body: Bytes, standing: Standing) -> Result<Answer, Fault> {
+        let brief = standing.epoch.is_some();
+        let Told { epoch, awaiting, resync, overloaded, patience } = self.tell(runtime, &body, standing)?;
         // Of a poll that stays open, only what its answer is about is kept.
         drop(body);
         if overloaded.is_some() {
@@ -270,15 +277,16 @@ impl Intake {
             }
         }
         let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
-        Ok(json_answer(&v3::Response { resync, mark: self.host.mark(), ..answer }))
+        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), ..answer }, brief))
     }
 
     /// Reads a request, tells the host of it, and takes its events.
-    fn tell(&self, runtime: &Runtime, body: &[u8]) -> Result<Told, Fault> {
+    fn tell(&self, runtime: &Runtime, body: &[u8], standing: Standing) -> Result<Told, Fault> {
         // Checked as a whole, which is cheaper than each of its strings alone.
         let text = std::str::from_utf8(body).map_err(|e| Fault::Malformed(e.to_string()))?;
-        let request: v3::Request<'_> =
+        let mut request: v3::Request<'_> =
             serde_json::from_str(text).map_err(|e| Fault::Malformed(e.to_string()))?;
+        standing.give(&mut request);
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
         let resync = self.host.heard(runtime, &request);
         self.metrics.reported(&request.reconciled_ms);
@@ -393,6 +401,20 @@ fn seconds(wait: Duration) -> u64 {
 fn json_answer(body: &impl serde::Serialize) -> Answer {
     let mut answer = Response::new(Full::new(serde_json::to_vec(body).unwrap_or_default().into()));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// The session is always said in a header, too: who has seen it may use the headers of [`standing`]. To who does, neither
+/// it nor the epoch is repeated in the body.
+fn v3_answer(mut response: v3::Response, brief: bool) -> Answer {
+    let session = HeaderValue::from_str(&response.session.to_string());
+    if brief && session.is_ok() {
+        (response.epoch, response.session) = (Epoch::default(), SessionId::default());
+    }
+    let mut answer = json_answer(&response);
+    if let Ok(session) = session {
+        answer.headers_mut().insert(standing::SESSION, session);
+    }
     answer
 }
 

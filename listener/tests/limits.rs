@@ -136,7 +136,7 @@ impl Bench {
 impl Connection {
     /// A heartbeat's answer.
     async fn ask(&mut self) -> hyper::Result<hyper::Response<Incoming>> {
-        let body = format!("{{\"epoch\":\"{}\",\"awaiting\":[]}}", "0".repeat(32));
+        let body = format!("{{\"epoch\":\"{}\",\"awaiting\":[]}}", "1".repeat(32));
         self.post(Full::new(body.into()).boxed()).await
     }
 
@@ -291,4 +291,41 @@ async fn too_many_requests_are_told_when_to_come_again() {
     assert!((90..=100).contains(&wait), "{wait}");
     assert!(bench.shows("t_throttled_requests_total{limit=\"requests\"} 1"));
     assert_eq!(bench.connect("two").await.status().await, StatusCode::OK, "another runtime has its own rate");
+}
+
+#[tokio::test]
+async fn what_is_the_same_in_every_request_is_said_in_headers() {
+    let bench = bench(Limits::default()).await;
+    let mut connection = bench.connect("one").await;
+    let full = connection.ask().await.unwrap();
+    assert!(full.headers().get("date").is_none(), "it would be another one in each answer");
+    let session = full.headers()["tidewatch-session"].to_str().unwrap().to_owned();
+    let full = body(full).await;
+    assert!(full.contains("\"epoch\"") && full.contains(&session), "{full}");
+
+    let brief = |epoch: &str| {
+        Request::post("https://localhost/v3/events")
+            .header("tidewatch-epoch", epoch)
+            .header("tidewatch-session", &session)
+            .header("tidewatch-configuration", "c")
+            .body(Full::new(Bytes::from_static(b"{}")).boxed())
+            .unwrap()
+    };
+    let answer = connection.requests.send_request(brief(&"1".repeat(32))).await.unwrap();
+    assert_eq!(
+        (answer.status(), answer.headers()["tidewatch-session"].to_str().unwrap()),
+        (StatusCode::OK, &*session)
+    );
+    assert_eq!(body(answer).await, "{}");
+
+    let answer = connection.requests.send_request(brief("one")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    let nobody = connection.post(Full::new(Bytes::from_static(b"{}")).boxed()).await.unwrap();
+    assert_eq!(nobody.status(), StatusCode::BAD_REQUEST, "an epoch is needed");
+}
+
+async fn body(answer: hyper::Response<Incoming>) -> String {
+    #[allow(clippy::disallowed_methods, reason = "our own answer")]
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(body.into()).unwrap()
 }

@@ -98,6 +98,7 @@ async fn carry(request: Request<Incoming>, rules: Rules) -> Answer {
 
 async fn pass(request: Request<Incoming>, rules: &Rules) -> Result<Answer> {
     let (mut parts, body) = request.into_parts();
+    #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let read = Limited::new(body, MAX_BODY).collect().await;
     let body = read.map_err(|error| anyhow::anyhow!("the request's body: {error}"))?.to_bytes();
     for own in [header::AUTHORIZATION, header::HOST, header::CONTENT_LENGTH, header::ACCEPT_ENCODING] {

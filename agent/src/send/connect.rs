@@ -17,11 +17,23 @@ use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, ServerName},
 };
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, HandshakeFailure, Store};
-use tidewatch_wire::{ErrorBody, Route, limits, v3};
+use tidewatch_wire::{
+    Epoch, ErrorBody, Route, SessionId, limits,
+    standing::{self, Standing},
+    v3,
+};
 use tokio::{
     net::TcpStream,
     sync::{oneshot, watch},
@@ -94,6 +106,9 @@ struct Shared {
     driver: AbortHandle,
     uri: http::Uri,
     v2: Option<Arc<Translator>>,
+    /// The last answer says that what is the same in every request may stand in headers. Behind a load balancer the next
+    /// one may come from a receiver that does not know that; it refuses the request, and hears all of it the next time.
+    brief: AtomicBool,
 }
 
 impl Connector {
@@ -156,7 +171,7 @@ impl Connector {
             }
         });
         let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
-        let shared = Arc::new(Shared { requests, driver, uri, v2 });
+        let shared = Arc::new(Shared { requests, driver, uri, v2, brief: AtomicBool::new(false) });
         Ok(Connection { shared, ended, config, not_after, chain: shown })
     }
 
@@ -225,11 +240,15 @@ impl Channel for Connection {
                 let send = |post, limit| single(shared.requests.clone(), &shared.uri, post, limit);
                 return v2.deliver(batch, deadline, send).await;
             }
-            let request = made?;
+            let (request, epoch) = made?;
             let mut requests = shared.requests.clone();
             let exchange = async {
                 requests.ready().await.map_err(SendError::Broken)?;
-                read(requests.send_request(request).await.map_err(SendError::Broken)?).await
+                let answer = requests.send_request(request).await.map_err(SendError::Broken)?;
+                let session = answer.headers().get(standing::SESSION);
+                let session = session.and_then(|value| SessionId::parse(value.to_str().ok()?));
+                shared.brief.store(session.is_some(), Ordering::Relaxed);
+                complete(read(answer).await?, epoch, session)
             };
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
         }
@@ -237,14 +256,29 @@ impl Channel for Connection {
 }
 
 impl Connection {
-    fn make(&self, request: &v3::Request<'_>) -> Result<Request<Full<Bytes>>, SendError> {
-        let body = serde_json::to_vec(request).map_err(|e| SendError::Request(Box::new(e)))?;
-        Request::builder()
+    /// The request, and its epoch if that stands in a header.
+    fn make(
+        &self,
+        request: &v3::Request<'static>,
+    ) -> Result<(Request<Full<Bytes>>, Option<Epoch>), SendError> {
+        let mut made = Request::builder()
             .method(Method::POST)
             .uri(self.shared.uri.clone())
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body.into()))
-            .map_err(|e| SendError::Request(Box::new(e)))
+            .header(header::CONTENT_TYPE, "application/json");
+        // In a large one it makes no difference.
+        let brief = request.events.len() <= 1 && self.shared.brief.load(Ordering::Relaxed);
+        let body = if brief {
+            let mut rest = request.clone();
+            for (name, value) in Standing::take(&mut rest).headers() {
+                made = made.header(name, value);
+            }
+            serde_json::to_vec(&rest)
+        } else {
+            serde_json::to_vec(request)
+        };
+        let body = body.map_err(|e| SendError::Request(Box::new(e)))?;
+        let made = made.body(Full::new(body.into())).map_err(|e| SendError::Request(Box::new(e)))?;
+        Ok((made, brief.then_some(request.epoch)))
     }
 }
 
@@ -283,6 +317,21 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("uri", &self.shared.uri).finish_non_exhaustive()
     }
+}
+
+/// Adds to an answer's body what it leaves out: the epoch that the request had in a header, and the session.
+fn complete(
+    mut answer: v3::Response,
+    epoch: Option<Epoch>,
+    session: Option<SessionId>,
+) -> Result<v3::Response, SendError> {
+    if answer.epoch.is_nil() {
+        answer.epoch = epoch.unwrap_or_default();
+    }
+    if answer.session.is_nil() {
+        answer.session = session.ok_or_else(|| SendError::Malformed("it names no session".into()))?;
+    }
+    Ok(answer)
 }
 
 async fn read(response: http::Response<Incoming>) -> Result<v3::Response, SendError> {

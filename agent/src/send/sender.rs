@@ -82,7 +82,8 @@ impl Default for Settings {
             answer: Duration::from_secs(30),
             poll: Duration::from_secs(limits::POLL_SECONDS + 15),
             poll_pause: Duration::from_millis(20),
-            heartbeat: Duration::from_mins(1),
+            // The canary says the same each minute. One that is on its way must not find that said just now.
+            heartbeat: Duration::from_secs(65),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             spread: Spread::default(),
             replace_within: Duration::from_mins(3),
@@ -273,7 +274,7 @@ impl<T: Transport> Sender<T> {
                 Ok(()) = self.renewed.changed() => self.look(),
                 Ok(()) = self.resumed.changed() => self.resumed(),
                 Ok(()) = self.news.changed() => self.heartbeat_at = Instant::now(),
-                count = self.changes.recv_many(&mut taken, TAKE), if self.outbox.len() < self.settings.max_dirty => {
+                count = self.changes.recv_many(&mut taken, TAKE), if self.has_room() => {
                     if count == 0 {
                         return;
                     }
@@ -282,6 +283,13 @@ impl<T: Transport> Sender<T> {
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
+    }
+
+    /// Whether more changes are taken. While one batch is on its way and the next one is full, more would only take memory: of
+    /// a first list, most of what the agent ever needs.
+    fn has_room(&self) -> bool {
+        let sending = matches!(&self.link, Link::Up(up) if up.batch.is_some());
+        self.outbox.len() < self.settings.max_dirty && !(sending && self.outbox.unsent() >= limits::V3_EVENTS)
     }
 
     /// What a watch has reported before it ended is in the channel by now, and is let go with the rest.

@@ -29,6 +29,7 @@ use tidewatch_telemetry::{BuildInfo, Readiness, metrics::Registry};
 use tidewatch_tls::{Files, Store, server_config};
 use tidewatch_wire::{
     Epoch, ErrorBody, Route, Seq, SeqSet, SessionId, limits,
+    standing::{self, Standing},
     v3::{self, Change, Resume, RouteAck},
 };
 use tokio::{
@@ -39,8 +40,10 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+mod idle;
 mod memory;
 mod names;
+mod room;
 mod stuck;
 mod upkeep;
 mod wakeups;
@@ -55,6 +58,8 @@ fn new_ca() -> Ca {
 struct Asked {
     connection: u64,
     request: v3::Request<'static>,
+    /// What is the same in every request stood in its headers.
+    brief: bool,
     reply: oneshot::Sender<Reply>,
 }
 
@@ -113,12 +118,17 @@ async fn answer(
     stop: Arc<tokio::sync::Notify>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/v3/events"));
+    let headers = request.headers().clone();
+    let standing = Standing::read(|name| headers.get(name).map(http::HeaderValue::as_bytes)).unwrap();
+    let brief = standing.epoch.is_some();
     #[expect(clippy::disallowed_methods, reason = "the body is limited")]
     let body = Limited::new(request.into_body(), limits::V3_BODY_BYTES).collect().await.unwrap().to_bytes();
-    let request = serde_json::from_slice::<v3::Request<'_>>(&body).unwrap().into_owned();
+    let mut request = serde_json::from_slice::<v3::Request<'_>>(&body).unwrap().into_owned();
+    assert_eq!(request.epoch.is_nil(), brief);
+    standing.give(&mut request);
     request.check().unwrap();
     let (reply, replied) = oneshot::channel();
-    ask.send(Asked { connection, request, reply }).await.unwrap();
+    ask.send(Asked { connection, request, brief, reply }).await.unwrap();
     match replied.await {
         Ok(Reply::Http(response)) => Ok(response),
         // A test that does not answer keeps the request open.
@@ -150,6 +160,21 @@ impl Asked {
     fn answer(self, change: impl FnOnce(&mut v3::Response)) {
         let mut response = v3::Response::new(self.request.epoch, SessionId::from_bits(7));
         change(&mut response);
+        let session = response.session.to_string();
+        if self.brief && response.epoch == self.request.epoch {
+            (response.epoch, response.session) = (Epoch::default(), SessionId::default());
+        }
+        let body = serde_json::to_vec(&response).unwrap();
+        let response = Response::builder().header(standing::SESSION, session);
+        assert!(self.reply.send(Reply::Http(response.body(Full::new(body.into())).unwrap())).is_ok());
+    }
+
+    /// Answers as a receiver that knows no headers.
+    fn answer_in_full(self, seqs: &[u64]) {
+        let response = v3::Response {
+            acks: acks(seqs),
+            ..v3::Response::new(self.request.epoch, SessionId::from_bits(7))
+        };
         let body = serde_json::to_vec(&response).unwrap();
         assert!(self.reply.send(Reply::Http(Response::new(Full::new(body.into())))).is_ok());
     }

@@ -1,7 +1,13 @@
 //! The log: one line per event on standard error.
 
 use std::{fmt, fs::File, io, str::FromStr, sync::Arc};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    Layer, Registry,
+    filter::{LevelFilter, Targets},
+    fmt::layer,
+    layer::{Layered, SubscriberExt},
+    util::SubscriberInitExt,
+};
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,30 +43,35 @@ pub enum LoggingError {
 
 /// Kept quiet whatever level is asked for: at `warn`, the Kubernetes client logs a whole answer that it cannot
 /// parse, and that answer may be a Secret.
-const QUIET: [&str; 1] = ["kube_client::client=error"];
+const QUIET: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
 
-/// Starts logging for the whole process, once. `level` is an [`EnvFilter`] directive list such as `info` or
-/// `info,kube=warn`; the environment is not read.
+/// Starts logging for the whole process, once. `level` is a level, or a list such as `info,kube=warn`; the environment is
+/// not read.
 pub fn init(format: Format, level: &str) -> Result<(), LoggingError> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(io::stderr);
+    let lines = layer().with_writer(io::stderr);
     match format {
-        Format::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
-        Format::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
+        Format::Json => start(lines.json().flatten_event(true).with_current_span(false), level),
+        Format::Text => start(lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())), level),
     }
-    .map_err(|_| LoggingError::AlreadyStarted)
 }
 
 /// As [`init`], as text into a file, which grows without a limit: for programs that a person watches.
 pub fn to_file(file: File, level: &str) -> Result<(), LoggingError> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_ansi(false);
-    builder.with_writer(Arc::new(file)).try_init().map_err(|_| LoggingError::AlreadyStarted)
+    start(layer().with_ansi(false).with_writer(Arc::new(file)), level)
 }
 
-fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
-    let filter = EnvFilter::builder()
-        .parse(level)
-        .map_err(|source| LoggingError::Level { level: level.to_owned(), source })?;
-    Ok(QUIET.iter().filter_map(|d| d.parse().ok()).fold(filter, EnvFilter::add_directive))
+fn start(
+    lines: impl Layer<Layered<Targets, Registry>> + Send + Sync,
+    level: &str,
+) -> Result<(), LoggingError> {
+    let lines = tracing_subscriber::registry().with(filter(level)?).with(lines);
+    lines.try_init().map_err(|_| LoggingError::AlreadyStarted)
+}
+
+fn filter(level: &str) -> Result<Targets, LoggingError> {
+    let filter: Result<Targets, _> = level.parse();
+    let filter = filter.map_err(|source| LoggingError::Level { level: level.to_owned(), source })?;
+    Ok(filter.with_target(QUIET.0, QUIET.1))
 }
 
 impl FromStr for Format {
@@ -86,6 +97,8 @@ impl fmt::Display for Format {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
@@ -93,6 +106,20 @@ mod tests {
         assert!(matches!(init(Format::Json, "info,kube=loud"), Err(LoggingError::Level { .. })));
         init(Format::Json, "info,kube=warn").unwrap();
         assert!(matches!(init(Format::Text, "info"), Err(LoggingError::AlreadyStarted)));
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_not_logged_at_any_level() {
+        for level in ["info", "trace", "debug,kube_client=trace", "kube_client::client=trace"] {
+            let filter = filter(level).unwrap();
+            assert!(!filter.would_enable("kube_client::client", &Level::WARN), "{level}");
+            assert!(filter.would_enable("kube_client::client", &Level::ERROR), "{level}");
+        }
+        let filter = filter("info,kube=warn").unwrap();
+        assert!(filter.would_enable("tidewatch_agent", &Level::INFO));
+        assert!(
+            !filter.would_enable("kube::any", &Level::INFO) && filter.would_enable("kube::any", &Level::WARN)
+        );
     }
 
     #[test]

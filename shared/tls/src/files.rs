@@ -42,13 +42,19 @@ impl Files {
     pub async fn read(&self) -> Result<(Pem, [u8; 32]), FilesError> {
         let pem =
             Pem { ca: read(&self.ca).await?, cert: read(&self.cert).await?, key: read(&self.key).await? };
-        let mut hash = Sha256::new();
-        for part in [&pem.ca, &pem.cert, &pem.key] {
-            // Hashed one by one first, so that bytes moved from one file to the next are a change.
-            hash.update(Sha256::digest(part));
-        }
-        Ok((pem, hash.finalize().into()))
+        let hash = hash(&pem);
+        Ok((pem, hash))
     }
+}
+
+/// Changes when any of the three parts does.
+pub(crate) fn hash(pem: &Pem) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in [&pem.ca, &pem.cert, &pem.key] {
+        // Hashed one by one first, so that bytes moved from one file to the next are a change.
+        hash.update(Sha256::digest(part));
+    }
+    hash.finalize().into()
 }
 
 pub(crate) async fn read(path: &PathBuf) -> Result<Vec<u8>, FilesError> {

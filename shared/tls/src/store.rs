@@ -1,6 +1,6 @@
 //! The configuration in use, replaced while connections are made with it.
 
-use crate::{Bundle, BundleError, Files, FilesError, Pem, provider};
+use crate::{Bundle, BundleError, Files, FilesError, Pem, files, provider};
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -24,8 +24,9 @@ pub struct Store<T> {
 struct Meta {
     not_after: Timestamp,
     roots: Arc<RootCertStore>,
-    /// Of the last bundle from files that was looked at, good or bad: a bad one is reported once per change.
-    hash: Option<[u8; 32]>,
+    /// Of the bundle at the start, then of the last one from files that was looked at, good or bad: a bad one is reported
+    /// once per change.
+    hash: [u8; 32],
 }
 
 /// What a look at the files found.
@@ -78,7 +79,7 @@ impl Store<ClientConfig> {
 impl<T> Store<T> {
     fn new(build: Build<T>, pem: &Pem, now: Timestamp) -> Result<Self, BundleError> {
         let (config, bundle) = checked(build, pem, now)?;
-        let meta = Meta { not_after: bundle.not_after(), roots: bundle.roots(), hash: None };
+        let meta = Meta { not_after: bundle.not_after(), roots: bundle.roots(), hash: files::hash(pem) };
         Ok(Self { build, config: ArcSwap::new(config), meta: Mutex::new(meta) })
     }
 
@@ -110,7 +111,7 @@ impl<T> Store<T> {
     /// Looks at the files and publishes their content if it is new.
     pub async fn reload(&self, files: &Files, now: Timestamp) -> Result<Reloaded, ReloadError> {
         let (pem, hash) = files.read().await?;
-        if self.meta.lock().hash.replace(hash) == Some(hash) {
+        if std::mem::replace(&mut self.meta.lock().hash, hash) == hash {
             return Ok(Reloaded::Unchanged);
         }
         self.publish(&pem, now)?;

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// One run of an agent process. Sequence numbers are only comparable within one epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(Uuid);
 
 /// One term of a receiver's ownership of its delivery state. Another session than before means that
 /// the receiver has forgotten what it was told, so the agent sends its whole set again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(Uuid);
 
@@ -21,6 +21,17 @@ macro_rules! random_id {
             #[must_use]
             pub const fn from_bits(bits: u128) -> Self {
                 Self(Uuid::from_u128(bits))
+            }
+
+            /// An id from its text.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Uuid::try_parse(text).ok().map(Self)
+            }
+
+            /// Whether this is no id: nothing was said.
+            pub fn is_nil(&self) -> bool {
+                self.0.is_nil()
             }
 
             /// A fresh id from the operating system's randomness.

@@ -21,7 +21,8 @@ pub const CANARY: &str = "tidewatch-canary";
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request<'a> {
-    /// The agent's run.
+    /// The agent's run. Nil in a body whose headers say it, see [`standing`](crate::standing).
+    #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
     /// The receiver session of the last answer, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,9 +158,12 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Response {
-    /// The epoch this answer is for; an answer for another epoch is ignored.
+    /// The epoch this answer is for; an answer for another epoch is ignored. Nil in a body that answers a request with
+    /// its epoch in a header.
+    #[serde(default, skip_serializing_if = "Epoch::is_nil")]
     pub epoch: Epoch,
-    /// The receiver's session.
+    /// The receiver's session. Nil in the same case; the header [`SESSION`](crate::standing::SESSION) says it.
+    #[serde(default, skip_serializing_if = "SessionId::is_nil")]
     pub session: SessionId,
     /// How far the control plane remembers this session: a number that is recorded there, and rises after work was
     /// acknowledged. A control plane that knows of a lower one was restored from a backup.
@@ -218,6 +222,9 @@ pub struct RouteAck {
 /// Why a parsed request breaks the contract.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RequestError {
+    /// Neither the body nor a header names an epoch.
+    #[error("there is no `epoch`")]
+    NoEpoch,
     /// More than [`limits::V3_EVENTS`] events.
     #[error("{0} events in one request; send at most {limit}", limit = limits::V3_EVENTS)]
     TooManyEvents(usize),
@@ -274,6 +281,9 @@ impl Request<'_> {
 
     /// Checks the limits that JSON parsing alone does not.
     pub fn check(&self) -> Result<(), RequestError> {
+        if self.epoch.is_nil() {
+            return Err(RequestError::NoEpoch);
+        }
         if self.events.len() > limits::V3_EVENTS {
             return Err(RequestError::TooManyEvents(self.events.len()));
         }
@@ -352,6 +362,13 @@ mod tests {
         let text = serde_json::to_string(&request(vec![])).unwrap();
         assert_eq!(text, r#"{"epoch":"00000000-0000-0000-0000-000000000001"}"#);
         assert_eq!(serde_json::from_str::<Request<'_>>(&text).unwrap(), request(vec![]));
+    }
+
+    #[test]
+    fn without_an_epoch_there_is_no_request() {
+        let read = serde_json::from_str::<Request<'_>>("{}").unwrap();
+        assert_eq!(read.check(), Err(RequestError::NoEpoch));
+        assert_eq!(serde_json::to_string(&read).unwrap(), "{}");
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl Host for Engine {
     fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         let Some(world) = self.world.upgrade() else { return true };
         let state = world.lock();
-        let known = |session| state.sessions.contains(&session);
+        let known = |session, _| state.sessions.contains(&session);
         let resync = self.claims.lock()[number(&runtime.id)].take(request, self.session, known);
         resync && world.mistake != Some(Mistake::EveryClaimIsConfirmed)
     }

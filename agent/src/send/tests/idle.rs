@@ -1,0 +1,135 @@
+//! How little an agent says when nothing happens.
+
+use super::*;
+use crate::{
+    observe::told::Told,
+    send::{Channel, Fate, Transport},
+};
+use std::future::pending;
+use tidewatch_delivery::outbox::Moved;
+use tidewatch_wire::v3::Health;
+
+/// Acknowledges everything, and notes when it was asked, and the bytes of the two bodies as they are on a connection that
+/// has been used before.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<(Instant, usize)>>>);
+
+impl Transport for Noting {
+    type Connection = Self;
+
+    async fn connect(self) -> Result<Self, SendError> {
+        Ok(self)
+    }
+
+    fn renewals(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+
+    fn fate(&self, _: &Self) -> Fate {
+        Fate::Keep
+    }
+
+    fn set_routes(&self, _: &BTreeMap<String, Vec<Route>>) {}
+}
+
+impl Channel for Noting {
+    fn not_after(&self) -> Timestamp {
+        Timestamp::MAX
+    }
+
+    async fn closed(&mut self) {
+        pending::<()>().await;
+    }
+
+    fn post(
+        &self,
+        request: &v3::Request<'static>,
+        _: Duration,
+    ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
+        let mut asked = request.clone();
+        let mut response = v3::Response::new(request.epoch, SessionId::from_bits(7));
+        if !request.events.is_empty() {
+            let done = request.awaiting.clone();
+            response.acks = vec![RouteAck { route: Route::engine(), done, refused: SeqSet::new() }];
+        }
+        let _in_headers = Standing::take(&mut asked);
+        let mut said = response.clone();
+        (said.epoch, said.session) = (Epoch::default(), SessionId::default());
+        let bytes = serde_json::to_vec(&asked).unwrap().len() + serde_json::to_vec(&said).unwrap().len();
+        self.0.lock().push((Instant::now(), bytes));
+        async move { Ok(response) }
+    }
+}
+
+fn canary() -> Told {
+    let seen = crate::canary::seen("2026-01-01T00:00:00.123Z".parse().unwrap());
+    Told::Changed(seen, Moved::default())
+}
+
+/// Around the bodies on a connection, as counted there: three TLS records (22 bytes each), four frames of HTTP/2 (9 each), and
+/// what is left of the headers: the path, the lengths, and one byte for each other.
+const AROUND_BODIES: usize = 3 * 22 + 4 * 9 + 28;
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_agent_says_little_once_a_minute() {
+    let (changes, taken) = mpsc::channel(8);
+    let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
+    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+    let mut outbox = Outbox::new(Epoch::random(), BTreeMap::new());
+    // An old one, whose numbers are long.
+    for _ in 0..100_000 {
+        outbox.observe(crate::canary::seen(Timestamp::UNIX_EPOCH), Duration::ZERO);
+    }
+    let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
+    let receiver = Noting::default();
+    let clock = || Timestamp::UNIX_EPOCH;
+    let health = || Health { configuration: v3::configuration("any"), blind: Vec::new() };
+    let sender =
+        Sender::new(outbox, taken, receiver.clone(), Settings::default(), metrics, clock, guard, resumed)
+            .with_health(health, watch::channel(()).1);
+    let drain = Drain::new();
+    drain.spawn("sender", sender.run(drain.watch()));
+    let begun = Instant::now();
+    // Each minute, and sometimes later: an API server does not always answer as fast.
+    for (minute, late) in (1..=60_u64).zip([0, 20, 400, 3, 4_000, 0, 1_500].into_iter().cycle()) {
+        tokio::time::sleep_until(begun + Duration::from_mins(minute) + Duration::from_millis(late)).await;
+        changes.send(canary()).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let exchanges = receiver.0.lock().clone();
+    let minutes = exchanges.iter().filter(|(at, _)| *at >= begun + Duration::from_secs(50));
+    let bodies: Vec<usize> = minutes.map(|(_, bytes)| *bytes).collect();
+    assert_eq!(bodies.len(), 60, "no heartbeat beside the canary");
+    let most = bodies.iter().copied().max().unwrap_or_default();
+    assert!(most <= 250, "{most} bytes in the bodies of an exchange");
+    let per_day = (most + AROUND_BODIES) * 24 * 60;
+    assert!(per_day <= 600_000, "{per_day} bytes a day");
+}
+
+#[tokio::test]
+async fn what_every_request_says_goes_into_headers_while_the_receiver_understands_it() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let agent = agent(peer.addr, &ca, &ca, 100).await;
+    let hello = peer.next().await;
+    assert!(!hello.brief, "nobody has said yet that it is understood");
+    hello.held();
+    agent.until("the session", |p| p.session.is_some()).await;
+    agent.see("a").await;
+    let asked = peer.next().await;
+    assert!(asked.brief && asked.request.session == Some(SessionId::from_bits(7)));
+    asked.answer_in_full(&[1]);
+    agent.until("the acknowledgement", |p| p.last_acknowledged == 1).await;
+    agent.see("a").await;
+    let asked = peer.next().await;
+    assert!(!asked.brief && asked.request.session == Some(SessionId::from_bits(7)));
+    asked.done(&[2]);
+    agent.until("the acknowledgement", |p| p.last_acknowledged == 2).await;
+    agent.see("a").await;
+    let asked = peer.next().await;
+    assert!(asked.brief);
+    // As one does that misses the epoch in the body.
+    asked.fail(StatusCode::BAD_REQUEST);
+    let asked = peer.next().await;
+    assert_eq!((asked.brief, asked.seqs()), (false, vec![3]), "the next try says it all");
+}

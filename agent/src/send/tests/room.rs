@@ -1,0 +1,83 @@
+//! What the sender takes from the watches while a batch is on its way.
+
+use super::*;
+use crate::send::{Channel, Fate, Transport};
+use std::{
+    future::pending,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+const ANSWER: Duration = Duration::from_secs(10);
+const CHANGES: usize = 5_000;
+
+/// Answers slowly that everything is held.
+#[derive(Clone)]
+struct Slow;
+
+impl Transport for Slow {
+    type Connection = Self;
+
+    async fn connect(self) -> Result<Self, SendError> {
+        Ok(self)
+    }
+
+    fn renewals(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+
+    fn fate(&self, _: &Self) -> Fate {
+        Fate::Keep
+    }
+
+    fn set_routes(&self, _: &BTreeMap<String, Vec<Route>>) {}
+}
+
+impl Channel for Slow {
+    fn not_after(&self) -> Timestamp {
+        Timestamp::MAX
+    }
+
+    async fn closed(&mut self) {
+        pending::<()>().await;
+    }
+
+    fn post(
+        &self,
+        request: &v3::Request<'static>,
+        _: Duration,
+    ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
+        let response = v3::Response::new(request.epoch, SessionId::from_bits(7));
+        async move {
+            tokio::time::sleep(ANSWER).await;
+            Ok(response)
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
+    let (changes, taken) = mpsc::channel(8);
+    let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
+    let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+    let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
+    let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
+    let clock = || Timestamp::UNIX_EPOCH;
+    let sender = Sender::new(outbox, taken, Slow, Settings::default(), metrics, clock, guard, resumed);
+    let drain = Drain::new();
+    drain.spawn("sender", sender.run(drain.watch()));
+    let told = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&told);
+    tokio::spawn(async move {
+        for n in 0..CHANGES {
+            changes.send(observation(&format!("o-{n}")).into()).await.unwrap();
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        pending::<()>().await;
+    });
+    tokio::time::sleep(ANSWER / 2).await;
+    let first = told.load(Ordering::Relaxed);
+    assert!((limits::V3_EVENTS..2 * limits::V3_EVENTS).contains(&first), "{first} before the first answer");
+    // None of them is let go; that is no reason to stop.
+    tokio::time::sleep(ANSWER * 10).await;
+    assert_eq!(told.load(Ordering::Relaxed), CHANGES);
+}

@@ -1,0 +1,154 @@
+//! What is the same in every request of a connection. It may be said in headers instead of the body: HTTP/2 sends a header
+//! that it has sent before as one byte, and an idle agent's requests are hardly anything else.
+
+use crate::{
+    Epoch, SessionId,
+    v3::{Health, Request},
+};
+
+/// The header for a request's `epoch`.
+pub const EPOCH: &str = "tidewatch-epoch";
+/// The header for a request's `session`. In an answer: the receiver's, and that it understands these headers.
+pub const SESSION: &str = "tidewatch-session";
+/// The header for a request's `health.configuration`.
+pub const CONFIGURATION: &str = "tidewatch-configuration";
+
+/// What a request's headers say. What stands in its body comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// See [`Request::epoch`].
+    pub epoch: Option<Epoch>,
+    /// See [`Request::session`].
+    pub session: Option<SessionId>,
+    /// See [`Health::configuration`]; without it there may be a [`Health`] in the body nevertheless.
+    pub configuration: Option<String>,
+}
+
+/// A header does not hold what it is for.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the header {0} cannot be read")]
+pub struct StandingError(pub &'static str);
+
+impl Standing {
+    /// Takes out of a request what may stand in headers.
+    #[must_use]
+    pub fn take(request: &mut Request<'_>) -> Self {
+        let epoch = Some(std::mem::take(&mut request.epoch));
+        let session = request.session.take();
+        let mut configuration = None;
+        if let Some(health) = &mut request.health
+            && !health.configuration.is_empty()
+            && health.configuration.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            configuration = Some(std::mem::take(&mut health.configuration));
+            if *health == Health::default() {
+                request.health = None;
+            }
+        }
+        Self { epoch, session, configuration }
+    }
+
+    /// Puts it where a request says nothing of its own.
+    pub fn give(self, request: &mut Request<'_>) {
+        if let Some(epoch) = self.epoch
+            && request.epoch.is_nil()
+        {
+            request.epoch = epoch;
+        }
+        request.session = request.session.or(self.session);
+        if let Some(configuration) = self.configuration {
+            let health = request.health.get_or_insert_default();
+            if health.configuration.is_empty() {
+                health.configuration = configuration;
+            }
+        }
+    }
+
+    /// The headers, and their values: visible ASCII.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let epoch = self.epoch.map(|epoch| (EPOCH, epoch.to_string()));
+        let session = self.session.map(|session| (SESSION, session.to_string()));
+        let configuration = self.configuration.clone().map(|text| (CONFIGURATION, text));
+        epoch.into_iter().chain(session).chain(configuration)
+    }
+
+    /// Reads it from headers. Lengths are checked with the rest of the request.
+    pub fn read<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Result<Self, StandingError> {
+        let text = |name| match header(name).map(str::from_utf8) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(StandingError(name)),
+        };
+        let epoch = match text(EPOCH)? {
+            None => None,
+            Some(text) => Some(Epoch::parse(text).ok_or(StandingError(EPOCH))?),
+        };
+        let session = match text(SESSION)? {
+            None => None,
+            Some(text) => Some(SessionId::parse(text).ok_or(StandingError(SESSION))?),
+        };
+        Ok(Self { epoch, session, configuration: text(CONFIGURATION)?.map(str::to_owned) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn health() -> impl Strategy<Value = Option<Health>> {
+        let health = ("[ -~é]{0,40}", prop::collection::vec("[a-z]{1,5}", 0..3));
+        prop::option::of(health.prop_map(|(configuration, blind)| Health { configuration, blind }))
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_taken_out_is_read_from_the_headers(
+            epoch in 1_u128.., session in prop::option::of(any::<u128>()), health in health(),
+        ) {
+            let request = Request {
+                session: session.map(SessionId::from_bits),
+                health,
+                ..Request::new(Epoch::from_bits(epoch))
+            };
+            let mut brief = request.clone();
+            let headers: Vec<_> = Standing::take(&mut brief).headers().collect();
+            let body = serde_json::to_string(&brief).unwrap();
+            prop_assert!(!body.contains("epoch") && !body.contains("session"), "{}", body);
+            let header = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, text)| text.as_bytes());
+            for (_, text) in &headers {
+                prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+            let mut read = serde_json::from_str::<Request<'_>>(&body).unwrap();
+            Standing::read(header).unwrap().give(&mut read);
+            prop_assert_eq!(read, request);
+        }
+    }
+
+    #[test]
+    fn a_body_comes_before_its_headers() {
+        let all = Standing {
+            epoch: Some(Epoch::from_bits(1)),
+            session: Some(SessionId::from_bits(2)),
+            configuration: Some("c".into()),
+        };
+        let request = Request {
+            session: Some(SessionId::from_bits(3)),
+            health: Some(Health { configuration: "d".into(), blind: Vec::new() }),
+            ..Request::new(Epoch::from_bits(4))
+        };
+        let mut given = request.clone();
+        all.give(&mut given);
+        assert_eq!(given, request);
+    }
+
+    #[test]
+    fn other_words_in_a_header_are_refused() {
+        for (name, value) in [(EPOCH, &b"1"[..]), (SESSION, b""), (CONFIGURATION, b"\xff")] {
+            let read = Standing::read(|asked| (asked == name).then_some(value));
+            assert_eq!(read, Err(StandingError(name)));
+        }
+        assert_eq!(Standing::read(|_| None), Ok(Standing::default()));
+    }
+}
