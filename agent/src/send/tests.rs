@@ -39,6 +39,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 mod memory;
+mod scripted;
 mod stuck;
 mod upkeep;
 mod wakeups;

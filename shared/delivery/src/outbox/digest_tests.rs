@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, test_runner::Config};
+use tidewatch_wire::{SeqSet, v3::Request};
 
 use super::*;
 use crate::{
