@@ -21,6 +21,7 @@ promtool: ## Build promtool, which the tests run on both programs' metrics, once
 .PHONY: build
 build: ## Build everything, debug
 	@$(CARGO) build --workspace --locked
+	@$(CARGO) build --package tidewatch-listener --example operator --locked
 
 .PHONY: demo
 ifdef REAL

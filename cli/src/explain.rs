@@ -116,6 +116,15 @@ fn text(page: &Value) -> String {
                 Some("otherConfiguration") => {
                     writeln!(out, "    because its agent works by another configuration")
                 }
+                Some("retry") => {
+                    let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
+                    let what = if record["key"] == cause["key"] { "it".to_owned() } else { of };
+                    writeln!(
+                        out,
+                        "    because {what} was tried again (try {}, after: {reason})",
+                        cause["attempt"]
+                    )
+                }
                 other => writeln!(out, "    because of {}", other.unwrap_or("?")),
             };
         }
@@ -125,7 +134,7 @@ fn text(page: &Value) -> String {
             let _ = writeln!(out, "    and {} more causes", all - shown as u64);
         }
         if all == 0 {
-            let _ = writeln!(out, "    because its time had come (a retry, or a later look)");
+            let _ = writeln!(out, "    because its time had come (a later look)");
         }
         if let Some(message) = record["message"].as_str() {
             let _ = writeln!(out, "    {message}");
@@ -156,7 +165,8 @@ mod tests {
              "causeCount": 1, "causes": [{"type": "event", "seq": 0, "watch": "v2", "object": "Kyma kyma-system/default"}]},
             {"key": "Manifest/m", "outcome": "done", "finishedAt": "2026-01-01T00:00:04.500Z", "queuedSeconds": 0, "workSeconds": 0.5,
              "stages": [{"stage": "read_kcp", "seconds": 0.004}, {"stage": "apply", "seconds": 0.4}],
-             "causeCount": 5, "causes": [{"type": "start"}, {"type": "fallbackPoll"}, {"type": "safetyResync"},
+             "causeCount": 7, "causes": [{"type": "retry", "key": "Manifest/m", "attempt": 3, "reason": "kind_missing"},
+                {"type": "retry", "key": "Kyma/k", "attempt": 1, "reason": "waiting"}, {"type": "start"}, {"type": "fallbackPoll"}, {"type": "safetyResync"},
                 {"type": "otherConfiguration"}, {"type": "another"}]}]});
         insta::assert_snapshot!(text(&page));
     }

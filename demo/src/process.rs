@@ -191,6 +191,18 @@ impl Process {
         Ok(())
     }
 
+    /// Stops the program itself where it is (SIGSTOP): its connections stay, and nobody answers.
+    pub async fn freeze(&self) -> Result<()> {
+        signal("STOP", &[self.program_pid().await?]);
+        Ok(())
+    }
+
+    /// Lets it go on after [`Process::freeze`].
+    pub async fn thaw(&self) -> Result<()> {
+        signal("CONT", &[self.program_pid().await?]);
+        Ok(())
+    }
+
     /// The program's pid, of which only the watchdog knows; the program may not have taken its place yet.
     async fn program_pid(&self) -> Result<u32> {
         let (proc, program) = (Path::new("/proc"), self.spec.program.display().to_string());

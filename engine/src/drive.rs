@@ -105,8 +105,8 @@ pub(crate) enum Finish {
     Recheck(String),
     /// The failure stands in the status. Only a change can mend it, and that is an event.
     Settled(Report),
-    /// The failure stands in the status. Trying again can mend it.
-    Failed(Report),
+    /// The failure, of a class, stands in the status. Trying again can mend it.
+    Failed(Report, &'static str),
 }
 
 /// Why a reconcile could not even write down how it ended.
@@ -122,6 +122,15 @@ pub(crate) enum Lost {
     /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
+}
+
+impl Lost {
+    const fn class(&self) -> &'static str {
+        match self {
+            Self::Kcp { .. } => "kcp",
+            Self::Deadline(_) => "deadline",
+        }
+    }
 }
 
 /// The delay before a retry: 1 s doubling to 5 min.
@@ -236,6 +245,9 @@ impl Shared {
 
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
+        lease.if_dropped = Some(Cause::retry(&key, "panic"));
+        let attempt = lease.attempt;
+        lease.causes = lease.causes.drain(..).map(|cause| cause.numbered(&key, attempt)).collect();
         // Boxed: its future is large.
         let work = tokio::time::timeout(self.config.deadline, Box::pin(self.reconcile(&key, &lease.causes)));
         let (result, stages) = stages::noted(work).await;
@@ -246,10 +258,12 @@ impl Shared {
         let (outcome, message, next) = match &result {
             Ok(Finish::Done) => (Outcome::Done, String::new(), None),
             Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
-            Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some(recheck)),
+            Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
             Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
-            Ok(Finish::Failed(report)) => (Outcome::Failed, report.message.clone(), Some(retry)),
-            Err(lost) => (Outcome::Lost, chain(lost), Some(retry)),
+            Ok(Finish::Failed(report, class)) => {
+                (Outcome::Failed, report.message.clone(), Some((retry, *class)))
+            }
+            Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         match outcome {
             Outcome::Failed => tracing::warn!(%key, message, "reconcile failed"),
@@ -271,7 +285,7 @@ impl Shared {
             queued_seconds: queued.as_secs_f64(),
             work_seconds: work.as_secs_f64(),
             stages,
-            next_try_seconds: next.map(|d| d.as_secs_f64()),
+            next_try_seconds: next.map(|(delay, _)| delay.as_secs_f64()),
         };
         self.observer.reconciled(&key, &record);
         self.history.add(&key, record);
@@ -286,7 +300,7 @@ impl Shared {
         };
         lease.end(match next {
             None => Ended::Done,
-            Some(delay) => Ended::Retry(delay, kept),
+            Some((delay, reason)) => Ended::Retry(delay, kept, Some(Cause::retry(&key, reason))),
         });
     }
 

@@ -117,6 +117,34 @@ pub enum Cause {
     SafetyResync,
     /// The runtime's agent worked by the configuration that was written for it, and now says that it does not.
     OtherConfiguration,
+    /// A reconcile before did not finish for good.
+    #[serde(rename_all = "camelCase")]
+    Retry {
+        /// What is tried again, as `Kind/name`; another key than the reconcile's own if that asked for this one.
+        key: String,
+        /// The number of the try: 1 is the first after the reconcile that failed first.
+        attempt: u32,
+        /// How the reconcile before ended: `waiting` (for something without an event of its own), `kcp` (KCP did not take
+        /// what it found), `deadline`, `panic`, `module` (one of a Kyma's modules failed), or the class of the failure.
+        reason: &'static str,
+    },
+}
+
+impl Cause {
+    /// That `key` is tried again after `reason`, for the queue, which counts the tries; see [`Cause::numbered`].
+    pub(crate) fn retry(key: &WorkKey, reason: &'static str) -> Self {
+        Self::Retry { key: key.to_string(), attempt: 0, reason }
+    }
+
+    /// The same, with the number of the try if it is one of `key`.
+    pub(crate) fn numbered(self, of: &WorkKey, number: u32) -> Self {
+        match self {
+            Self::Retry { key, reason, .. } if key == of.to_string() => {
+                Self::Retry { key, attempt: number, reason }
+            }
+            other => other,
+        }
+    }
 }
 
 /// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.
@@ -168,4 +196,20 @@ pub struct Report {
     pub state: State,
     /// The cause and what ends it.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retry_has_the_number_of_its_own_keys_try() {
+        let kyma = WorkKey::Kyma { kyma: "k".into() };
+        let manifest = WorkKey::Manifest { kyma: "k".into(), name: "m".into() };
+        let cause = Cause::retry(&kyma, "timeout").numbered(&kyma, 3);
+        let third = Cause::Retry { key: kyma.to_string(), attempt: 3, reason: "timeout" };
+        assert_eq!(cause, third);
+        assert_eq!(cause.numbered(&manifest, 7), third, "it was handed on");
+        assert_eq!(Cause::Start.numbered(&kyma, 7), Cause::Start);
+    }
 }

@@ -96,12 +96,13 @@ pub struct Work<K, C, G> {
 
 /// What to do with a key whose work has ended.
 #[derive(Debug)]
-pub enum Ended<G> {
+pub enum Ended<C, G> {
     /// Finished; the count of attempts starts anew.
     Done,
     /// Not finished for good: look again after the delay, which the caller lets grow with
     /// [`Work::attempt`], or when the retry before was due, if that is sooner. Guards that could not be satisfied stay with the key.
-    Retry(Duration, Vec<G>),
+    /// The cause is the retry's, unless something else asked for the key while it was worked on.
+    Retry(Duration, Vec<G>, Option<C>),
 }
 
 #[derive(Debug)]
@@ -315,7 +316,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
     }
 
     /// Ends the work on a key that [`Queue::pop`] handed out.
-    pub fn end(&mut self, key: &K, ended: Ended<G>, now: Tick) {
+    pub fn end(&mut self, key: &K, ended: Ended<C, G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         let Some(class) = slot.working.take() else { return };
         leave(&mut self.working_by_class, class);
@@ -329,12 +330,12 @@ impl<K: Key, C, G> Queue<K, C, G> {
         for lane in self.lanes.values_mut() {
             lane.freed(&group);
         }
-        let (due, guards) = match ended {
+        let (due, guards, cause) = match ended {
             Ended::Done => {
                 (slot.attempt, slot.retry_at) = (0, None);
-                (None, Vec::new())
+                (None, Vec::new(), None)
             }
-            Ended::Retry(delay, guards) => {
+            Ended::Retry(delay, guards, cause) => {
                 // An event has caused it before the retry was due. If that counted, a second of failures with many
                 // events would be followed by minutes of rest.
                 let due = match slot.retry_at {
@@ -345,7 +346,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
                     }
                 };
                 slot.retry_at = Some(due);
-                (Some(due), guards)
+                (Some(due), guards, cause)
             }
         };
         match (slot.pending.take(), due) {
@@ -367,7 +368,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
             }
             (None, Some(due)) => {
                 // What was a poll stays one, else its retries would pass the cap of its class.
-                let push = Push { class: class.max(Class::Retry), cause: None, guards };
+                let push = Push { class: class.max(Class::Retry), cause, guards };
                 self.put(key, push, Some(due), now);
             }
         }

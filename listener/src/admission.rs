@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_PATIENCE: Duration = Duration::from_mins(1);
 /// For room to read a body.
 const ROOM: Duration = Duration::from_secs(2);
+/// One runtime may send a part of the old events that all may: one of so many.
+const RESENT_PARTS: f64 = 10.0;
 /// Runtimes whose buckets are kept before those that are full again are forgotten.
 const KEPT: usize = 4_096;
 
@@ -56,6 +58,7 @@ pub(crate) struct Room<'a> {
 struct Buckets {
     requests: Bucket,
     v2_events: Bucket,
+    resent: Bucket,
 }
 
 /// Something is over its limit. The label is a metric's.
@@ -94,43 +97,58 @@ impl Admission {
         Self { jitter, ..self }
     }
 
-    /// The load of the work and of the ledgers, 1 at the limit of either.
-    pub(crate) fn load(&self, ledgers: f64) -> f64 {
-        ledgers.max((self.work)())
+    /// The load of the work, 1 at its limit.
+    pub(crate) fn load(&self) -> f64 {
+        (self.work)()
     }
 
     /// A request of a runtime, or of somebody who is not registered.
     pub(crate) fn request(&self, runtime: Option<&str>) -> Result<(), Throttled> {
         let rate = self.limits.requests;
         // No runtime has an empty id.
-        self.take(runtime.unwrap_or_default(), "requests", rate, |buckets| &mut buckets.requests)
+        let taken = self.take(runtime.unwrap_or_default(), rate, 1.0, |buckets| &mut buckets.requests);
+        taken.map_err(|wait| Throttled { limit: "requests", wait })
     }
 
     /// An event by the v2 contract.
     pub(crate) fn v2_event(&self, runtime: &str) -> Result<(), Throttled> {
-        self.take(runtime, "v2_events", self.limits.v2_events, |buckets| &mut buckets.v2_events)
+        let taken = self.take(runtime, self.limits.v2_events, 1.0, |buckets| &mut buckets.v2_events);
+        taken.map_err(|wait| Throttled { limit: "v2_events", wait })
     }
 
-    /// The events of a request, of which those that are older than the session have to take turns. Which these are, the
-    /// agents' clocks say: a wrong one gives its own runtime a better or a worse place after a restart, nothing more.
-    /// `load` is 1 at its limit.
-    pub(crate) fn events(&self, request: &v3::Request<'_>, load: f64) -> Result<(), Throttled> {
-        if request.events.is_empty() {
+    /// The events of a request, of which those that are older than the session have to take turns: within the runtime's
+    /// own part of what all may send, and then with all others. Which these are, the agents' clocks say: a wrong one gives
+    /// its own runtime a better or a worse place after a restart, nothing more.
+    pub(crate) fn events(&self, runtime: &str, request: &v3::Request<'_>) -> Result<(), Throttled> {
+        // The canary has a place of its own.
+        let about = || request.events.iter().filter(|event| event.watch != v3::CANARY);
+        if about().next().is_none() {
             return Ok(());
         }
+        let load = self.load();
         if load >= 1.0 {
-            return Err(Throttled { limit: "held", wait: self.patience_at(load) });
+            return Err(Throttled { limit: "queued", wait: self.patience_at(load) });
         }
-        let old = request.events.iter().filter(|event| event.observed_at < self.since).count();
+        let old = about().filter(|event| event.observed_at < self.since).count();
         if old == 0 {
             return Ok(());
         }
         let count = f64::from(u32::try_from(old).unwrap_or(u32::MAX));
-        let taken = self.resent.lock().take(self.limits.resent, count, Instant::now());
-        taken.map_err(|wait| {
+        let throttled = |limit, wait: Duration| {
             // How many agents wait is not known here; the debt says how much they have sent.
             let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
-            Throttled { limit: "resent", wait: self.patience_at(load) }
+            Throttled { limit, wait: self.patience_at(load) }
+        };
+        let own = resent_by_one(self.limits.resent);
+        self.take(runtime, own, count, |buckets| &mut buckets.resent)
+            .map_err(|wait| throttled("resent_by_runtime", wait))?;
+        let taken = self.resent.lock().take(self.limits.resent, count, Instant::now());
+        taken.map_err(|wait| {
+            // It has not had its turn.
+            if let Some(buckets) = self.runtimes.lock().get_mut(runtime) {
+                buckets.resent.give_back(count);
+            }
+            throttled("resent", wait)
         })
     }
 
@@ -159,10 +177,10 @@ impl Admission {
     fn take(
         &self,
         runtime: &str,
-        limit: &'static str,
         rate: Rate,
+        count: f64,
         which: impl Fn(&mut Buckets) -> &mut Bucket,
-    ) -> Result<(), Throttled> {
+    ) -> Result<(), Duration> {
         let (limits, now) = (self.limits, Instant::now());
         let mut runtimes = self.runtimes.lock();
         if runtimes.len() >= KEPT && !runtimes.contains_key(runtime) && runtimes.len() == runtimes.capacity()
@@ -171,13 +189,15 @@ impl Admission {
             runtimes.retain(|_, buckets| {
                 !buckets.requests.is_full(limits.requests, now)
                     || !buckets.v2_events.is_full(limits.v2_events, now)
+                    || !buckets.resent.is_full(resent_by_one(limits.resent), now)
             });
         }
         let buckets = runtimes.entry(runtime.to_owned()).or_insert_with(|| Buckets {
             requests: Bucket::full(limits.requests, now),
             v2_events: Bucket::full(limits.v2_events, now),
+            resent: Bucket::full(resent_by_one(limits.resent), now),
         });
-        which(buckets).take(rate, 1.0, now).map_err(|wait| Throttled { limit, wait })
+        which(buckets).take(rate, count, now)
     }
 }
 
@@ -185,6 +205,11 @@ impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admission").field("limits", &self.limits).finish_non_exhaustive()
     }
+}
+
+/// What one runtime may send again, of what all may.
+fn resent_by_one(all: Rate) -> Rate {
+    Rate { per_second: all.per_second / RESENT_PARTS, burst: all.burst / RESENT_PARTS }
 }
 
 /// How long to ask for: the more, the greater the overload, and spread over half to one and a half of it, so that those

@@ -33,6 +33,11 @@ impl Bucket {
         }
     }
 
+    /// Undoes a [`Bucket::take`].
+    pub(crate) fn give_back(&mut self, count: f64) {
+        self.tokens += count;
+    }
+
     /// Whether forgetting it makes no difference.
     pub(crate) fn is_full(&self, rate: Rate, now: Instant) -> bool {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;

@@ -15,14 +15,16 @@ use parking_lot::Mutex;
 use tidewatch_delivery::ledger::{Intake, Ledger, Outcome, Received};
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId,
-    v3::{Request, Response},
+    v3::{self, Request, Response},
 };
 use tokio::sync::Notify;
 
+use crate::fair::{CANARIES, Room};
+
 /// Most unsettled numbers of one runtime, if nothing else is said; an agent that has more is asked to wait.
 const PER_RUNTIME: usize = 20_000;
-/// One runtime may hold a part of the room for all: one of so many, and never more than [`PER_RUNTIME`].
-const SHARES: usize = 25;
+/// The room counts as scarce from here on.
+const SCARCE: f64 = 0.5;
 
 /// Events with guards. An event that several routes hold counts for each.
 ///
@@ -30,29 +32,58 @@ const SHARES: usize = 25;
 struct Counts {
     /// Of all runtimes.
     all: Arc<AtomicUsize>,
-    /// Of one.
+    /// Of one, without its canaries.
     own: AtomicUsize,
+    canaries: AtomicUsize,
+}
+
+impl Counts {
+    /// What an event is counted by.
+    fn of(&self, canary: bool) -> [&AtomicUsize; 2] {
+        [&*self.all, if canary { &self.canaries } else { &self.own }]
+    }
+
+    fn left(&self, room: Room) -> usize {
+        room.left(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
+    }
+
+    fn is_over(&self, room: Room) -> bool {
+        room.is_over(self.all.load(Ordering::Relaxed), self.own.load(Ordering::Relaxed))
+    }
 }
 
 struct Entry {
     ledger: Mutex<Ledger>,
     changed: Notify,
     counts: Counts,
-    /// What the runtime may hold.
-    share: usize,
+    /// What all share.
+    room: Room,
     /// With the share full, what the agent has asked about last: nothing else is worth its place.
     asked: Mutex<Option<(Epoch, SeqSet)>>,
 }
 
 impl Entry {
-    fn receive(&self, request: &Request<'_>) -> Received {
+    /// With the door closed, nothing but a canary is taken.
+    fn receive(&self, request: &Request<'_>, closed: bool) -> Received {
         let mut ledger = self.ledger.lock();
         // Also without room: only so it forgets what nobody asks about any more.
         let mut received = ledger.receive(request);
-        let room = self.share.saturating_sub(self.counts.own.load(Ordering::Relaxed));
-        let excess = received.fresh.split_off(room.min(received.fresh.len()));
+        let room = self.counts.left(self.room);
+        let mut left = if closed { 0 } else { room };
+        let mut canaries = CANARIES.saturating_sub(self.counts.canaries.load(Ordering::Relaxed));
+        let mut excess = Vec::new();
+        received.fresh.retain(|&index| {
+            let Some(event) = request.events.get(index) else { return false };
+            let places = if event.watch == v3::CANARY { &mut canaries } else { &mut left };
+            let taken = *places > 0;
+            *places = places.saturating_sub(1);
+            if !taken {
+                excess.push(event.seq);
+            }
+            taken
+        });
         received.overloaded |= !excess.is_empty();
-        for seq in excess.into_iter().filter_map(|index| request.events.get(index)).map(|event| event.seq) {
+        for seq in excess {
             // Given back, so that it is new when it comes again. Only what is held can be.
             ledger.route(request.epoch, seq, Route::engine(), Intake::Held);
             ledger.settle(request.epoch, seq, &Route::engine(), Outcome::Dropped);
@@ -61,8 +92,12 @@ impl Entry {
         received
     }
 
-    /// Whether anybody is told when the work for this number is finished, or, with the share full, has asked for it.
+    /// Whether anybody is told when the work for this number is finished, or, with the share full, has asked for it; and
+    /// whether the runtime does not have to give way to others.
     fn wants(&self, epoch: Epoch, seq: Seq) -> bool {
+        if self.counts.is_over(self.room) {
+            return false;
+        }
         let asked =
             self.asked.lock().as_ref().is_none_or(|(e, awaiting)| *e == epoch && awaiting.contains(seq));
         asked && self.ledger.lock().knows(epoch, seq)
@@ -80,17 +115,17 @@ struct Inner {
     runtimes: Mutex<HashMap<String, Arc<Entry>>>,
     /// Events with guards, of all runtimes, and how many there may be.
     held: Arc<AtomicUsize>,
-    room: usize,
+    room: Room,
 }
 
 impl Deliveries {
     /// Empty ledgers for a new session.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
-        Self::with(session, PER_RUNTIME, usize::MAX)
+        Self::with(session, PER_RUNTIME, Room(usize::MAX))
     }
 
-    fn with(session: SessionId, per_runtime: usize, room: usize) -> Self {
+    fn with(session: SessionId, per_runtime: usize, room: Room) -> Self {
         let (runtimes, held) = (Mutex::default(), Arc::default());
         Self(Arc::new(Inner { session, per_runtime, runtimes, held, room }))
     }
@@ -101,20 +136,25 @@ impl Deliveries {
         Self::with(self.0.session, per_runtime, self.0.room)
     }
 
-    /// The same, with the number of events that may be held at the same time, over all runtimes. It is asked for
-    /// before a request is taken; a request that is taken may go over it. One runtime may hold a twenty-fifth of it, and
-    /// at most 20,000: events that were forgotten since, but whose work goes on, are among them.
+    /// The same, with the number of events that may be held at the same time, over all runtimes. One runtime may hold a
+    /// twenty-fourth of what is free beside its own, and at most 20,000: events that were forgotten since, but whose work
+    /// goes on, are among them. Its first 16, and its canary, have a place however much the others hold; they may go over
+    /// the number.
     #[must_use]
     pub fn with_room_for(self, events: usize) -> Self {
-        Self::with(self.0.session, self.0.per_runtime, events.max(1))
+        Self::with(self.0.session, self.0.per_runtime, Room(events.max(1)))
     }
 
     /// How full the ledgers are together: 1 at the limit.
     #[must_use]
     pub fn load(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a count of events is far below 2^52")]
-        let load = self.0.held.load(Ordering::Relaxed) as f64 / self.0.room as f64;
-        load
+        self.0.room.load(self.held())
+    }
+
+    /// Whether so much is held that the runtimes' shares have become small.
+    #[must_use]
+    pub fn is_scarce(&self) -> bool {
+        self.load() >= SCARCE
     }
 
     fn entry(&self, runtime: &str) -> Arc<Entry> {
@@ -123,28 +163,37 @@ impl Deliveries {
             return Arc::clone(entry);
         }
         let ledger = Mutex::new(Ledger::new(self.0.session, self.0.per_runtime));
-        let share = (self.0.room / SHARES).clamp(1, PER_RUNTIME);
-        let counts = Counts { all: Arc::clone(&self.0.held), own: AtomicUsize::new(0) };
-        let entry = Entry { ledger, changed: Notify::new(), counts, share, asked: Mutex::default() };
-        let entry = Arc::new(entry);
+        let all = Arc::clone(&self.0.held);
+        let counts = Counts { all, own: AtomicUsize::default(), canaries: AtomicUsize::default() };
+        let (changed, room, asked) = (Notify::new(), self.0.room, Mutex::default());
+        let entry = Arc::new(Entry { ledger, changed, counts, room, asked });
         runtimes.insert(runtime.to_owned(), Arc::clone(&entry));
         entry
     }
 
     /// Takes a request in; see [`Ledger::receive`]. Events for which the runtime has no place are left out as well.
     pub fn receive(&self, runtime: &str, request: &Request<'_>) -> Received {
-        self.entry(runtime).receive(request)
+        self.entry(runtime).receive(request, false)
+    }
+
+    /// The same at overload, when nothing but the agent's canary is taken: a runtime that is busy is not one whose events
+    /// do not arrive.
+    pub fn receive_canary(&self, runtime: &str, request: &Request<'_>) -> Received {
+        self.entry(runtime).receive(request, true)
     }
 
     /// What decides over an event that [`Deliveries::receive`] has called fresh.
     pub fn ticket(&self, runtime: &str, epoch: Epoch, seq: Seq) -> Ticket {
-        self.tickets(runtime, epoch)(seq)
+        Ticket { entry: self.entry(runtime), epoch, seq, canary: false, used: false }
     }
 
-    /// The same for many events of one request: the runtime is looked up once.
-    pub fn tickets(&self, runtime: &str, epoch: Epoch) -> impl Fn(Seq) -> Ticket + use<> {
+    /// The same for many events of one request, the canary among them: the runtime is looked up once.
+    pub fn tickets(&self, runtime: &str, epoch: Epoch) -> impl Fn(&v3::Event<'_>) -> Ticket + use<> {
         let entry = self.entry(runtime);
-        move |seq| Ticket { entry: Arc::clone(&entry), epoch, seq, used: false }
+        move |event| {
+            let (seq, canary) = (event.seq, event.watch == v3::CANARY);
+            Ticket { entry: Arc::clone(&entry), epoch, seq, canary, used: false }
+        }
     }
 
     /// The answer to a request, with the patience that is asked for at overload.
@@ -202,6 +251,7 @@ pub struct Ticket {
     entry: Arc<Entry>,
     epoch: Epoch,
     seq: Seq,
+    canary: bool,
     used: bool,
 }
 
@@ -225,13 +275,14 @@ impl Ticket {
             return Guards(None);
         }
         self.route(route.clone(), Intake::Held);
-        for count in [&*self.entry.counts.all, &self.entry.counts.own] {
+        for count in self.entry.counts.of(self.canary) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let held = Arc::new(Held {
             entry: Arc::clone(&self.entry),
             epoch: self.epoch,
             seq: self.seq,
+            canary: self.canary,
             route,
             open: AtomicUsize::new(parts),
             settled: AtomicBool::new(false),
@@ -258,6 +309,7 @@ struct Held {
     entry: Arc<Entry>,
     epoch: Epoch,
     seq: Seq,
+    canary: bool,
     route: Route,
     open: AtomicUsize,
     settled: AtomicBool,
@@ -274,7 +326,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for count in [&*self.entry.counts.all, &self.entry.counts.own] {
+        for count in self.entry.counts.of(self.canary) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -302,7 +354,8 @@ impl Guard {
 
     /// Whether the event's number is still remembered. Finishing one that was forgotten (its key has changed again, or
     /// its agent runs anew) tells nobody anything, so work that is tried for ever need not keep it. While its runtime has
-    /// no place for more, the agent must have asked about it as well.
+    /// no place for more, the agent must have asked about it as well; and while it holds more than it may, because others
+    /// need room by now, nothing is wanted of it: what is dropped is sent again.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.held.entry.wants(self.held.epoch, self.held.seq)

@@ -1,12 +1,14 @@
 //! Requests of agents: paths, bodies and answers.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
@@ -95,6 +97,8 @@ enum Fault {
     Slow(Duration),
     #[error("the body is not what the contract says: {0}")]
     Malformed(String),
+    #[error("a defect in the receiver; its log says where")]
+    Panicked,
 }
 
 impl Fault {
@@ -110,6 +114,7 @@ impl Fault {
             Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Forwarded(_) | Self::Broken | Self::Malformed(_) => StatusCode::BAD_REQUEST,
         }
     }
@@ -129,6 +134,7 @@ impl Fault {
             Self::Broken => "broken_body",
             Self::Slow(_) => "slow_body",
             Self::Malformed(_) => "malformed",
+            Self::Panicked => "panic",
         }
     }
 }
@@ -158,11 +164,16 @@ impl Intake {
             _ if v2::manager_of_path(path).is_some() => "v2",
             _ => "other",
         };
-        let answer = match self.handle(&peer, request).await {
+        // Else the connection would end, and with it the other requests on it.
+        let handled = AssertUnwindSafe(self.handle(&peer, request)).catch_unwind().await;
+        let answer = match handled.unwrap_or(Err(Fault::Panicked)) {
             Ok(answer) => answer,
             Err(fault) => {
                 let who = peer.identity.as_ref().map_or("?", |p| p.common_name.as_str());
                 let message = printable(&fault.to_string());
+                if matches!(fault, Fault::Panicked) {
+                    self.metrics.panics.inc();
+                }
                 tracing::warn!(
                     runtime = shorten(who),
                     reason = fault.label(),
@@ -229,10 +240,6 @@ impl Intake {
         wait
     }
 
-    fn load(&self) -> f64 {
-        self.admission.load(self.deliveries.load())
-    }
-
     /// The runtime that speaks: the peer itself, or the client that a trusted proxy names. From everyone else the
     /// proxies' header means nothing.
     fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Runtime, Fault> {
@@ -296,20 +303,36 @@ impl Intake {
         Ok(Told { epoch, awaiting, resync, overloaded, patience })
     }
 
-    /// Takes the events of a request. Returns how long to wait with those that were not.
+    /// Takes the events of a request; at overload, its canary. Returns how long to wait with those that were not taken.
     fn take_events(&self, runtime: &Runtime, request: &v3::Request<'_>) -> Option<Duration> {
-        if let Err(throttled) = self.admission.events(request, self.load()) {
-            return Some(self.throttled(throttled));
-        }
-        let received = self.deliveries.receive(&runtime.id, request);
-        let patience = received
-            .overloaded
-            .then(|| self.throttled(Throttled { limit: "held_by_runtime", wait: self.admission.patience() }));
+        let refused = self.admission.events(&runtime.id, request).err().map(|it| self.throttled(it));
+        let received = if refused.is_none() {
+            self.deliveries.receive(&runtime.id, request)
+        } else if request.events.iter().any(|event| event.watch == v3::CANARY) {
+            self.deliveries.receive_canary(&runtime.id, request)
+        } else {
+            return refused;
+        };
+        let patience = refused.or_else(|| {
+            let limit = if self.deliveries.is_scarce() { "held" } else { "held_by_runtime" };
+            let throttled = || Throttled { limit, wait: self.admission.patience() };
+            received.overloaded.then(|| self.throttled(throttled()))
+        });
         let mut full = false;
         let ticket = self.deliveries.tickets(&runtime.id, request.epoch);
+        let fresh = received.fresh.iter().filter_map(|&index| request.events.get(index));
+        // All of them at once: whatever happens to one, no other is left known and unheld.
+        let fresh: Vec<_> = fresh.map(|event| (event, ticket(event))).collect();
         let mut taken = Taken::default();
-        for event in received.fresh.iter().filter_map(|&index| request.events.get(index)) {
-            let fate = self.host.take_v3(runtime, request, event, ticket(event.seq));
+        for (event, ticket) in fresh {
+            let take = || self.host.take_v3(runtime, request, event, ticket);
+            // One event that nobody can handle must not hold back the others that come with it, each time again. Its
+            // ticket is dropped, so that it is unknown in the answer.
+            let Ok(fate) = catch_unwind(AssertUnwindSafe(take)) else {
+                tracing::error!(runtime = runtime.id, seq = %event.seq, "taking an event panicked; it is asked for again");
+                self.metrics.panics.inc();
+                continue;
+            };
             full |= fate == Fate::Overloaded;
             taken.add(event.change, fate);
         }
@@ -320,12 +343,12 @@ impl Intake {
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {
         let event: v2::WatchEvent =
             serde_json::from_slice(body).map_err(|e| Fault::Malformed(e.to_string()))?;
-        let load = self.load();
+        let load = self.admission.load();
         let fate = if load < 1.0 { self.host.take_v2(runtime, manager, &event) } else { Fate::Overloaded };
         self.metrics.event("v2", None, fate);
         match fate {
             Fate::Overloaded | Fate::Full => {
-                let throttled = Throttled { limit: "held", wait: self.admission.patience_at(load) };
+                let throttled = Throttled { limit: "queued", wait: self.admission.patience_at(load) };
                 return Err(Fault::Overloaded(self.throttled(throttled)));
             }
             Fate::Refused => return Err(Fault::NotWatched),
@@ -434,51 +457,4 @@ fn error_answer(fault: &Fault, message: String) -> Answer {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use futures::{StreamExt, stream};
-    use http::Version;
-    use http_body_util::StreamBody;
-    use hyper::body::Frame;
-
-    use super::*;
-
-    const BODY: Duration = Duration::from_secs(30);
-
-    fn parts(version: Version) -> Parts {
-        Request::builder().version(version).body(()).unwrap().into_parts().0
-    }
-
-    fn pieces(count: usize) -> impl futures::Stream<Item = Result<Frame<Bytes>, Infallible>> {
-        stream::repeat(Bytes::from_static(&[b' '; 1024])).take(count).map(|piece| Ok(Frame::data(piece)))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_end_is_left() {
-        for version in [Version::HTTP_11, Version::HTTP_2] {
-            // Stops: after the deadline.
-            let body = StreamBody::new(pieces(3).chain(stream::pending()));
-            let begun = tokio::time::Instant::now();
-            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
-            assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
-
-            // Goes on too long and then stops: the answer is not held up for much longer.
-            let body = StreamBody::new(pieces(20).chain(stream::pending()));
-            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
-            assert_eq!(fault.label(), "too_large");
-            assert!(begun.elapsed() <= BODY + SKIP.1);
-
-            // Never stops: left after the limit and what is skipped.
-            let body = StreamBody::new(pieces(usize::MAX));
-            let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
-            assert_eq!(fault.label(), "too_large");
-        }
-    }
-
-    #[test]
-    fn what_a_peer_has_sent_stays_on_one_short_line() {
-        assert_eq!(printable("a\r\n\u{1b}[31mb"), "a   [31mb");
-        assert_eq!(printable(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
-    }
-}
+mod tests;

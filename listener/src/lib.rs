@@ -16,6 +16,7 @@ mod guide {}
 pub mod admission;
 mod bucket;
 pub mod deliveries;
+mod fair;
 pub mod host;
 pub mod identity;
 pub mod intake;

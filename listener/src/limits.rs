@@ -41,9 +41,10 @@ pub struct Limits {
     /// Events of one runtime by the v2 contract; each is work of its own.
     pub v2_events: Rate,
     /// Events that were observed before this session began, of all runtimes: what a fleet sends again after a restart
-    /// is spread, and does not stand before new changes.
+    /// is spread, and does not stand before new changes. One runtime may send a tenth of that.
     pub resent: Rate,
-    /// Events that wait for their work to finish, of all runtimes.
+    /// Events that wait for their work to finish, of all runtimes, each of which has a share; see
+    /// [`crate::Deliveries::with_room_for`].
     pub held: usize,
 }
 

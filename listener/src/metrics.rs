@@ -35,6 +35,8 @@ pub struct Metrics {
     pub overloads: IntCounter,
     /// Answers that asked an agent to report everything.
     pub resyncs: IntCounter,
+    /// Requests and events whose handling panicked.
+    pub panics: IntCounter,
     agent_reconciled: Histogram,
 }
 
@@ -76,6 +78,8 @@ impl Metrics {
             overloads: registry.counter("overload_answers_total", "Answers that asked an agent to wait.")?,
             resyncs: registry
                 .counter("resync_answers_total", "Answers that asked an agent to report every object again.")?,
+            panics: registry
+                .counter("intake_panics_total", "Requests and events whose handling panicked: a defect.")?,
             agent_reconciled: registry.histogram(
                 "agent_observed_to_reconciled_seconds",
                 "From an object's first unreconciled change to its acknowledgement, as the agents measure it.",

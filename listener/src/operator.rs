@@ -23,10 +23,7 @@ use tidewatch_wire::{
     Route, SessionId, v2,
     v3::{self, Change},
 };
-use tokio::{
-    net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-};
+use tokio::{net::TcpListener, sync::mpsc};
 
 use crate::{
     Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Metrics, Runtime, RuntimeLookup,
@@ -108,9 +105,10 @@ impl Listener {
         self
     }
 
-    /// Most events that are not acknowledged, in the stream or with the operator, at least 1; 100,000 without.
+    /// Most events that are not acknowledged, in the stream or with the operator, at least 1; 100,000 without. Each runtime
+    /// may have a share of them, and a few in any case: see [`Deliveries::with_room_for`].
     pub fn held(mut self, most: usize) -> Self {
-        self.held = most.clamp(1, Semaphore::MAX_PERMITS);
+        self.held = most.max(1);
         self
     }
 
@@ -142,10 +140,9 @@ impl Listener {
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let bound = socket.local_addr().map_err(failed)?;
 
-        let deliveries = Deliveries::new(SessionId::random());
+        let deliveries = Deliveries::new(SessionId::random()).with_room_for(held);
         let (sender, events) = mpsc::channel(queued);
-        let room = Arc::new(Semaphore::new(held));
-        let host = Arc::new(Operator { lookup: Arc::clone(&lookup), route, room, sender });
+        let host = Arc::new(Operator { lookup: Arc::clone(&lookup), route, sender });
         let admission = Admission::new(limits, Timestamp::now());
         let intake = Intake {
             host,
@@ -197,22 +194,17 @@ pub struct RuntimeEvent {
 /// again, which it does without delay.
 #[derive(Debug)]
 #[must_use = "an event whose acknowledgement is dropped is sent again"]
-pub struct Ack {
-    guard: Guard,
-    // Makes room when the last part is gone.
-    room: Arc<OwnedSemaphorePermit>,
-}
+pub struct Ack(Guard);
 
 impl Ack {
     /// Everything that depends on the event is done, or its failure is persisted: the agent lets it go.
     pub fn finished(self) {
-        self.guard.finished();
+        self.0.finished();
     }
 
     /// The same acknowledgement for `parts` pieces of work, each of which has to finish. For none, it is finished.
     pub fn split(self, parts: usize) -> Vec<Self> {
-        let Self { guard, room } = self;
-        guard.split(parts).map(|guard| Self { guard, room: Arc::clone(&room) }).collect()
+        self.0.split(parts).map(Self).collect()
     }
 }
 
@@ -232,7 +224,6 @@ impl Stream for Events {
 struct Operator {
     lookup: Lookup,
     route: Route,
-    room: Arc<Semaphore>,
     sender: mpsc::Sender<RuntimeEvent>,
 }
 
@@ -253,11 +244,8 @@ impl Host for Operator {
         event: &v3::Event<'_>,
         mut ticket: Ticket,
     ) -> Fate {
-        // Both before the ticket is used: without room, the event is given back as if it had not come.
-        let (Ok(slot), Ok(room)) = (self.sender.try_reserve(), Arc::clone(&self.room).try_acquire_owned())
-        else {
-            return Fate::Overloaded;
-        };
+        // Before the ticket is used: without room, the event is given back as if it had not come.
+        let Ok(slot) = self.sender.try_reserve() else { return Fate::Overloaded };
         let Some(guard) = ticket.hold(self.route.clone(), 1).next() else { return Fate::Overloaded };
         slot.send(RuntimeEvent {
             runtime: runtime.clone(),
@@ -267,7 +255,7 @@ impl Host for Operator {
             name: event.name.to_string(),
             change: event.change,
             observed_at: event.observed_at,
-            ack: Ack { guard, room: Arc::new(room) },
+            ack: Ack(guard),
         });
         Fate::Queued
     }
@@ -295,9 +283,9 @@ pub(crate) mod tests {
         pub(crate) fn new(queued: usize, held: usize) -> Self {
             let (sender, events) = mpsc::channel(queued);
             let lookup: Lookup = Arc::new(|_: &str| RuntimeLookup::Unknown);
-            let room = Arc::new(Semaphore::new(held));
-            let host = Operator { lookup, route: Route::engine(), room, sender };
-            Self { deliveries: Deliveries::new(SessionId::from_bits(1)), host, events: Some(Events(events)) }
+            let host = Operator { lookup, route: Route::engine(), sender };
+            let deliveries = Deliveries::new(SessionId::from_bits(1)).with_room_for(held);
+            Self { deliveries, host, events: Some(Events(events)) }
         }
 
         /// An event comes in.
@@ -351,7 +339,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_event_is_held_until_it_is_acknowledged() {
-        let mut bench = Bench::new(4, 4);
+        let mut bench = Bench::new(4, 100);
         assert_eq!(bench.tell(1, "a"), Fate::Queued);
         let event = bench.next().unwrap();
         assert_eq!((event.runtime.id.as_str(), event.name.as_str()), ("r1", "a"));
@@ -365,7 +353,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_full_stream_is_overload_and_keeps_nothing() {
-        let mut bench = Bench::new(1, 10);
+        let mut bench = Bench::new(1, 100);
         assert_eq!(bench.tell(1, "a"), Fate::Queued);
         assert_eq!(bench.tell(2, "b"), Fate::Overloaded);
         assert_eq!((bench.said(1), bench.said(2)), ("held", "unknown"));

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_event_is_acknowledged_when_every_reconcile_it_asked_for_has_finished() {
-        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         assert_eq!(requested(&mut bench, &pending, &["ab", "-", "b"]), ["a", "b", "b"]);
         assert_eq!([bench.said(1), bench.said(2), bench.said(3)], ["held", "done", "held"]);
         pending.start(&object("b")).finished();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_reconcile_answers_only_what_came_before_it() {
-        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         bench.tell(1, "a");
         pending.add(object("a"), bench.next().unwrap().ack);
         let started = pending.start(&object("a"));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_reconcile_that_fails_leaves_its_events_for_the_next_try() {
-        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending.start(&object("a")));
         assert_eq!((bench.said(1), pending.len()), ("held", 1));
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_operator_that_ends_gives_its_events_back() {
-        let (mut bench, pending) = (Bench::new(9, 9), Pending::new());
+        let (mut bench, pending) = (Bench::new(9, 900), Pending::new());
         requested(&mut bench, &pending, &["a"]);
         drop(pending);
         assert_eq!(bench.said(1), "unknown");

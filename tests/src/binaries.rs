@@ -7,14 +7,20 @@ use anyhow::{Context, Result, ensure};
 /// `tidewatch-receiver` or `tidewatch-agent`, of the same build as this program: cargo puts test binaries
 /// into `deps` below the folder of the programs.
 pub fn find(name: &str) -> Result<PathBuf> {
+    in_folder(name, "cargo build --workspace")
+}
+
+/// An example of the listener, of the same build.
+pub fn example(name: &str) -> Result<PathBuf> {
+    let build = format!("cargo build -p tidewatch-listener --example {name}");
+    in_folder(&format!("examples/{name}"), &build)
+}
+
+fn in_folder(name: &str, build: &str) -> Result<PathBuf> {
     let here = std::env::current_exe().context("the path of this program is not known")?;
     let folder =
         here.ancestors().skip(1).find(|f| !f.ends_with("deps")).context("this program has no folder")?;
     let program = folder.join(name);
-    ensure!(
-        program.is_file(),
-        "{} does not exist; build it first: cargo build --workspace",
-        program.display()
-    );
+    ensure!(program.is_file(), "{} does not exist; build it first: {build}", program.display());
     Ok(program)
 }

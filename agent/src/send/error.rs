@@ -75,6 +75,11 @@ impl SendError {
         }
     }
 
+    /// Whether the request was too large for the receiver, or for a proxy before it.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Status { status: 413, .. })
+    }
+
     /// Whether the connection is of no more use.
     pub fn ends_connection(&self) -> bool {
         match self {

@@ -21,6 +21,8 @@ pub(super) struct Poll {
     pub(super) since: Instant,
     /// A batch was answered since: the poll does not name that batch's numbers.
     pub(super) stale: bool,
+    /// How many ranges it awaits.
+    pub(super) ranges: usize,
     pub(super) exchange: Exchange,
 }
 
@@ -44,8 +46,8 @@ pub(super) enum Event<C> {
     Connected(Result<C, SendError>),
     /// The batch's slot is empty now.
     Batch(Sent, Result<v3::Response, SendError>),
-    /// The poll's slot is empty now; `since` is when it was opened.
-    Poll(Instant, Result<v3::Response, SendError>),
+    /// The poll's slot is empty now; first when it was opened, and how many ranges it awaited.
+    Poll(Instant, usize, Result<v3::Response, SendError>),
     Closed,
     /// The replacement's slot is empty now.
     Replaced(Result<C, SendError>),
@@ -55,6 +57,8 @@ pub(super) enum Event<C> {
 #[derive(Default)]
 pub(super) struct Sent {
     pub(super) in_flight: InFlight,
+    /// How many ranges it awaits.
+    pub(super) ranges: usize,
     /// When its changes were observed.
     pub(super) observed: Vec<Timestamp>,
     /// Its lowest and highest number.
@@ -84,8 +88,9 @@ impl<C: Channel> Link<C> {
                 Event::Batch(sent, answer)
             }
             answer = answer(poll.as_mut().map(|poll| &mut poll.exchange)) => {
-                let since = poll.take().map_or_else(Instant::now, |poll| poll.since);
-                Event::Poll(since, answer)
+                let (since, ranges) =
+                    poll.take().map_or_else(|| (Instant::now(), 0), |poll| (poll.since, poll.ranges));
+                Event::Poll(since, ranges, answer)
             }
             () = connection.closed() => Event::Closed,
             made = made(replacement.as_mut()) => {

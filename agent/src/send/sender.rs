@@ -151,6 +151,8 @@ pub struct Sender<T: Transport = Connector> {
     renewed: watch::Receiver<()>,
     resumed: watch::Receiver<u64>,
     batch_after: Instant,
+    /// The canary is not sent before, though the receiver may want no batch until later.
+    canary_after: Instant,
     /// What the receiver has asked for again is not sent before.
     again_after: Instant,
     /// When the health is looked at again.
@@ -202,6 +204,7 @@ impl<T: Transport> Sender<T> {
             renewed,
             resumed,
             batch_after: now,
+            canary_after: now,
             again_after: now,
             health_at: now,
             poll_after: now,
@@ -366,19 +369,23 @@ impl<T: Transport> Sender<T> {
                     if lull && self.heartbeat_at <= now {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
                     }
+                } else if self.canary_after <= now {
+                    due = self.outbox.next_canary(now.duration_since(self.start));
                 }
                 if let Some((request, in_flight)) = due {
                     let changes = request.events.iter().filter(|event| event.watch != v3::CANARY);
                     let observed = changes.map(|event| event.observed_at).collect();
                     let seqs = request.events.first().zip(request.events.last()).map(|(a, b)| (a.seq, b.seq));
+                    let ranges = request.awaiting.range_count();
                     let exchange = up.connection.post(&request, self.settings.answer).boxed();
-                    up.batch =
-                        Some(Batch { sent: Sent { in_flight, observed, seqs, elsewhere: false }, exchange });
+                    let sent = Sent { in_flight, ranges, observed, seqs, elsewhere: false };
+                    up.batch = Some(Batch { sent, exchange });
                 } else if self.poll_after <= now && up.poll.as_ref().is_none_or(|poll| poll.stale) {
                     // Replacing a stale poll resets its stream.
                     up.poll = self.outbox.poll().map(|request| Poll {
                         since: now,
                         stale: false,
+                        ranges: request.awaiting.range_count(),
                         exchange: up.connection.post(&request, self.settings.poll).boxed(),
                     });
                     if up.poll.is_some() {
@@ -409,6 +416,7 @@ impl<T: Transport> Sender<T> {
                     _ if self.outbox.has_new() => self.batch_after,
                     _ => self.batch_after.max(self.again_after),
                 };
+                let canary = if self.outbox.has_new_canary() { self.canary_after } else { idle };
                 // Without anything sent there is nothing to ask for, however long the batch has to wait.
                 let sent = self.outbox.len() > self.outbox.unsent() + self.outbox.withheld();
                 let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
@@ -416,7 +424,7 @@ impl<T: Transport> Sender<T> {
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                 let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
                 // Never at once again: what is due was begun just now, or waits for something else.
-                batch.min(poll).min(heartbeat).max(now + Duration::from_millis(1))
+                batch.min(canary).min(poll).min(heartbeat).max(now + Duration::from_millis(1))
             }
             Link::Connecting(_) | Link::Up(_) => idle,
         }
@@ -431,6 +439,7 @@ impl<T: Transport> Sender<T> {
                 let now = Instant::now();
                 let begin = now.max(self.patience);
                 (self.batch_after, self.poll_after, self.heartbeat_at) = (begin, begin, begin);
+                self.canary_after = begin;
                 self.look();
             }
             Event::Connected(Err(error)) => self.failed("connect", &error, None),
@@ -439,15 +448,23 @@ impl<T: Transport> Sender<T> {
             Event::Batch(sent, answer) => {
                 let what = if sent.in_flight.is_empty() { "heartbeat" } else { "batch" };
                 match answer.and_then(|response| self.take(&response)) {
-                    Ok(_) => self.sent(&sent),
+                    Ok(_) => {
+                        self.outbox.passed(&sent.in_flight);
+                        self.sent(&sent);
+                    }
                     Err(error) => self.failed(what, &error, Some(&sent)),
                 }
             }
-            Event::Poll(since, answer) => match answer.and_then(|response| self.take(&response)) {
+            Event::Poll(since, ranges, answer) => match answer.and_then(|response| self.take(&response)) {
                 Ok(true) => {}
                 // A receiver that answers at once that there is nothing is not asked again at once.
                 Ok(false) => self.poll_after = self.poll_after.max(since + FRUITLESS_PAUSE),
-                Err(error) => self.failed("poll", &error, None),
+                Err(error) => {
+                    if error.is_too_large() {
+                        self.outbox.too_large(&InFlight::default(), ranges);
+                    }
+                    self.failed("poll", &error, None);
+                }
             },
         }
     }
@@ -538,8 +555,10 @@ impl<T: Transport> Sender<T> {
 
     /// Something went wrong: what was in flight is dirty again, and the next try waits.
     fn failed(&mut self, what: &'static str, error: &SendError, sent: Option<&Sent>) {
-        if let Some(sent) = sent {
-            self.outbox.failed(&sent.in_flight);
+        match sent {
+            Some(sent) if error.is_too_large() => self.outbox.too_large(&sent.in_flight, sent.ranges),
+            Some(sent) => self.outbox.failed(&sent.in_flight),
+            None => {}
         }
         self.metrics.failures.with_label_values(&[what, error.label()]).inc();
         let now = Instant::now();
@@ -555,7 +574,9 @@ impl<T: Transport> Sender<T> {
             self.lose(failures);
         } else {
             let until = self.patience.max(now + self.settings.backoff.delay(failures, (self.jitter)()));
-            (self.batch_after, self.poll_after) = (self.batch_after.max(until), self.poll_after.max(until));
+            for after in [&mut self.batch_after, &mut self.canary_after, &mut self.poll_after] {
+                *after = (*after).max(until);
+            }
         }
     }
 

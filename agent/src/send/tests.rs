@@ -44,6 +44,7 @@ mod idle;
 mod memory;
 mod names;
 mod room;
+mod scripted;
 mod stuck;
 mod upkeep;
 mod wakeups;

@@ -131,7 +131,8 @@ impl Shared {
                 if error.discredits_client() {
                     self.runtimes.invalidate(name);
                 }
-                Ok(Finish::Failed(error_report(format!("{}; {NEXT_TRY}", error.message()))))
+                let report = error_report(format!("{}; {NEXT_TRY}", error.message()));
+                Ok(Finish::Failed(report, error.class()))
             }
         }
     }

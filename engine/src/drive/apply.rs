@@ -59,6 +59,15 @@ impl ObjectError {
         matches!(self, Self::Call(error) if error.discredits_client())
     }
 
+    /// The kind of failure, in a word.
+    pub(super) const fn class(&self) -> &'static str {
+        match self {
+            Self::Kind(_) => "kind_missing",
+            Self::Call(error) => error.metric_label(),
+            Self::Malformed(_) => "malformed",
+        }
+    }
+
     /// Whether nobody answered at all.
     pub(super) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))

@@ -184,7 +184,7 @@ impl Shared {
         let message = format!("{}; {NEXT_TRY}", error.message());
         let status = failed_status(kyma, State::Error, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
-        Ok(Finish::Failed(error_report(message)))
+        Ok(Finish::Failed(error_report(message), error.class()))
     }
 }
 
@@ -231,7 +231,7 @@ fn finish_of(plan: &Plan) -> Finish {
     let message = || plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     match plan.status.state {
         State::Ready => Finish::Done,
-        _ if plan.retry => Finish::Failed(Report { state: plan.status.state, message: message() }),
+        _ if plan.retry => Finish::Failed(Report { state: plan.status.state, message: message() }, "module"),
         state @ (State::Error | State::Warning) => Finish::Settled(Report { state, message: message() }),
         _ => Finish::Waiting(message()),
     }

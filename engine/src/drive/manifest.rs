@@ -40,6 +40,8 @@ pub(super) struct Stopped {
     pub(super) retryable: bool,
     /// Whether the client should be built anew.
     pub(super) discredits_client: bool,
+    /// The kind of failure.
+    pub(super) class: &'static str,
 }
 
 impl From<ObjectError> for Stopped {
@@ -48,13 +50,14 @@ impl From<ObjectError> for Stopped {
             message: error.message(),
             retryable: error.is_retryable(),
             discredits_client: error.discredits_client(),
+            class: error.class(),
         }
     }
 }
 
 impl Stopped {
     const fn for_good(message: String) -> Self {
-        Self { message, retryable: false, discredits_client: false }
+        Self { message, retryable: false, discredits_client: false, class: "final" }
     }
 }
 
@@ -148,6 +151,7 @@ impl Shared {
             retryable: error.is_retryable()
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
             discredits_client: false,
+            class: error.metric_label(),
         })
     }
 
@@ -257,12 +261,13 @@ impl Shared {
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }
+        let class = stopped.class;
         let next =
             if stopped.retryable { NEXT_TRY } else { "tried again when the module or the runtime changes" };
         let report = Report { state: State::Error, message: format!("{}; {next}", stopped.message) };
         let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
         self.write_manifest_status(manifest, &status).await?;
-        Ok(if stopped.retryable { Finish::Failed(report) } else { Finish::Settled(report) })
+        Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
     }
 }
 

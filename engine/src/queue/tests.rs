@@ -94,12 +94,28 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
     q.pop(tick(0)).unwrap();
-    q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![]), tick(0));
+    q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], Some("retry")), tick(0));
     assert!(q.pop(tick(99)).is_none());
     assert_eq!(q.next_due(), Some(tick(100)));
     q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(50));
-    assert_eq!(q.pop(tick(50)).unwrap().key, K(1, 1));
+    let work = q.pop(tick(50)).unwrap();
+    assert_eq!((work.key, &*work.causes), (K(1, 1), &["retry", "event"][..]));
     assert_eq!(q.next_due(), None);
+}
+
+#[test]
+fn a_retry_has_a_cause_unless_something_else_came_first() {
+    let mut q = Q::new(4);
+    q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
+    for (now, asked_again, causes) in [(0, false, ["event"]), (100, true, ["retry"]), (200, false, ["event"])]
+    {
+        let work = q.pop(tick(now)).unwrap();
+        assert_eq!((&*work.causes, work.cause_count), (&causes[..], 1));
+        if asked_again {
+            q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
+        }
+        q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], Some("retry")), tick(now));
+    }
 }
 
 #[test]
@@ -126,7 +142,7 @@ fn failures_are_counted_and_keep_their_guards() {
     for attempt in 0..3 {
         let work = q.pop(tick(attempt * 10)).unwrap();
         assert_eq!((work.attempt, work.guards.clone()), (u32::try_from(attempt).unwrap(), vec![7]));
-        q.end(&work.key, Ended::Retry(Duration::from_millis(10), work.guards), tick(attempt * 10));
+        q.end(&work.key, Ended::Retry(Duration::from_millis(10), work.guards, None), tick(attempt * 10));
     }
     q.pop(tick(40)).unwrap();
     q.end(&K(1, 1), Ended::Done, tick(40));
@@ -145,9 +161,9 @@ fn tries_before_their_time_make_no_pause_longer() {
         // One more while it is worked on: the next try comes at once.
         let work = q.pop(tick(now)).unwrap();
         q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
-        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![]), tick(now));
+        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], None), tick(now));
         let work = q.pop(tick(now)).unwrap();
-        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![]), tick(now));
+        q.end(&work.key, Ended::Retry(doubling(work.attempt), vec![], None), tick(now));
         tried.push(work.attempt);
     }
     assert_eq!((tried.first(), tried.last()), (Some(&1), Some(&2)), "after 0 s and 1 s, not with each event");
@@ -216,8 +232,8 @@ proptest! {
                     let delay = Duration::from_millis(d);
                     let ended = match how {
                         0 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Done }
-                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry(delay, vec![]) }
-                        _ => Ended::Retry(delay, work.guards),
+                        1 => { for g in &work.guards { prop_assert_eq!(open.remove(g), Some(work.key)); } Ended::Retry(delay, vec![], None) }
+                        _ => Ended::Retry(delay, work.guards, None),
                     };
                     q.end(&work.key, ended, tick(now));
                 },
@@ -251,7 +267,7 @@ fn a_capped_class_takes_no_more_than_its_share_and_keeps_it_when_it_is_tried_aga
     assert!(q.pop(tick(0)).is_none(), "one at a time");
     q.push(K(9, 1), now_with(Class::UserEdit, 1), tick(0));
     assert_eq!(q.pop(tick(0)).unwrap().key, K(9, 1), "others are not held up");
-    q.end(&first.key, Ended::Retry(Duration::ZERO, Vec::new()), tick(1));
+    q.end(&first.key, Ended::Retry(Duration::ZERO, Vec::new(), None), tick(1));
     assert_eq!(q.pop(tick(2)).unwrap().class, Class::Poll);
     assert!(q.pop(tick(2)).is_none(), "a retry of a poll is a poll");
 }

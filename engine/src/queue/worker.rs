@@ -40,6 +40,8 @@ pub struct Lease<K: Key, C, G> {
     pub started_at: Tick,
     /// Retries in a row before this.
     pub attempt: u32,
+    /// Why it is tried again if the lease is dropped.
+    pub if_dropped: Option<C>,
     ended: bool,
 }
 
@@ -127,6 +129,7 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
             queued_at,
             started_at: now,
             attempt,
+            if_dropped: None,
             ended: false,
         }
     }
@@ -144,11 +147,11 @@ impl<K: Key, C, G> Lease<K, C, G> {
     }
 
     /// Ends the work.
-    pub fn end(mut self, ended: Ended<G>) {
+    pub fn end(mut self, ended: Ended<C, G>) {
         self.give_back(ended);
     }
 
-    fn give_back(&mut self, ended: Ended<G>) {
+    fn give_back(&mut self, ended: Ended<C, G>) {
         self.ended = true;
         let now = Instant::now().duration_since(self.shared.start);
         self.shared.queue.lock().end(&self.key, ended, now);
@@ -159,8 +162,8 @@ impl<K: Key, C, G> Lease<K, C, G> {
 impl<K: Key, C, G> Drop for Lease<K, C, G> {
     fn drop(&mut self) {
         if !self.ended {
-            let guards = self.take_guards();
-            self.give_back(Ended::Retry(AFTER_DROP, guards));
+            let (guards, cause) = (self.take_guards(), self.if_dropped.take());
+            self.give_back(Ended::Retry(AFTER_DROP, guards, cause));
         }
     }
 }
@@ -209,12 +212,13 @@ mod tests {
         queue.push(K(1), push(5));
         let lease = queue.next().await;
         let worker = tokio::spawn(async move {
-            let _held = lease;
+            let mut held = lease;
+            held.if_dropped = Some("a panic");
             panic!("a bug in a reconcile");
         });
         assert!(worker.await.is_err());
         let mut lease = queue.next().await;
-        assert_eq!((lease.attempt, lease.take_guards()), (1, vec![5]));
+        assert_eq!((lease.attempt, lease.take_guards(), &*lease.causes), (1, vec![5], &["a panic"][..]));
         lease.end(Ended::Done);
     }
 

@@ -7,7 +7,7 @@ fn request(awaiting: &[u64]) -> Request<'static> {
     Request {
         events: awaiting
             .iter()
-            .map(|n| tidewatch_wire::v3::Event {
+            .map(|n| v3::Event {
                 seq: Seq(*n),
                 watch: "w".into(),
                 group: "".into(),
@@ -17,7 +17,7 @@ fn request(awaiting: &[u64]) -> Request<'static> {
                 name: "n".into(),
                 uid: "".into(),
                 resource_version: "".into(),
-                change: tidewatch_wire::v3::Change::Changed,
+                change: v3::Change::Changed,
                 observed_at: jiff::Timestamp::UNIX_EPOCH,
             })
             .collect(),
@@ -204,4 +204,63 @@ fn with_its_share_full_a_runtime_holds_only_what_its_agent_asks_about() {
     assert!(!take(&deliveries, RUNTIME, &next(10..18), &mut guards));
     assert_eq!(deliveries.held_by(RUNTIME), 10);
     assert!(guards.iter().all(Guard::is_wanted), "nobody needs room");
+}
+
+#[test]
+fn runtimes_that_finish_nothing_leave_room_for_one_that_has_little() {
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(5_000);
+    let mut guards = Vec::new();
+    for runtime in 0..200 {
+        for batch in 0..5 {
+            take(&deliveries, &format!("hog-{runtime}"), &next(0..(batch + 1) * 100), &mut guards);
+        }
+    }
+    assert!(deliveries.held() <= 5_000 + 200 * 16, "{}", deliveries.held());
+    assert!(!take(&deliveries, "newcomer", &next(0..10), &mut guards), "a few always find room");
+
+    // All of the others' work is tried again: those who hold most give way, and what they give back is asked for.
+    let most = deliveries.held_by("hog-0");
+    let asked = next(0..1_000).awaiting;
+    let unknown = |runtime: &str| deliveries.answer(runtime, EPOCH, &asked, None).unknown.range_count();
+    assert_eq!((most, unknown("hog-0")), (200, 1));
+    for _ in 0..3 {
+        guards.retain(Guard::is_wanted);
+    }
+    let least = deliveries.held_by("hog-199");
+    assert!(deliveries.held_by("hog-0") <= 2 * least, "{} and {least}", deliveries.held_by("hog-0"));
+    assert_eq!(deliveries.held_by("newcomer"), 10);
+    let known = (0..1_000)
+        .map(Seq)
+        .filter(|seq| !deliveries.answer("hog-0", EPOCH, &asked, None).unknown.contains(*seq));
+    assert_eq!(known.count(), deliveries.held_by("hog-0"), "everything else is asked for again");
+}
+
+#[test]
+fn the_canary_of_a_runtime_without_room_is_taken() {
+    let deliveries = Deliveries::new(SessionId::from_bits(7)).with_room_for(25);
+    let mut guards = Vec::new();
+    assert!(take(&deliveries, RUNTIME, &next(0..20), &mut guards));
+    let taken = |seq: u64, closed: bool| {
+        let mut request = request(&[seq, seq + 1]);
+        request.events[1].watch = v3::CANARY.into();
+        let received = if closed {
+            deliveries.receive_canary(RUNTIME, &request)
+        } else {
+            deliveries.receive(RUNTIME, &request)
+        };
+        assert!(received.overloaded, "the other is not taken");
+        let ticket = deliveries.tickets(RUNTIME, EPOCH);
+        let events = received.fresh.into_iter().map(|index| &request.events[index]);
+        events.flat_map(|event| ticket(event).hold(Route::engine(), 1)).collect::<Vec<Guard>>()
+    };
+    let mut canaries: Vec<Guard> = Vec::new();
+    for n in 0..4 {
+        let guards = taken(100 + 10 * n, n % 2 == 0);
+        assert_eq!(guards.iter().map(|guard| guard.held.seq).collect::<Vec<_>>(), [Seq(101 + 10 * n)]);
+        canaries.extend(guards);
+    }
+    assert!(taken(200, false).is_empty(), "no more than a few at a time");
+    assert_eq!(deliveries.held_by(RUNTIME), 1, "they have places of their own");
+    canaries.remove(0).finished();
+    assert_eq!(taken(300, true).len(), 1);
 }

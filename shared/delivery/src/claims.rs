@@ -17,8 +17,20 @@
 //! never return. It does not agree, and is reported.
 //!
 //! A reconcile of its own accord may also create an object that is gone again before any agent has seen it, which
-//! no list and no digest can show. So a reconcile ends a claim too ([`Claims::touched`]), until the agent's next
-//! heartbeat declares the same digest again: by then its watches have told what the reconcile did.
+//! no list and no digest can show. So a reconcile ends a claim too ([`Claims::touched`]), until the agent's
+//! heartbeats declare the same digest again, **twice**. The first of them may have been under way while the reconcile
+//! worked, and say nothing of what it did: with that alone, an agent that dies before it tells of the new object, and
+//! an object that goes before the next agent lists, would be a loss. An agent has one such request at a time, so the
+//! second was made after the first had arrived, a heartbeat later, and by then its watches have told what the reconcile
+//! did.
+//!
+//! A digest that was not declared before holds at once, since an agent declares it when it ends. It cannot have been
+//! under way while a reconcile worked that an event has caused: that event is dirty until the reconcile is over, nothing is
+//! declared while anything is dirty, and telling of it raises the number that a digest has to cover. It can while one
+//! works that KCP has caused. The loss would take all at once: that digest's only first declaration under way in just
+//! those seconds, an agent that dies before its watch brings the object, and somebody who deletes that object before the
+//! next start has listed; the safety resync mends it. To have it declared twice would cost every agent that is
+//! restarted soon after a change a full report.
 //!
 //! Everything else is refused, which costs a full resync and loses nothing: a receiver that has restarted (it has
 //! no claims), a KCP restored from a backup (its receiver has restarted, and for an agent that is still running
@@ -43,6 +55,8 @@ pub struct Claims {
     past: VecDeque<Epoch>,
     /// What holds: a digest of this epoch, up to this number.
     holds: Option<(Epoch, u64)>,
+    /// What held until a reconcile ended it, and whether it was declared since.
+    doubted: Option<(Epoch, u64, bool)>,
 }
 
 impl Claims {
@@ -86,14 +100,21 @@ impl Claims {
         if let Some(serial) = request.digest
             && serial >= *highest
         {
-            self.holds = Some((*epoch, serial));
+            match &mut self.doubted {
+                Some((e, s, again @ false)) if (*e, *s) == (*epoch, serial) => *again = true,
+                _ => (self.holds, self.doubted) = (Some((*epoch, serial)), None),
+            }
         }
         stranger || (request.resume.is_some() && *refused)
     }
 
     /// A reconcile has worked on the runtime.
     pub fn touched(&mut self) {
-        self.holds = None;
+        if let Some((epoch, serial)) = self.holds.take() {
+            self.doubted = Some((epoch, serial, false));
+        } else if let Some((.., again)) = &mut self.doubted {
+            *again = false;
+        }
     }
 
     /// The first request of a new epoch. What holds goes on to hold if that epoch starts from it: as long as
@@ -214,7 +235,34 @@ mod tests {
         claims.touched();
         assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
         take(&mut claims, &digest(1, 5));
+        take(&mut claims, &digest(1, 5));
         assert!(!take(&mut claims, &resume(2, 1, 5)));
+    }
+
+    #[test]
+    fn what_was_declared_before_a_reconcile_ended_and_is_heard_after_it_proves_nothing() {
+        let mut claims = Claims::new();
+        take(&mut claims, &digest(1, 5));
+        // Made now, while a reconcile works; it is late.
+        let under_way = digest(1, 5);
+        claims.touched();
+        take(&mut claims, &under_way);
+        // The reconcile has made an object. The agent dies before its watch brings it, the object goes, and a new agent
+        // finds all as it was.
+        assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
+
+        // The same in the middle of the two that are needed.
+        claims.touched();
+        take(&mut claims, &digest(1, 5));
+        assert!(take(&mut claims.clone(), &resume(2, 1, 5)));
+        take(&mut claims, &digest(1, 5));
+        assert!(!take(&mut claims.clone(), &resume(2, 1, 5)));
+
+        // What is new was made after it.
+        claims.touched();
+        take(&mut claims, &tells(1, 6));
+        take(&mut claims, &digest(1, 6));
+        assert!(!take(&mut claims, &resume(2, 1, 6)));
     }
 
     #[test]

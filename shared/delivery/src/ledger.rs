@@ -8,9 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
-    v3::{Event, Request, Response, RouteAck},
+    v3::{self, Request, Response, RouteAck},
 };
 
+/// Numbers of canaries that are remembered beside all others, so that a runtime with much to say does not look as if
+/// nothing arrived from it.
+const CANARIES: usize = 2;
 /// Epochs kept per runtime: the current one, and one before it for requests that were overtaken.
 const EPOCHS: usize = 2;
 
@@ -86,7 +89,7 @@ pub struct Received {
 }
 
 impl Ledger {
-    /// An empty ledger that remembers at most `capacity` numbers per epoch.
+    /// An empty ledger that remembers at most `capacity` numbers per epoch, and a few of canaries.
     #[must_use]
     pub fn new(session: SessionId, capacity: usize) -> Self {
         Self { session, capacity, epochs: VecDeque::new() }
@@ -116,15 +119,16 @@ impl Ledger {
             told.0.retain(|&seq, _| request.awaiting.contains(seq));
         }
         let mut received = Received::default();
-        for (index, Event { seq, .. }) in request.events.iter().enumerate() {
-            if told.0.contains_key(seq) {
+        for (index, event) in request.events.iter().enumerate() {
+            if told.0.contains_key(&event.seq) {
                 continue;
             }
-            if told.0.len() >= capacity {
+            let beside = if event.watch == v3::CANARY { CANARIES } else { 0 };
+            if told.0.len() >= capacity.saturating_add(beside) {
                 received.overloaded = true;
-                break;
+                continue;
             }
-            told.0.insert(*seq, Verdicts::default());
+            told.0.insert(event.seq, Verdicts::default());
             received.fresh.push(index);
         }
         received

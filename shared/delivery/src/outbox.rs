@@ -17,8 +17,8 @@ use std::{
 };
 
 use tidewatch_wire::{
-    Epoch, Route, Seq, SeqSet, SessionId, limits,
-    v3::{self, Change, Event, Health, Request, Resume},
+    Epoch, Route, Seq, SessionId,
+    v3::{self, Change, Health, Resume},
 };
 
 use crate::{
@@ -84,6 +84,7 @@ pub struct Outbox {
     revision: Aside<Revision>,
     health: Option<Health>,
     reconciled_ms: Aside<Vec<u32>>,
+    size: Aside<batch::Size>,
 }
 
 /// Something that is counted beside the protocol and decides nothing in it: two outboxes that differ in it alone are
@@ -139,6 +140,7 @@ impl Outbox {
             revision: Aside::default(),
             health: None,
             reconciled_ms: Aside::default(),
+            size: Aside::default(),
         }
     }
 
@@ -325,19 +327,6 @@ impl Outbox {
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
 
-    /// The next request with events, if anything is unsent: what the receiver has asked for again least often first,
-    /// of those the oldest. What it carries counts as sent until [`Outbox::failed`] takes it back.
-    pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.choose(false);
-        self.batch(seqs, now)
-    }
-
-    /// The same, without the numbers that the receiver has asked for again.
-    pub fn next_new(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.choose(true);
-        self.batch(seqs, now)
-    }
-
     /// Whether the receiver has asked for a number again that is still dirty.
     pub fn is_asked_again(&self) -> bool {
         !self.asked.0.is_empty()
@@ -346,76 +335,6 @@ impl Outbox {
     /// Whether anything is unsent that the receiver has not asked for again.
     pub fn has_new(&self) -> bool {
         self.unsent.len() > self.asked_unsent.0
-    }
-
-    fn choose(&self, new: bool) -> Vec<Seq> {
-        let asked = &self.asked.0;
-        if asked.is_empty() {
-            return self.unsent.iter().take(limits::V3_EVENTS).copied().collect();
-        }
-        let rounds = self.unsent.iter().map(|seq| (asked.get(seq).copied().unwrap_or(0), *seq));
-        let mut chosen: Vec<(u32, Seq)> = rounds.filter(|(round, _)| !new || *round == 0).collect();
-        if chosen.len() > limits::V3_EVENTS {
-            chosen.select_nth_unstable(limits::V3_EVENTS);
-            chosen.truncate(limits::V3_EVENTS);
-        }
-        let mut seqs: Vec<Seq> = chosen.into_iter().map(|(_, seq)| seq).collect();
-        seqs.sort_unstable();
-        seqs
-    }
-
-    fn batch(&mut self, seqs: Vec<Seq>, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        if self.is_claiming() || seqs.is_empty() {
-            return None;
-        }
-        let mut events = Vec::with_capacity(seqs.len());
-        for seq in &seqs {
-            self.take_unsent(*seq);
-            if let Some(entry) = self.entries.get_mut(seq) {
-                entry.sent = Some(now);
-                events.push(event(*seq, &entry.seen));
-            }
-        }
-        // The canary is a sign of life, so it takes with it what the heartbeat would say.
-        let alone = events.iter().all(|event| event.watch == v3::CANARY);
-        let request =
-            if alone { Request { events, ..self.heartbeat() } } else { self.request(events, false) };
-        Some((request, InFlight(seqs)))
-    }
-
-    /// A request that waits for acknowledgements, if any number is awaited.
-    pub fn poll(&mut self) -> Option<Request<'static>> {
-        if !self.entries.values().any(|e| e.sent.is_some()) {
-            return None;
-        }
-        Some(Request { health: self.health.clone(), ..self.request(Vec::new(), true) })
-    }
-
-    /// A request that says only that the agent lives, and what it claims.
-    pub fn heartbeat(&mut self) -> Request<'static> {
-        let digest = self.stored.filter(|_| self.declares());
-        Request { health: self.health.clone(), digest, ..self.request(Vec::new(), false) }
-    }
-
-    fn request(&mut self, events: Vec<Event<'static>>, poll: bool) -> Request<'static> {
-        let mut awaiting = SeqSet::new();
-        for (&seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
-            // A set of more ranges than the contract allows would be refused; the rest waits its turn.
-            if awaiting.range_count() >= limits::SEQ_RANGES {
-                break;
-            }
-            awaiting.insert(seq);
-        }
-        Request {
-            session: self.session,
-            mark: self.mark,
-            resume: self.claim.as_ref().map(|(claim, _)| *claim),
-            reconciled_ms: std::mem::take(&mut self.reconciled_ms.0),
-            events,
-            awaiting,
-            poll,
-            ..Request::new(self.epoch)
-        }
     }
 
     fn drop_entry(&mut self, seq: Seq) -> Option<Entry> {
@@ -432,25 +351,8 @@ impl Outbox {
     }
 }
 
-/// An observation as it is sent.
-fn event(seq: Seq, seen: &Observation) -> Event<'static> {
-    let text = |text: &str| text.to_owned().into();
-    Event {
-        seq,
-        watch: text(&seen.key.watch),
-        group: text(&seen.group),
-        version: text(&seen.version),
-        kind: text(&seen.kind),
-        namespace: text(&seen.key.namespace),
-        name: text(&seen.key.name),
-        uid: text(&seen.uid),
-        resource_version: text(&seen.resource_version),
-        change: seen.change,
-        observed_at: seen.at,
-    }
-}
-
 mod answer;
+mod batch;
 mod named;
 mod types;
 

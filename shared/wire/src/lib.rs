@@ -10,6 +10,7 @@ mod error_body;
 mod ids;
 pub mod limits;
 mod seqset;
+mod size;
 pub mod standing;
 pub mod v2;
 pub mod v3;

@@ -5,7 +5,8 @@
 pub const V2_BODY_BYTES: usize = 16 * 1024;
 /// Largest body of a v3 request, in bytes.
 pub const V3_BODY_BYTES: usize = 1024 * 1024;
-/// Most events in one v3 request. 1,000 events of the longest legal names stay below [`V3_BODY_BYTES`].
+/// Most events in one v3 request. 1,000 events of the longest legal names stay below [`V3_BODY_BYTES`]; with
+/// [`SEQ_RANGES`] beside them they need not, so a sender looks at the bytes as well ([`crate::v3::Request::json_bound`]).
 pub const V3_EVENTS: usize = 1_000;
 /// Most ranges in one [`crate::SeqSet`].
 pub const SEQ_RANGES: usize = 20_000;

@@ -96,6 +96,17 @@ impl ControlPlane {
         self.process(API_SERVER)?.kill().await
     }
 
+    /// Stops its API server where it is: connections stay, and it answers nobody.
+    pub async fn freeze_api(&self) -> Result<()> {
+        self.process(API_SERVER)?.freeze().await
+    }
+
+    /// Lets it go on after [`Self::freeze_api`], and waits until it is ready.
+    pub async fn thaw_api(&self) -> Result<()> {
+        self.process(API_SERVER)?.thaw().await?;
+        self.wait_for_api(&self.client()?).await
+    }
+
     /// Starts its API server again after [`Self::kill_api`], with the same etcd, port and certificates, and waits until
     /// it is ready. Its log begins anew.
     pub async fn start_api(&mut self, harness: &Harness, etcd: &Etcd) -> Result<()> {

@@ -2,8 +2,10 @@
 //!
 //! A run is repeated with `FAULT_SEED`, and made longer with `FAULT_ROUNDS`: `FAULT_ROUNDS=50 make e2e T=faults`.
 
+mod hibernation;
 mod rig;
 mod watches;
+mod ways;
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ mod control_plane;
 mod crds;
 mod demo;
 mod faults;
+mod operator;
 mod resync;
 mod routes;
 mod service;

@@ -10,8 +10,8 @@ use crate::{
     outbox::{Key, Observation, Outbox},
 };
 
-fn event(seq: u64) -> Event<'static> {
-    Event {
+fn event(seq: u64) -> v3::Event<'static> {
+    v3::Event {
         seq: Seq(seq),
         watch: "w".into(),
         group: "".into(),
@@ -129,6 +129,22 @@ fn a_full_ledger_takes_no_more_and_says_so() {
     let received = ledger.receive(&request(E1, &[1, 2, 3], &[1, 2, 3]));
     assert_eq!(received, Received { fresh: vec![0, 1], overloaded: true });
     assert_eq!(ledger.answer(Epoch::from_bits(E1), &seqs(&[1, 2, 3])).unknown, seqs(&[3]));
+}
+
+#[test]
+fn a_full_ledger_takes_a_canary() {
+    let mut ledger = Ledger::new(SessionId::from_bits(9), 2);
+    let full = request(E1, &[1, 2, 3, 4, 5, 6], &[1, 2, 3, 4, 5, 6]);
+    let mut canaries = full.clone();
+    for event in &mut canaries.events[3..] {
+        event.watch = v3::CANARY.into();
+    }
+    assert_eq!(ledger.receive(&canaries), Received { fresh: vec![0, 1, 3, 4], overloaded: true });
+    assert_eq!(
+        ledger.receive(&full),
+        Received { fresh: vec![], overloaded: true },
+        "there is no end to no room"
+    );
 }
 
 /// What the property below does to the two halves.

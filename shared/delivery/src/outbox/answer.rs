@@ -5,18 +5,11 @@ use tidewatch_wire::{
     v3::{self, Change, Response},
 };
 
-use super::{Applied, InFlight, Moved, Outbox, Released};
+use super::{Applied, Moved, Outbox, Released};
 use crate::{Tick, digest::Digest};
 
 impl Outbox {
-    /// A request did not get an answer: its events have to be sent again.
-    pub fn failed(&mut self, in_flight: &InFlight) {
-        for seq in &in_flight.0 {
-            self.resend(*seq);
-        }
-    }
-
-    fn resend(&mut self, seq: Seq) -> bool {
+    pub(super) fn resend(&mut self, seq: Seq) -> bool {
         let Some(entry) = self.entries.get_mut(&seq) else { return false };
         entry.sent = None;
         if self.unsent.insert(seq) && self.asked.0.contains_key(&seq) {

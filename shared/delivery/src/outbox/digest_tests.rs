@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, test_runner::Config};
+use tidewatch_wire::{SeqSet, v3::Request};
 
 use jiff::Timestamp;
 use tidewatch_wire::v3::Response;

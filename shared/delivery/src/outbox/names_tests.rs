@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, test_runner::Config};
-use tidewatch_wire::v3::{Response, RouteAck};
+use tidewatch_wire::{
+    SeqSet,
+    v3::{Response, RouteAck},
+};
 
 use super::*;
 use crate::names::Listed;

@@ -1,5 +1,8 @@
 use jiff::Timestamp;
-use tidewatch_wire::v3::Response;
+use tidewatch_wire::{
+    SeqSet, limits,
+    v3::{Request, Response},
+};
 
 use super::*;
 
@@ -243,4 +246,110 @@ fn what_finds_no_room_holds_back_nothing_else() {
     outbox.next_batch(T0).unwrap();
     outbox.answered(&answer(9, &(1..=most + 200).collect::<Vec<_>>()), T0);
     assert!(outbox.is_empty() && !outbox.is_asked_again(), "nothing is kept of what was let go");
+}
+
+/// An object whose every field is as long as the contract allows, and as bad to write.
+fn longest(name: usize) -> Observation {
+    let text = "\u{1}".repeat(limits::FIELD_BYTES);
+    let named = format!("{name:05}{}", &text[5..]);
+    Observation {
+        key: Key {
+            watch: "w".repeat(limits::FIELD_BYTES).into(),
+            namespace: text.clone().into(),
+            name: named.into(),
+        },
+        group: text.clone().into(),
+        version: text.clone().into(),
+        kind: text.clone().into(),
+        uid: text.clone(),
+        resource_version: text,
+        ..saw("")
+    }
+}
+
+#[test]
+fn the_largest_requests_fit_the_contract() {
+    let mut outbox = outbox();
+    for n in 0..2 * limits::SEQ_RANGES {
+        outbox.observe(saw(&format!("o{n:05}")), T0);
+    }
+    while outbox.next_batch(T0).is_some() {}
+    let every_second: Vec<u64> = (1..=2 * limits::SEQ_RANGES as u64).step_by(2).collect();
+    outbox.answered(&answer(9, &every_second), T0);
+    let health = Health { configuration: "c".repeat(64), blind: vec!["\u{1}".repeat(512); limits::WATCHES] };
+    outbox.set_health(Some(health));
+    let fits = |request: &Request<'_>| {
+        let bytes = serde_json::to_vec(request).unwrap().len();
+        assert!(bytes <= limits::V3_BODY_BYTES, "{bytes} bytes for {} events", request.events.len());
+        assert_eq!(request.check(), Ok(()));
+    };
+    let poll = outbox.poll().unwrap();
+    assert_eq!(poll.awaiting.range_count(), limits::SEQ_RANGES);
+    fits(&poll);
+    for n in 0..limits::V3_EVENTS {
+        outbox.observe(longest(n), T0);
+    }
+    let (mut requests, mut sent) = (0, 0);
+    while let Some((request, in_flight)) = outbox.next_batch(T0) {
+        fits(&request);
+        assert_eq!(in_flight.len(), request.events.len());
+        (requests, sent) = (requests + 1, sent + request.events.len());
+    }
+    assert_eq!(sent, limits::V3_EVENTS);
+    assert!(requests < 100, "{requests} requests");
+}
+
+#[test]
+fn what_does_not_pass_is_sent_in_smaller_pieces() {
+    let mut outbox = outbox();
+    for n in 0..3_000 {
+        outbox.observe(saw(&format!("o{n:05}")), T0);
+    }
+    // A proxy lets 300 events pass, and never the one called `o00100`.
+    let (mut failures, mut passed) = (0, BTreeSet::new());
+    for _ in 0..200 {
+        let Some((request, in_flight)) = outbox.next_batch(T0) else { break };
+        if in_flight.len() > 300 || request.events.iter().any(|event| event.name == "o00100") {
+            failures += 1;
+            outbox.too_large(&in_flight, request.awaiting.range_count());
+        } else {
+            outbox.passed(&in_flight);
+            passed.extend(in_flight.0);
+        }
+        if passed.len() == 2_999 {
+            break;
+        }
+    }
+    assert_eq!((passed.len(), outbox.unsent()), (2_999, 1));
+    assert!(failures < 20, "{failures}");
+
+    // It does not stay small for ever.
+    let mut sizes = [0; 100];
+    for size in &mut sizes {
+        outbox.failed(&InFlight(passed.iter().copied().collect()));
+        let (_, in_flight) = outbox.next_new(T0).unwrap();
+        outbox.passed(&in_flight);
+        *size = in_flight.len();
+    }
+    assert_eq!(sizes[99], sizes[0] + 99);
+}
+
+#[test]
+fn the_canary_stands_behind_nothing() {
+    let mut outbox = outbox();
+    for n in 0..5_000 {
+        outbox.observe(saw(&format!("o{n:05}")), T0);
+    }
+    let canary = Key { watch: v3::CANARY.into(), ..saw("canary").key };
+    outbox.observe(Observation { key: canary, ..saw("") }, T0);
+    assert!(outbox.has_new_canary());
+    let (request, first) = outbox.next_batch(T0).unwrap();
+    assert_eq!((request.events.len(), request.events[999].seq), (1_000, Seq(5_001)));
+    assert!(!outbox.has_new_canary() && outbox.next_canary(T0).is_none());
+    outbox.failed(&first);
+    let (request, _) = outbox.next_canary(T0).unwrap();
+    assert_eq!(request.events.len(), 1);
+    let unknown = Response { unknown: [Seq(5_001)].into_iter().collect(), ..answer(9, &[]) };
+    outbox.answered(&unknown, T0);
+    assert!(outbox.next_canary(T0).is_none(), "asked for again, it waits like all others");
 }

@@ -251,30 +251,34 @@ fn share(n: usize) -> f64 {
 }
 
 async fn closed(agents: &[Arc<Agent>], time: Duration, batch: usize, clients: usize) -> Done {
-    let started = Instant::now();
-    let mut tasks = JoinSet::new();
-    for client in 0..clients {
-        let own: Vec<_> = agents.iter().skip(client).step_by(clients).cloned().collect();
-        tasks.spawn(async move {
-            let mut tally = Tally::default();
-            for agent in own.iter().cycle() {
-                let now = Instant::now();
-                if now.duration_since(started) >= time {
-                    break;
-                }
-                tally.add(agent.send_kept(batch, now).await);
-            }
-            tally
-        });
-    }
-    all(tasks, started).await
+    one_after_another(
+        agents,
+        time,
+        clients,
+        move |agent, now| async move { agent.send_kept(batch, now).await },
+    )
+    .await
 }
 
 async fn fresh(agents: &[Arc<Agent>], port: u16, time: Duration, clients: usize) -> Done {
+    one_after_another(agents, time, clients, move |agent, now| async move {
+        let connection = agent.open(port).await?;
+        agent.send(&connection, 1, now).await
+    })
+    .await
+}
+
+/// So many clients, each of which has some of the agents send in turn, as soon as the one before was answered.
+async fn one_after_another<F, S>(agents: &[Arc<Agent>], time: Duration, clients: usize, send: S) -> Done
+where
+    F: Future<Output = Result<(Duration, u64)>> + Send,
+    S: Fn(Arc<Agent>, Instant) -> F + Clone + Send + 'static,
+{
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for client in 0..clients {
         let own: Vec<_> = agents.iter().skip(client).step_by(clients).cloned().collect();
+        let send = send.clone();
         tasks.spawn(async move {
             let mut tally = Tally::default();
             for agent in own.iter().cycle() {
@@ -282,11 +286,7 @@ async fn fresh(agents: &[Arc<Agent>], port: u16, time: Duration, clients: usize)
                 if now.duration_since(started) >= time {
                     break;
                 }
-                let sent = async {
-                    let connection = agent.open(port).await?;
-                    agent.send(&connection, 1, now).await
-                };
-                tally.add(sent.await);
+                tally.add(send(Arc::clone(agent), now).await);
             }
             tally
         });

@@ -66,13 +66,24 @@ impl Rig {
     /// In a runtime that nobody else has registered, and a namespace of KCP by that name. The module is enabled, and
     /// all is at rest.
     pub(super) async fn start(kcp: &ControlPlane, runtime: &ControlPlane, name: &str) -> Result<Self> {
+        Self::start_with(kcp, runtime, name, &[]).await
+    }
+
+    /// The same, with further arguments for the receiver.
+    pub(super) async fn start_with(
+        kcp: &ControlPlane,
+        runtime: &ControlPlane,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let env = env::shared().await?;
         let (namespace, id) = (format!("kcp-{name}"), format!("runtime-{name}"));
         spare::take_over(runtime).await?;
         let control = kcp.client()?;
         fleet::prepare_kcp(&control, &namespace).await?;
         buoys::release(&control, &namespace, env.registry.host()).await?;
-        let receiver = Receiver::start(&env.harness, kcp, &namespace, env.registry.host()).await?;
+        let more = |_: &_| Ok(arguments.iter().map(|&argument| argument.to_owned()).collect());
+        let receiver = Receiver::start_with(&env.harness, kcp, &namespace, env.registry.host(), more).await?;
         let member = Member { cluster: runtime, kyma: name, id: &id };
         fleet::register(&control, &namespace, &member).await?;
         fleet::kyma_in_state(&control, &namespace, name, State::Ready).await?;

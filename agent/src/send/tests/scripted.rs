@@ -1,0 +1,122 @@
+//! A sender on a transport that answers as it is told, in paused time.
+
+use super::*;
+use crate::send::{Channel, Fate, Transport};
+use std::{future::pending, pin::Pin};
+
+/// With so many requests, one is not answered any more: else a sender that asks again at once, for ever, would stop the
+/// test's time.
+const MOST: usize = 10_000;
+
+/// What is answered to a request, and after how long.
+pub(super) type Script = fn(&v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>);
+
+/// Keeps what it is asked.
+#[derive(Clone)]
+pub(super) struct Scripted {
+    told: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
+    script: Script,
+}
+
+impl Transport for Scripted {
+    type Connection = Self;
+
+    async fn connect(self) -> Result<Self, SendError> {
+        Ok(self)
+    }
+
+    fn renewals(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+
+    fn fate(&self, _: &Self) -> Fate {
+        Fate::Keep
+    }
+
+    fn set_routes(&self, _: &BTreeMap<String, Vec<Route>>) {}
+}
+
+impl Channel for Scripted {
+    fn not_after(&self) -> Timestamp {
+        Timestamp::MAX
+    }
+
+    async fn closed(&mut self) {
+        pending::<()>().await;
+    }
+
+    fn post(
+        &self,
+        request: &v3::Request<'static>,
+        _: Duration,
+    ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
+        let mut told = self.told.lock();
+        told.push((Instant::now(), request.clone()));
+        let (asked, (wait, answer)) = (told.len(), (self.script)(request));
+        async move {
+            if asked >= MOST {
+                pending::<()>().await;
+            }
+            tokio::time::sleep(wait).await;
+            answer
+        }
+    }
+}
+
+/// An answer of the one session there is.
+pub(super) fn response(request: &v3::Request<'_>) -> v3::Response {
+    v3::Response::new(request.epoch, SessionId::from_bits(7))
+}
+
+pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(super) struct Bench {
+    transport: Scripted,
+    pub(super) changes: mpsc::Sender<Told>,
+    pub(super) blind: Arc<Mutex<Vec<String>>>,
+    _drain: Drain,
+}
+
+impl Bench {
+    /// A sender, which the test has to poll.
+    pub(super) fn new(script: Script) -> (Self, Run) {
+        let (changes, taken) = mpsc::channel(2_000);
+        let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
+        let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
+        let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
+        let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
+        let transport = Scripted { told: Arc::default(), script };
+        let (settings, clock) = (Settings::default(), || Timestamp::UNIX_EPOCH);
+        let blind: Arc<Mutex<Vec<String>>> = Arc::default();
+        let stand = Arc::clone(&blind);
+        let health = move || v3::Health { configuration: String::new(), blind: stand.lock().clone() };
+        let sender = Sender::new(outbox, taken, transport.clone(), settings, metrics, clock, guard, resumed)
+            .with_health(health, watch::channel(()).1);
+        let drain = Drain::new();
+        let run = Box::pin(sender.run(drain.watch()));
+        (Self { transport, changes, blind, _drain: drain }, run)
+    }
+
+    /// One that runs.
+    pub(super) fn start(script: Script) -> Self {
+        let (bench, run) = Self::new(script);
+        tokio::spawn(run);
+        bench
+    }
+
+    /// How long after `since` the first request was made for which `is` holds.
+    pub(super) fn after(
+        &self,
+        since: Instant,
+        is: impl Fn(&v3::Request<'static>) -> bool,
+    ) -> Option<Duration> {
+        let told = self.transport.told.lock();
+        let (at, _) = told.iter().find(|(at, request)| *at >= since && is(request))?;
+        Some(at.duration_since(since))
+    }
+
+    /// How many requests were made for which `is` holds.
+    pub(super) fn made(&self, is: impl Fn(&v3::Request<'static>) -> bool) -> usize {
+        self.transport.told.lock().iter().filter(|(_, request)| is(request)).count()
+    }
+}

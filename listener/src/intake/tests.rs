@@ -1,0 +1,168 @@
+use std::convert::Infallible;
+
+use futures::{StreamExt, stream};
+use http::Version;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use tidewatch_drain::Drain;
+use tidewatch_telemetry::{BuildInfo, metrics::Registry};
+use tidewatch_wire::{Route, Seq, SessionId};
+
+use super::*;
+use crate::{Guard, Limits, RuntimeLookup, Ticket};
+
+const BODY: Duration = Duration::from_secs(30);
+
+fn parts(version: Version) -> Parts {
+    Request::builder().version(version).body(()).unwrap().into_parts().0
+}
+
+fn pieces(count: usize) -> impl futures::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    stream::repeat(Bytes::from_static(&[b' '; 1024])).take(count).map(|piece| Ok(Frame::data(piece)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_end_is_left() {
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        // Stops: after the deadline.
+        let body = StreamBody::new(pieces(3).chain(stream::pending()));
+        let begun = tokio::time::Instant::now();
+        let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
+        assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
+
+        // Goes on too long and then stops: the answer is not held up for much longer.
+        let body = StreamBody::new(pieces(20).chain(stream::pending()));
+        let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
+        assert_eq!(fault.label(), "too_large");
+        assert!(begun.elapsed() <= BODY + SKIP.1);
+
+        // Never stops: left after the limit and what is skipped.
+        let body = StreamBody::new(pieces(usize::MAX));
+        let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
+        assert_eq!(fault.label(), "too_large");
+    }
+}
+
+#[test]
+fn what_a_peer_has_sent_stays_on_one_short_line() {
+    assert_eq!(printable("a\r\n\u{1b}[31mb"), "a   [31mb");
+    assert_eq!(printable(&"ä".repeat(1000)).chars().count(), MAX_MESSAGE);
+}
+
+/// Holds everything, and panics about what is called `poison`.
+#[derive(Default)]
+struct Fragile(parking_lot::Mutex<Vec<Guard>>);
+
+impl Host for Fragile {
+    fn lookup(&self, common_name: &str) -> RuntimeLookup {
+        assert_ne!(common_name, "poison");
+        RuntimeLookup::One { kyma: "k".to_owned(), domain: Some("d".to_owned()) }
+    }
+
+    fn manager(&self, _: &str) -> Manager {
+        Manager::Own
+    }
+
+    fn take_v3(&self, _: &Runtime, _: &v3::Request<'_>, event: &v3::Event<'_>, mut ticket: Ticket) -> Fate {
+        assert_ne!(event.name, "poison");
+        let guards = ticket.hold(Route::engine(), 1);
+        assert_ne!(event.name, "late poison");
+        self.0.lock().extend(guards);
+        Fate::Queued
+    }
+
+    fn take_v2(&self, _: &Runtime, _: &str, _: &v2::WatchEvent) -> Fate {
+        Fate::Queued
+    }
+}
+
+struct Bench {
+    intake: Arc<Intake>,
+    _drain: Drain,
+}
+
+impl Bench {
+    fn new(work: f64) -> Self {
+        let (registry, drain) = (Registry::new("t", BuildInfo::new("t", "1")).unwrap(), Drain::new());
+        let intake = Intake {
+            host: Arc::new(Fragile::default()),
+            deliveries: Deliveries::new(SessionId::from_bits(1)),
+            metrics: Metrics::register(&registry).unwrap(),
+            admission: Admission::new(Limits::default(), Timestamp::UNIX_EPOCH).with_work(move || work),
+            drain: drain.watch(),
+            proxies: Arc::new(Proxies::none()),
+            clock: || Timestamp::UNIX_EPOCH,
+        };
+        Self { intake: Arc::new(intake), _drain: drain }
+    }
+
+    /// What is answered to a request of events about these, numbered from 1. `canary` is one.
+    async fn post(&self, common_name: &str, names: &[&str]) -> (StatusCode, Option<v3::Response>) {
+        let event = |(name, seq): (&&str, u64)| v3::Event {
+            seq: Seq(seq),
+            watch: if *name == "canary" { v3::CANARY.into() } else { "w".into() },
+            group: "".into(),
+            version: "v1".into(),
+            kind: "K".into(),
+            namespace: "".into(),
+            name: (*name).to_owned().into(),
+            uid: "".into(),
+            resource_version: "".into(),
+            change: v3::Change::Changed,
+            observed_at: Timestamp::UNIX_EPOCH,
+        };
+        let events: Vec<_> = names.iter().zip(1..).map(event).collect();
+        let awaiting = events.iter().map(|event| event.seq).collect();
+        let request = v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
+        let body = Full::new(Bytes::from(serde_json::to_vec(&request).unwrap()));
+        let request = Request::post(v3::PATH).body(body).unwrap();
+        let identity = PeerIdentity {
+            common_name: common_name.to_owned(),
+            dns_names: vec!["d".to_owned()],
+            ip_addrs: Vec::new(),
+            uris: Vec::new(),
+            not_after: Timestamp::MAX,
+            serial: "1".to_owned(),
+            fingerprint_sha256: String::new(),
+            certificate: Arc::from(*b"der"),
+        };
+        let peer = Arc::new(Peer { leaf: None, identity: Ok(identity) });
+        let answer = Arc::clone(&self.intake).serve(peer, request).await;
+        let (parts, body) = answer.into_parts();
+        #[allow(clippy::disallowed_methods, reason = "the answer is our own")]
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status, serde_json::from_slice(&body).ok())
+    }
+}
+
+fn seqs(seqs: &[u64]) -> SeqSet {
+    seqs.iter().map(|seq| Seq(*seq)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_nobody_can_handle_is_given_back_and_holds_back_no_other() {
+    let bench = Bench::new(0.0);
+    let (status, answer) = bench.post("r1", &["a", "poison", "b", "late poison", "c"]).await;
+    let answer = answer.unwrap();
+    assert_eq!((status, answer.unknown), (StatusCode::OK, seqs(&[2, 4])));
+    assert_eq!((bench.intake.deliveries.held(), bench.intake.metrics.panics.get()), (3, 2));
+    // It is new when it comes again.
+    let answer = bench.post("r1", &["a", "mended", "b", "mended", "c"]).await.1.unwrap();
+    assert_eq!((answer.unknown, bench.intake.deliveries.held()), (SeqSet::new(), 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_answer() {
+    let bench = Bench::new(0.0);
+    assert_eq!(bench.post("poison", &["a"]).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(bench.intake.metrics.panics.get(), 1);
+    assert_eq!(bench.post("r1", &["a"]).await.0, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_canary_is_taken_at_any_load() {
+    let bench = Bench::new(2.0);
+    let answer = bench.post("r1", &["a", "canary", "b"]).await.1.unwrap();
+    assert_eq!((answer.unknown, bench.intake.deliveries.held()), (seqs(&[1, 3]), 1));
+    assert!(answer.retry_after_ms.is_some_and(|wait| wait >= 5_000), "{:?}", answer.retry_after_ms);
+}
