@@ -123,6 +123,7 @@ mod tests {
             let session = SessionId::from_bits(u128::MAX);
             let request = Request {
                 session: Some(session),
+                mark: u64::MAX,
                 resume: Some(Resume { session, epoch, serial: u64::MAX }),
                 digest: Some(u64::MAX),
                 health: Some(Health { configuration, blind }),
