@@ -127,6 +127,8 @@ struct Path {
     /// When the last canary came back.
     canary: Option<Tick>,
     health: Health,
+    /// The configuration before the present one: it may be what is expected from the next look on.
+    left: String,
     /// Since when the agent's configuration is another than the expected one.
     other_configuration: Option<Tick>,
     /// When to write the configuration again, while it is another one.
@@ -177,6 +179,9 @@ impl Paths {
             if had && health.configuration != self.expected {
                 path.configure = Some(now);
             }
+            if health.configuration != path.health.configuration {
+                path.left = std::mem::take(&mut path.health.configuration);
+            }
             path.health = health;
         }
         if path.state == State::Unreachable {
@@ -203,12 +208,17 @@ impl Paths {
     /// What is due. `expected` is the configuration that agents should have applied; empty: any. Called every second
     /// or so; linear in the number of runtimes.
     pub fn tick(&mut self, expected: &str, now: Tick) -> Vec<Step> {
+        let renewed = self.expected != expected;
         expected.clone_into(&mut self.expected);
         let Self { settings, runtimes, ill, .. } = self;
         let mut steps = Vec::new();
         let mut fell: Vec<String> = Vec::new();
         for (kyma, path) in runtimes.iter_mut() {
             let fault = path.fault(expected, settings, now);
+            // It was faster than this look: it has had the new one already, and works by another again.
+            if renewed && path.configure.is_some() && path.left == expected {
+                path.configure = Some(now);
+            }
             if path.configure.is_some_and(|at| at <= now) {
                 path.configure = Some(now + settings.grace);
                 steps.push(Step::Configure { kyma: kyma.clone() });
@@ -331,6 +341,7 @@ impl Path {
             heard: None,
             canary: None,
             health: Health::default(),
+            left: String::new(),
             other_configuration: None,
             configure: None,
             reachable: true,

@@ -229,3 +229,21 @@ fn a_roll_out_is_not_taken_for_a_change_by_hand() {
         (601..800).filter(|second| configured(&paths.tick("c3", at(*second))) > 0).collect();
     assert_eq!(written, [675]);
 }
+
+#[test]
+fn one_that_is_changed_before_the_next_look_is_written_again_at_that_look() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    paths.tick("c1", at(1));
+    let works_by =
+        |configuration: &str| Some(Health { configuration: configuration.into(), ..Health::default() });
+    // The agent has the new configuration before the receiver has looked at what it expects.
+    paths.heard("k0", works_by("c2"), at(2));
+    paths.heard("k0", works_by("by hand"), at(2));
+    assert_eq!(configured(&paths.tick("c2", at(3))), 1);
+    assert_eq!(configured(&paths.tick("c2", at(4))), 0, "once");
+    // One that has not had it yet gets the time to.
+    paths.heard("k0", works_by("c2"), at(5));
+    paths.tick("c2", at(5));
+    assert_eq!(configured(&paths.tick("c3", at(6))), 0);
+}
