@@ -248,8 +248,7 @@ async fn store(client: &Client, snapshot: &Snapshot) -> Result<(), KeepError> {
 }
 
 /// What is another one in another cluster, or for another Kyma.
-pub(crate) async fn identity(client: &Client) -> Result<String, KeepError> {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
+async fn identity(client: &Client) -> Result<String, KeepError> {
     let resource = ApiResource {
         group: "operator.kyma-project.io".into(),
         version: "v1beta2".into(),
@@ -258,10 +257,7 @@ pub(crate) async fn identity(client: &Client) -> Result<String, KeepError> {
         plural: "kymas".into(),
     };
     let kymas: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &resource);
-    let (cluster, kyma) = futures::join!(
-        within(namespaces.get_metadata_opt("kube-system")),
-        within(kymas.get_metadata_opt(KYMA))
-    );
+    let (cluster, kyma) = futures::join!(cluster(client), within(kymas.get_metadata_opt(KYMA)));
     let cluster = cluster?;
     let kyma = match kyma {
         Ok(kyma) => kyma,
@@ -269,9 +265,14 @@ pub(crate) async fn identity(client: &Client) -> Result<String, KeepError> {
         Err(error) if error.is_final() => None,
         Err(error) => return Err(error),
     };
-    let uid = |uid: Option<String>| uid.unwrap_or_default();
-    let cluster = uid(cluster.and_then(|namespace| namespace.metadata.uid));
-    Ok(format!("{cluster}/{}", uid(kyma.and_then(|kyma| kyma.metadata.uid))))
+    Ok(format!("{cluster}/{}", kyma.and_then(|kyma| kyma.metadata.uid).unwrap_or_default()))
+}
+
+/// What is another one in another cluster.
+pub(crate) async fn cluster(client: &Client) -> Result<String, KeepError> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = within(namespaces.get_metadata_opt("kube-system")).await?;
+    Ok(namespace.and_then(|namespace| namespace.metadata.uid).unwrap_or_default())
 }
 
 #[derive(Serialize, Deserialize)]

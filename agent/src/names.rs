@@ -4,7 +4,7 @@
 //! the hash of the name, once it has not. A runtime where no other manager hears of anything has none.
 
 use crate::{
-    digest::{KeepError, MANAGER, NAMESPACE, RETRY, identity, within},
+    digest::{KeepError, MANAGER, NAMESPACE, RETRY, cluster, within},
     jitter,
     metrics::Metrics,
 };
@@ -39,6 +39,7 @@ const META: &str = "_names.json";
 #[derive(Serialize, Deserialize)]
 struct Meta {
     format: u32,
+    /// Of the cluster. Not of the Kyma, as the digest's: that may come after the agent, and a name too many does no harm.
     identity: String,
     /// Number of ConfigMaps.
     chunks: usize,
@@ -63,7 +64,7 @@ pub(crate) async fn load(client: &Client) -> Result<Names, KeepError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let mut found = BTreeMap::new();
     let Some(first) = within(api.get_opt(&name(0))).await? else { return Ok(Names::default()) };
-    let identity = identity(client).await?;
+    let identity = cluster(client).await?;
     let Some(chunks) = decode(&first, &identity, &mut found) else {
         tracing::info!("the stored names are not of this runtime or not readable");
         return Ok(Names::default());
@@ -130,7 +131,7 @@ struct Shelf {
 impl Shelf {
     /// Writes what has changed. Returns how many names found no room.
     async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, KeepError> {
-        let identity = identity(client).await?;
+        let identity = cluster(client).await?;
         let (maps, left_out) = encode(snapshot, &identity, &mut self.spread);
         let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         let params = PatchParams::apply(MANAGER).force();

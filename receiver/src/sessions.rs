@@ -194,11 +194,13 @@ async fn raise(api: &Api<ConfigMap>, session: SessionId, mark: u64) -> kube::Res
     Ok(Outcome::Recorded(next))
 }
 
-/// A write that was not heard of may have raised it before: then what is recorded is higher.
-fn raised(kept: &mut [Marked], session: SessionId, mark: u64) -> Option<u64> {
-    let own = kept.iter_mut().find(|earlier| earlier.session == session && earlier.mark >= mark)?;
-    own.mark += 1;
-    Some(own.mark)
+/// A write that was not heard of may have raised it before: then what is recorded is higher. It becomes the last to be
+/// forgotten.
+fn raised(kept: &mut Vec<Marked>, session: SessionId, mark: u64) -> Option<u64> {
+    let at = kept.iter().position(|earlier| earlier.session == session && earlier.mark >= mark)?;
+    let Marked { session, mark } = kept.remove(at);
+    kept.push(Marked { session, mark: mark + 1 });
+    Some(mark + 1)
 }
 
 async fn write(api: &Api<ConfigMap>, over: Option<&ConfigMap>, kept: &[Marked]) -> kube::Result<()> {
@@ -255,9 +257,9 @@ mod tests {
 
     #[test]
     fn a_mark_rises_only_over_what_was_recorded() {
-        let mut kept = [Marked { session: SessionId::from_bits(1), mark: 9 }, ONE];
+        let mut kept = vec![ONE, Marked { session: SessionId::from_bits(1), mark: 9 }];
         assert_eq!(raised(&mut kept, ONE.session, 3), Some(4));
-        assert_eq!(kept[1].mark, 4);
+        assert_eq!(kept[1], Marked { mark: 4, ..ONE });
         assert_eq!(raised(&mut kept, ONE.session, 3), Some(5), "the answer to the write before was lost");
         assert_eq!(raised(&mut kept, ONE.session, 9), None, "restored");
         assert_eq!(raised(&mut kept, SessionId::from_bits(2), 0), None);

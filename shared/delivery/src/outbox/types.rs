@@ -86,7 +86,7 @@ pub struct Applied {
     pub ignored: bool,
     /// The receiver's wish to be left alone for this long.
     pub retry_after: Option<Tick>,
-    /// The answer to the claim of [`Outbox::begin`]: whether the digest may be relied on.
+    /// The answer to the claim of [`Outbox::begin`](super::Outbox::begin): whether the digest may be relied on.
     pub confirmed: Option<bool>,
     /// Every object must be reported again. The digest is empty now.
     pub resync: bool,
