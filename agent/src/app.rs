@@ -62,13 +62,23 @@ pub struct Bound {
 }
 
 /// What an agent has from whoever starts it, where many of them live in one process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Surroundings {
     /// The way to its runtime's API server; without, it makes one as its configuration says. Whoever gives one sees to
     /// it that a silent watch ends: the agent's own connections do after 75 s.
     pub client: Option<Client>,
     /// Whether it has no admin endpoint.
     pub without_admin: bool,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { client, without_admin } = self;
+        f.debug_struct("Surroundings")
+            .field("client", &client.is_some())
+            .field("without_admin", without_admin)
+            .finish()
+    }
 }
 
 /// A running agent, seen from inside its process.
