@@ -200,10 +200,7 @@ pub async fn start_within<T: Transport>(
     let metrics = Metrics::register(&registry, &conditions)?;
     let configuration = Configuration::default();
     Metrics::register_configuration(&registry, &configuration)?;
-    let bound = match surroundings.without_admin {
-        true => None,
-        false => Some(bind(admin_address).await?),
-    };
+    let bound = if surroundings.without_admin { None } else { Some(bind(admin_address).await?) };
     let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
 
     let epoch = Epoch::random();

@@ -22,10 +22,10 @@ use self::live::Live;
 use crate::{
     agents::{Agents, Setup},
     fleet::{Fleet, kcp_kyma},
-    oracle::{Kind, Oracle},
+    oracle::{Kind, Oracle, World},
     progress::Progress,
     receiver::{self, Receiver},
-    report::{AgentsReport, Lag, Report, StepReport},
+    report::{Lag, Report, StepReport},
     scenario::{Scenario, Step},
     usage,
 };
@@ -166,7 +166,7 @@ impl Run {
             steps,
             lags: lags.collect(),
             phases,
-            agents: self.live.agents().unwrap_or_else(AgentsReport::default),
+            agents: self.live.agents().unwrap_or_default(),
             simulator_peak_mib: usage::Usage::of(std::process::id()).unwrap_or_default().peak,
             skipped: self.skipped.load(Ordering::Relaxed),
             unfinished: self.oracle.pending(),
@@ -189,7 +189,7 @@ impl Run {
         if pending > 0 {
             return Ok(Some(format!("{pending} changes are not done")));
         }
-        let registered = self.oracle.world(|world| world.registered());
+        let registered = self.oracle.world(World::registered);
         if let Some(Ours { agents, .. }) = &self.ours {
             let state = agents.state();
             if let Some(error) = state.error {

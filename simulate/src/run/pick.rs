@@ -2,10 +2,10 @@
 
 use tidewatch_simulator::script::chance;
 
-/// `count` of these, the same for the same seed and step, in an order that is chosen, too.
-pub(super) fn some(seed: u64, step: usize, from: &[usize], count: usize) -> Vec<usize> {
+/// `count` of these, the same for the same seed and words, in an order that is chosen, too.
+pub(super) fn some(seed: u64, words: &str, from: &[usize], count: usize) -> Vec<usize> {
     let mut all: Vec<(f64, usize)> =
-        from.iter().map(|one| (chance(seed, &format!("step {step}, runtime {one}")), *one)).collect();
+        from.iter().map(|one| (chance(seed, &format!("{words}, runtime {one}")), *one)).collect();
     all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     all.into_iter().take(count).map(|(_, one)| one).collect()
 }
@@ -30,12 +30,13 @@ mod tests {
     #[test]
     fn the_seed_chooses() {
         let all: Vec<usize> = (0..1000).collect();
-        let chosen = some(7, 3, &all, 10);
+        let chosen = some(7, "3", &all, 10);
         assert_eq!(chosen.len(), 10);
-        assert_eq!(chosen, some(7, 3, &all, 10));
-        assert_ne!(chosen, some(8, 3, &all, 10));
-        assert_ne!(chosen, some(7, 4, &all, 10));
-        let mut each = some(7, 3, &all, 1000);
+        assert_eq!(chosen, some(7, "3", &all, 10));
+        assert_ne!(chosen, some(8, "3", &all, 10));
+        assert_ne!(chosen, some(7, "4", &all, 10));
+        assert_eq!(chosen[..5], some(7, "3", &all, 5), "fewer are among them");
+        let mut each = some(7, "3", &all, 1000);
         each.sort_unstable();
         assert_eq!(each, all, "each once");
         assert!(one(7, 3, 5, &all).is_some());

@@ -12,8 +12,10 @@ use crate::{
     agents::Order,
     fleet::runtime_kyma,
     modules,
-    oracle::{Kind, Oracle},
-    scenario::{Agents, Bump, Change, Channel, Enrol, How, Rate, Receiver, Step, Time, What, Within},
+    oracle::{Kind, Oracle, World},
+    scenario::{
+        Agents, Bump, Change, Channel, Enrol, Group, How, Rate, Receiver, Share, Step, Time, What, Within,
+    },
 };
 
 /// What came of a step.
@@ -39,9 +41,6 @@ impl Run {
                 Ok(Played { over: !note.is_empty(), note })
             }
             Step::Settle(Within { within }) => {
-                while self.background.load(Ordering::Relaxed) > 0 {
-                    sleep(LOOK).await;
-                }
                 Ok(Played::note(self.rest(*within).await?.unwrap_or_default()))
             }
             Step::Wait(Time(time)) => {
@@ -63,33 +62,39 @@ impl Run {
                 receiver.start().await?;
                 Ok(Played::default())
             }
-            Step::Agents(Agents { how, runtimes }) => {
+            Step::Agents(Agents { how, runtimes, group }) => {
                 let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
-                let runtimes = self.some(index, runtimes.of(self.settings.runtimes));
+                let runtimes = self.some(index, *group, *runtimes);
                 agents.tell(&Order::Restart { runtimes, kill: *how == How::Kill }).await?;
                 Ok(Played::default())
             }
             Step::Partition(partition) => self.partition(partition, index).await,
             Step::Fault(fault) => self.fault(fault, index),
-            Step::Registry(registry) => self.bad_registry(*registry),
+            Step::Registry(registry) => Ok(self.bad_registry(*registry)),
         }
     }
 
     /// Some of the registered runtimes.
-    pub(super) fn some(&self, step: usize, count: usize) -> Vec<usize> {
-        let registered = self.oracle.world(|world| world.registered());
-        pick::some(self.settings.seed, step, &registered, count)
+    pub(super) fn some(&self, step: usize, group: Option<Group>, share: Share) -> Vec<usize> {
+        let registered = self.oracle.world(World::registered);
+        let words = group.map_or_else(|| format!("step {step}"), |Group(group)| format!("group {group}"));
+        pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
     }
 
     /// Waits until all is at rest; if it does not come, what is not.
     async fn rest(&self, Time(within): Time) -> Result<Option<String>> {
         let until = Instant::now() + within;
         loop {
-            let unrest = self.unrest().await?;
+            let looked = Instant::now();
+            let unrest = match self.background.load(Ordering::Relaxed) {
+                0 => self.unrest().await?,
+                _ => Some("a fault is still in force".to_owned()),
+            };
             if unrest.is_none() || Instant::now() >= until {
                 return Ok(unrest);
             }
-            sleep(LOOK).await;
+            // A look at every Kyma of a large fleet takes a while, and may not take all the time.
+            sleep(LOOK.max(looked.elapsed() * 10)).await;
         }
     }
 
@@ -106,6 +111,7 @@ impl Run {
             });
             self.fleet.register(runtime)?;
             self.oracle.follow(runtime, None, kind);
+            tokio::task::yield_now().await;
             together.push(runtime);
             if (rate.is_some() || together.len() >= 100)
                 && let Some(Ours { agents, .. }) = &self.ours
@@ -120,7 +126,7 @@ impl Run {
     }
 
     async fn change(&self, change: &Change, step: usize) -> Result<Played> {
-        let chosen = self.some(step, change.runtimes.of(self.settings.runtimes));
+        let chosen = self.some(step, change.group, change.runtimes);
         let (started, all) = (Instant::now(), chosen.len());
         let mut skipped = 0;
         for (count, runtime) in chosen.into_iter().enumerate() {
@@ -201,8 +207,7 @@ impl Run {
         for module in 0..bump.modules.min(self.settings.modules) {
             let channel = bump.channel.name();
             let number = |channel: Channel| {
-                let of =
-                    |world: &crate::oracle::World| world.versions.get(channel.name())?.get(module).copied();
+                let of = |world: &World| world.versions.get(channel.name())?.get(module).copied();
                 self.oracle.world(of).unwrap_or(1)
             };
             let mut next = [Channel::Regular, Channel::Fast].map(|channel| (channel, number(channel)));

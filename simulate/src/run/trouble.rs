@@ -38,9 +38,9 @@ impl Run {
     }
 
     pub(super) async fn partition(&self, partition: &Partition, step: usize) -> Result<Played> {
-        let Partition { runtimes, cut, lasts: Time(lasts) } = *partition;
+        let Partition { runtimes, group, cut, lasts: Time(lasts) } = *partition;
         let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
-        let chosen = self.some(step, runtimes.of(self.settings.runtimes));
+        let chosen = self.some(step, group, runtimes);
         let rule = (cut == Cut::Centre).then(|| {
             self.fleet.script.add(Rule {
                 clusters: Some(Fleet::clusters(&chosen)),
@@ -61,8 +61,8 @@ impl Run {
     }
 
     pub(super) fn fault(&self, fault: &Fault, step: usize) -> Result<Played> {
-        let Fault { at, runtimes, lasts: Time(lasts), .. } = *fault;
-        let chosen = self.some(step, runtimes.of(self.settings.runtimes));
+        let Fault { at, runtimes, group, lasts: Time(lasts), .. } = *fault;
+        let chosen = self.some(step, group, runtimes);
         let clusters: Vec<Arc<Hosted>> = match at {
             Where::Kcp => vec![Arc::clone(&self.fleet.kcp)],
             Where::Runtimes => chosen
@@ -96,12 +96,12 @@ impl Run {
         Ok(Played { note: format!("{count} API servers"), over: false })
     }
 
-    pub(super) fn bad_registry(&self, registry: Registry) -> Result<Played> {
+    pub(super) fn bad_registry(&self, registry: Registry) -> Played {
         let Registry { latency: Time(latency), refuse, lasts: Time(lasts) } = registry;
         self.fleet.registry.set_trouble(Trouble { latency, refuse });
         let fleet = Arc::clone(&self.fleet);
         self.later(lasts, async move { fleet.registry.set_trouble(Trouble::default()) });
-        Ok(Played::default())
+        Played::default()
     }
 }
 

@@ -5,7 +5,7 @@ mod units;
 use std::{fmt, path::Path};
 
 use serde::Deserialize;
-pub use units::{Rate, Share, Time};
+pub use units::{Group, Rate, Share, Time};
 
 /// Largest file.
 const MAX_FILE: usize = 256 * 1024;
@@ -96,6 +96,9 @@ pub struct Change {
     pub what: What,
     /// In how many runtimes, each once; the seed chooses them.
     pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
     /// Changes in a second; all at once without.
     #[serde(default)]
     pub rate: Option<Rate>,
@@ -173,6 +176,9 @@ pub struct Agents {
     pub how: How,
     /// Which share; the seed chooses them.
     pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
 }
 
 /// What is cut.
@@ -192,6 +198,9 @@ pub enum Cut {
 pub struct Partition {
     /// How many; the seed chooses them.
     pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
     /// What is cut.
     pub cut: Cut,
     /// How long.
@@ -271,6 +280,9 @@ pub struct Fault {
     /// How many runtimes; the seed chooses them.
     #[serde(default = "Share::all")]
     pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
     /// Whose requests.
     #[serde(default)]
     pub whose: Whose,
@@ -422,7 +434,7 @@ impl Step {
             Self::Enrol(Enrol { runtimes, rate }) => {
                 format!("enrol up to {runtimes} of the runtimes, {rate}")
             }
-            Self::Change(Change { what, runtimes, rate }) => {
+            Self::Change(Change { what, runtimes, rate, .. }) => {
                 let what = format!("{what:?}").to_lowercase();
                 rate.map_or_else(
                     || format!("{what} in {runtimes} at once"),
@@ -435,10 +447,10 @@ impl Step {
             Self::Receiver(Receiver { how, down }) => {
                 format!("receiver: {}, down for {down}", format!("{how:?}").to_lowercase())
             }
-            Self::Agents(Agents { how, runtimes }) => {
+            Self::Agents(Agents { how, runtimes, .. }) => {
                 format!("agents: {} {runtimes}", format!("{how:?}").to_lowercase())
             }
-            Self::Partition(Partition { runtimes, cut, lasts }) => {
+            Self::Partition(Partition { runtimes, cut, lasts, .. }) => {
                 format!(
                     "{runtimes} of the runtimes cut off ({}) for {lasts}",
                     format!("{cut:?}").to_lowercase()

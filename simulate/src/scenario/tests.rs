@@ -27,7 +27,7 @@ steps:
 - bump: {modules: 2, channel: fast}
 - receiver: {do: kill, down: 250ms}
 - agents: {do: restart, runtimes: 10%}
-- partition: {runtimes: 30%, cut: centre, for: 1h}
+- partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
 - fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
 - registry: {latency: 2s, refuse: 503, for: 10s}
 - settle: {within: 60s}

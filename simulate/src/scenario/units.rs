@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error};
+use tidewatch_simulator::script::chance;
 
 /// `30%` of all, or a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +21,17 @@ pub struct Rate(pub f64);
 /// `250ms`, `30s`, `5m`, `1h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time(pub Duration);
+
+/// The name of a group of runtimes, as a number that follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(pub u64);
+
+impl<'de> Deserialize<'de> for Group {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = text(deserializer)?;
+        Ok(Self(chance(0, &name).to_bits()))
+    }
+}
 
 impl Share {
     /// All of them.
