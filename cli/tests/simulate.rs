@@ -94,6 +94,43 @@ steps:
 }
 
 #[test]
+fn a_namespace_that_went_away_comes_back_with_everything_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- fault: {kind: stuckNamespace, runtimes: 1, for: 2s}
+- settle: {within: 2m}
+";
+    let output = simulate(folder.path(), "2", scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert_eq!(report["verdict"]["notReady"], 0, "{report:#}");
+}
+
+#[test]
+fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = folder.path().join("serve");
+    let scenario = "name: test\nsteps:\n- wait: 100ms\n- settle: {within: 100ms}\n";
+    let arguments = ["-o", "json", "--now", "--serve", serve.to_str().unwrap()];
+    let output = simulate(folder.path(), "2", scenario, &arguments);
+    // There is no controller here: nothing was installed.
+    assert!(!output.status.success());
+    let verdict = &report(&output)["verdict"];
+    assert_eq!((&verdict["lost"], &verdict["notReady"]), (&10.into(), &2.into()), "{verdict:#}");
+    for file in ["kcp.kubeconfig", "runtimes/sim-00000.kubeconfig", "runtimes/sim-00001.kubeconfig"] {
+        assert!(
+            fs::read_to_string(serve.join(file)).unwrap().contains("server: https://127.0.0.1:"),
+            "{file}"
+        );
+    }
+    let scenario = "name: test\nsteps:\n- receiver: {do: kill}\n";
+    let output = simulate(folder.path(), "2", scenario, &arguments);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be played with --serve"));
+}
+
+#[test]
 fn a_scenario_that_is_wrong_is_told_where() {
     let folder = tempfile::tempdir().unwrap();
     let output = simulate(folder.path(), "3", "name: x\nsteps:\n- wait: long\n", &[]);

@@ -112,9 +112,10 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     show(&report, format, simulate.out.as_deref())?;
     ensure!(
         report.is_clean(),
-        "{} objects are not as they should be, and {} changes are not done",
+        "{} objects are not as they should be, {} changes are not done, and {} Kymas in KCP are not Ready",
         report.verdict.lost,
-        report.unfinished
+        report.unfinished,
+        report.verdict.not_ready
     );
     Ok(())
 }

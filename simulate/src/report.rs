@@ -147,9 +147,9 @@ pub struct AgentsReport {
 }
 
 impl Report {
-    /// Whether nothing was lost.
+    /// Whether nothing was lost: no object, no change, and no news that a Kyma in KCP should have.
     pub fn is_clean(&self) -> bool {
-        self.verdict.lost == 0 && self.unfinished == 0
+        self.verdict.lost == 0 && self.unfinished == 0 && self.verdict.not_ready == 0
     }
 
     /// For programs.
@@ -370,6 +370,8 @@ mod tests {
     fn what_was_lost_is_not_clean_and_neither_is_what_is_unfinished() {
         assert!(!report().is_clean());
         assert!(!Report { unfinished: 1, ..Report::default() }.is_clean());
+        let verdict = Verdict { not_ready: 1, ..Verdict::default() };
+        assert!(!Report { verdict, ..Report::default() }.is_clean());
         assert!(Report::default().is_clean());
     }
 
