@@ -103,7 +103,7 @@ pub struct Oracle {
     fleet: Arc<Fleet>,
     world: RwLock<World>,
     catalog: Catalog,
-    slots: Vec<Mutex<Vec<follow::Pending>>>,
+    slots: Vec<follow::Slot>,
     lags: Mutex<BTreeMap<Kind, Vec<f32>>>,
     drain: Drain,
 }
@@ -115,7 +115,7 @@ impl Oracle {
         Arc::new(Self {
             world: RwLock::new(World::new(runtimes, modules)),
             catalog: Catalog::new(modules),
-            slots: (0..runtimes).map(|_| Mutex::default()).collect(),
+            slots: (0..runtimes).map(|_| follow::Slot::default()).collect(),
             lags: Mutex::default(),
             fleet,
             drain,

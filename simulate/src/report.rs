@@ -22,6 +22,8 @@ pub struct Report {
     pub modules: usize,
     /// Cores of the machine, which all processes of the simulation share.
     pub cores: usize,
+    /// The machine's load average over the last 15 minutes, at the end: well above the cores, others were at work, too.
+    pub load: Option<f64>,
     /// Flags of the receiver that are not its defaults; empty if it was somebody else's.
     pub receiver_flags: String,
     /// Whether this is a build for measuring.
@@ -163,7 +165,8 @@ impl Report {
         let Self { scenario, about, runtimes, modules, seed, cores, .. } = self;
         out.heading(&format!("{scenario}: {runtimes} runtimes, {modules} modules each, seed {seed}"));
         let build = if self.optimized { "" } else { " A debug build: its times say nothing." };
-        out.line(&format!("{about} Everything shares {cores} cores.{build}"));
+        let load = self.load.map_or_else(String::new, |load| format!(" (load average {load:.1})"));
+        out.line(&format!("{about} Everything shares {cores} cores{load}.{build}"));
         if !self.receiver_flags.is_empty() {
             out.line(&format!("Receiver: {}", self.receiver_flags));
         }

@@ -45,6 +45,11 @@ impl Usage {
     }
 }
 
+/// The load average over 15 minutes.
+pub fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// Too few files may be open.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -92,6 +97,7 @@ mod tests {
         let status = "Name:\ta\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\n";
         assert_eq!(Usage::parse(stat, status), Some(Usage { cpu: 0.25, rss: 2.0, peak: 4.0 }));
         assert_eq!(Usage::parse("nonsense", status), None);
+        assert!(load().unwrap() >= 0.0);
         assert!(Usage::of(std::process::id()).unwrap().rss > 0.1);
     }
 

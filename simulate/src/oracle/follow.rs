@@ -1,7 +1,14 @@
 //! From a change to the moment when all is as desired again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -68,16 +75,27 @@ pub(super) struct Pending {
     /// `None`: all of them.
     module: Option<usize>,
     since: Instant,
+    /// The module that was not as desired at the last look.
+    last: usize,
+}
+
+/// What is waited for in one runtime.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pending: Mutex<Vec<Pending>>,
+    /// Counts what was added to it: what is desired is another thing then.
+    version: AtomicU64,
 }
 
 impl Oracle {
     /// Something has changed, and the time is taken until that module (or all of them) is as desired.
     pub fn follow(self: &Arc<Self>, runtime: usize, module: Option<usize>, kind: Kind) {
         let Some(slot) = self.slots.get(runtime) else { return };
-        let mut pending = slot.lock();
-        pending.push(Pending { kind, module, since: Instant::now() });
+        let mut pending = slot.pending.lock();
+        pending.push(Pending { kind, module, since: Instant::now(), last: 0 });
+        // Whoever is looking already must look at this, too.
+        slot.version.fetch_add(1, Ordering::Release);
         if pending.len() > 1 {
-            // Somebody is looking already.
             return;
         }
         drop(pending);
@@ -92,12 +110,12 @@ impl Oracle {
 
     /// Changes that are not as desired yet.
     pub fn pending(&self) -> usize {
-        self.slots.iter().map(|slot| slot.lock().len()).sum()
+        self.slots.iter().map(|slot| slot.pending.lock().len()).sum()
     }
 
     /// Whether something is pending in a runtime.
     pub fn is_pending(&self, runtime: usize) -> bool {
-        self.slots.get(runtime).is_some_and(|slot| !slot.lock().is_empty())
+        self.slots.get(runtime).is_some_and(|slot| !slot.pending.lock().is_empty())
     }
 
     /// The times that were taken, in seconds.
@@ -106,11 +124,15 @@ impl Oracle {
     }
 
     async fn look(self: &Arc<Self>, runtime: usize) {
-        let Some(hosted) = self.fleet.runtimes.get(runtime) else { return };
+        let (Some(hosted), Some(slot)) = (self.fleet.runtimes.get(runtime), self.slots.get(runtime)) else {
+            return;
+        };
         let mut changes = hosted.changes();
+        let mut seen = None;
         loop {
-            changes.borrow_and_update();
-            if self.settle(runtime) {
+            let now = (*changes.borrow_and_update(), slot.version.load(Ordering::Acquire));
+            // Looking costs, and a fleet that waits is looked at once a second.
+            if seen.replace(now) != Some(now) && self.settle(runtime) {
                 return;
             }
             // What is desired may change, too, without a change in the cluster.
@@ -125,22 +147,25 @@ impl Oracle {
     fn settle(&self, runtime: usize) -> bool {
         let Some(slot) = self.slots.get(runtime) else { return true };
         let seen = Instant::now();
-        let mut verdicts = vec![None; self.fleet.modules];
+        let modules = self.fleet.modules;
+        let mut verdicts = vec![None; modules];
         let mut as_desired = |module: usize| match verdicts.get_mut(module) {
             Some(verdict) => *verdict.get_or_insert_with(|| self.is_as_desired(runtime, module)),
             None => true,
         };
-        let mut pending = slot.lock();
+        let mut pending = slot.pending.lock();
         let mut done = Vec::new();
-        pending.retain(|one| {
-            let fine = match one.module {
-                Some(module) => as_desired(module),
-                None => (0..self.fleet.modules).all(&mut as_desired),
+        pending.retain_mut(|one| {
+            let not_fine = match one.module {
+                Some(module) => (!as_desired(module)).then_some(module),
+                // The one first that was not fine the last time: most looks end there.
+                None => (0..modules).map(|n| (one.last + n) % modules).find(|module| !as_desired(*module)),
             };
-            if fine {
-                done.push((one.kind, seen.duration_since(one.since).as_secs_f32()));
+            match not_fine {
+                Some(module) => one.last = module,
+                None => done.push((one.kind, seen.duration_since(one.since).as_secs_f32())),
             }
-            !fine
+            not_fine.is_some()
         });
         let mut lags = self.lags.lock();
         for (kind, seconds) in done {

@@ -161,6 +161,7 @@ impl Run {
             runtimes: self.settings.runtimes,
             modules: self.settings.modules,
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            load: usage::load(),
             receiver_flags: self.ours.as_ref().map(|ours| ours.receiver.flags()).unwrap_or_default(),
             optimized: !cfg!(debug_assertions),
             steps,
