@@ -10,7 +10,7 @@ use crate::{
     metrics::{Metrics, PREFIX},
     observe::{condition::Conditions, supervisor::Supervisor, watch::Shared},
     pause,
-    send::{Connector, SendError, Sender, Settings, Target, v2::Translator},
+    send::{Connector, Progress, SendError, Sender, Settings, Target, Transport, v2::Translator},
     status,
 };
 use jiff::Timestamp;
@@ -18,7 +18,10 @@ use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+};
 use tidewatch_delivery::outbox::{KeepNames, Outbox};
 use tidewatch_drain::{Cause, Drain, signal};
 use tidewatch_telemetry::{
@@ -58,6 +61,41 @@ pub struct Bound {
     pub admin_addr: SocketAddr,
     /// This run's epoch.
     pub epoch: Epoch,
+}
+
+/// What an agent has from whoever starts it, where many of them live in one process.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    /// The way to its runtime's API server; without, it makes one as its configuration says. Whoever gives one sees to
+    /// it that a silent watch ends: the agent's own connections do after 75 s.
+    pub client: Option<Client>,
+    /// Whether it has no admin endpoint.
+    pub without_admin: bool,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { client, without_admin } = self;
+        f.debug_struct("Surroundings")
+            .field("client", &client.is_some())
+            .field("without_admin", without_admin)
+            .finish()
+    }
+}
+
+/// A running agent, seen from inside its process.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Where the admin endpoint listens, if there is one.
+    pub admin_addr: Option<SocketAddr>,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// How sending goes.
+    pub progress: Arc<Mutex<Progress>>,
+    /// How the watches are.
+    pub conditions: Conditions,
+    /// What it works by.
+    pub configuration: Configuration,
 }
 
 /// Why the agent could not start.
@@ -135,6 +173,20 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
 /// Starts all tasks on `drain` and returns the real addresses. `file` is where the configuration was read from, to be
 /// read again when it changes.
 pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Result<Bound, StartError> {
+    let addr = config.admin_address;
+    let running =
+        Box::pin(start_within(config, file, Surroundings::default(), drain, |connector| connector)).await?;
+    Ok(Bound { admin_addr: running.admin_addr.unwrap_or(addr), epoch: running.epoch })
+}
+
+/// As [`start`], with what is given instead of made. `way` may put something into the way to the receiver.
+pub async fn start_within<T: Transport>(
+    config: Config,
+    file: Option<PathBuf>,
+    surroundings: Surroundings,
+    drain: &Drain,
+    way: impl FnOnce(Connector) -> T,
+) -> Result<Running, StartError> {
     let Config { runtime_id, receiver, admin_address, kubeconfig, .. } = config.clone();
     let clock: fn() -> Timestamp = Timestamp::now;
     let (host, port) = receiver.endpoint()?;
@@ -142,23 +194,24 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let files = receiver.files();
     let (pem, _) = files.read().await?;
     let tls = Store::client(&pem, clock())?;
-    let client = client(kubeconfig.as_deref()).await?;
+    let client = match surroundings.client {
+        Some(client) => client,
+        None => client(kubeconfig.as_deref()).await?,
+    };
 
     let (readiness, conditions) = (Readiness::new(), Conditions::new());
     let registry = Registry::new(PREFIX, BUILD)?;
     let metrics = Metrics::register(&registry, &conditions)?;
     let configuration = Configuration::default();
     Metrics::register_configuration(&registry, &configuration)?;
-    let listener = TcpListener::bind(admin_address).await;
-    let listener = listener.map_err(|source| StartError::Bind { addr: admin_address, source })?;
-    let admin_addr =
-        listener.local_addr().map_err(|source| StartError::Bind { addr: admin_address, source })?;
+    let bound = if surroundings.without_admin { None } else { Some(bind(admin_address).await?) };
+    let admin_addr = bound.as_ref().map(|(_, addr)| *addr);
 
     let epoch = Epoch::random();
     if let Some(proxy) = &proxy {
         tracing::info!(%proxy, "the receiver is reached through a proxy");
     }
-    tracing::info!(runtime = runtime_id, %epoch, %admin_addr, watches = config.watches.len(), "starting");
+    tracing::info!(runtime = runtime_id, %epoch, ?admin_addr, watches = config.watches.len(), "starting");
     let (changes, taken) = mpsc::channel(CHANNEL);
     let (control, controlled) = mpsc::channel(1);
     let target = Target { host, port, proxy, tls, files };
@@ -171,7 +224,7 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
     let sender = Sender::new(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
-        connector.clone(),
+        way(connector.clone()),
         Settings::default(),
         metrics.clone(),
         clock,
@@ -221,14 +274,30 @@ pub async fn start(config: Config, file: Option<PathBuf>, drain: &Drain) -> Resu
         resumed,
     };
     let supervisor = Supervisor::new(client.clone(), shared, control);
+    let running = Running {
+        admin_addr,
+        epoch,
+        progress: Arc::clone(&progress),
+        conditions: conditions.clone(),
+        configuration: configuration.clone(),
+    };
     let live = Live::start(config, file, supervisor, &readiness, configuration.clone(), metrics, clock).await;
     drain.spawn_critical("configuration", live.run(client, drain.watch()));
     let state = AdminState::new(registry, readiness, BUILD).route("/status", move |_, _| {
         let progress = progress.lock().clone();
         Some(Reply::json(&status::page(&runtime_id, epoch, &configuration, &conditions, &progress)))
     });
-    admin::serve(listener, state, drain);
-    Ok(Bound { admin_addr, epoch })
+    if let Some((listener, _)) = bound {
+        admin::serve(listener, state, drain);
+    }
+    Ok(running)
+}
+
+async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let wrong = |source| StartError::Bind { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(wrong)?;
+    let bound = listener.local_addr().map_err(wrong)?;
+    Ok((listener, bound))
 }
 
 async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartError> {

@@ -1,5 +1,6 @@
 //! Commands and options.
 
+use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -28,6 +29,14 @@ enum Command {
     Explain(explain::Explain),
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
+    /// Play a scenario with thousands of simulated runtimes, and report what became of it.
+    Simulate(tidewatch_simulate::command::Simulate),
+    /// The receiver of a simulation.
+    #[command(hide = true, name = tidewatch_simulate::command::RECEIVER_COMMAND)]
+    SimulateReceiver(Box<tidewatch_receiver::args::Args>),
+    /// The agents of a simulation.
+    #[command(hide = true)]
+    SimulateAgents(tidewatch_simulate::agents::child::AgentsArgs),
     /// Write the files that are generated from the code.
     #[command(subcommand)]
     Generate(generate::Command),
@@ -41,11 +50,29 @@ enum Command {
 /// Runs one command.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let Args { output, command } = args;
+    let simulates = matches!(command, Command::Simulate(_));
+    ensure!(simulates || output != Format::Markdown, "only simulate prints markdown; use text or json");
     match command {
         Command::Certs(command) => certs::run(command, output),
         Command::Module(command) => module::run(command, output).await,
         Command::Explain(explain) => explain::run(explain, output).await,
         Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
+        Command::Simulate(simulate) => {
+            let format = match output {
+                Format::Text => tidewatch_simulate::command::Format::Table,
+                Format::Markdown => tidewatch_simulate::command::Format::Markdown,
+                Format::Json => tidewatch_simulate::command::Format::Json,
+            };
+            Box::pin(tidewatch_simulate::command::run(simulate, format)).await
+        }
+        Command::SimulateReceiver(args) => {
+            tidewatch_telemetry::logging::init(args.log_format, &args.log_level)?;
+            let grace = args.grace;
+            let finished = Box::pin(tidewatch_receiver::app::run((*args).into(), grace)).await?;
+            ensure!(finished, "work was still in hand at the end of the grace");
+            Ok(())
+        }
+        Command::SimulateAgents(args) => Box::pin(tidewatch_simulate::agents::child::run(args)).await,
         Command::Generate(command) => generate::run(command, output),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut std::io::stdout());
@@ -68,7 +95,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in ["certs", "demo", "explain", "module", "generate", "completion"] {
+        for command in ["certs", "demo", "explain", "module", "simulate", "generate", "completion"] {
             assert!(script.contains(command), "{command}");
         }
     }

@@ -31,7 +31,7 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
     let page = read(&format!("{}/runtimes/{runtime}", admin.trim_end_matches('/')), &runtime).await?;
     match output {
         Format::Json => output.print(&page),
-        Format::Text => print(&text(&page)),
+        Format::Text | Format::Markdown => print(&text(&page)),
     }
     Ok(())
 }

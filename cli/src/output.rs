@@ -6,8 +6,11 @@ use serde_json::Value;
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// One `key: value` a line.
+    /// One `key: value` a line; columns.
+    #[value(alias = "table")]
     Text,
+    /// A document (of `simulate` only).
+    Markdown,
     /// One JSON object.
     Json,
 }
@@ -17,7 +20,7 @@ impl Format {
     pub(crate) fn render(self, result: &Value) -> String {
         match self {
             Self::Json => format!("{result:#}"),
-            Self::Text => {
+            Self::Text | Self::Markdown => {
                 let lines = result.as_object().into_iter().flatten().map(|(key, value)| match value {
                     Value::String(text) => format!("{key}: {text}"),
                     Value::Array(items) => {

@@ -93,7 +93,7 @@ pub async fn run(demo: Demo) -> Result<()> {
 }
 
 /// Proxies of the environment are for the way out. A process cannot change its own environment soundly: it begins anew.
-fn without_proxies() -> Result<()> {
+pub fn without_proxies() -> Result<()> {
     if PROXIES.iter().all(|name| env::var_os(name).is_none()) {
         return Ok(());
     }
@@ -250,7 +250,7 @@ async fn follow(process: &Process, until: &Path, terminal: &Terminal) -> Result<
 }
 
 /// Returns when somebody asks this program to end, with how.
-async fn interrupted() -> String {
+pub async fn interrupted() -> String {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {

@@ -204,7 +204,7 @@ impl Process {
     }
 
     /// The program's pid, of which only the watchdog knows; the program may not have taken its place yet.
-    async fn program_pid(&self) -> Result<u32> {
+    pub async fn program_pid(&self) -> Result<u32> {
         let (proc, program) = (Path::new("/proc"), self.spec.program.display().to_string());
         let watchdog = self.pid();
         let children = proc.join(format!("{watchdog}/task/{watchdog}/children"));

@@ -191,36 +191,40 @@ impl Cluster {
         Ok(Self { hosted, url, kubeconfig, file, client })
     }
 
-    /// Lets the agent in; a kubeconfig for it. RBAC has no effect in a simulated cluster, so what the shipped role and
-    /// the engine's allow together is said here once: to see what is not a Secret, and to write its own objects.
+    /// Lets the agent in; a kubeconfig for it.
     fn admit_agent(&self, server: &Server) -> String {
-        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
-        let see = |groups: &[&str], resources: &[&str]| Rule {
-            verbs: list(&["get", "list", "watch"]),
-            groups: list(groups),
-            resources: list(resources),
-            ..Rule::default()
-        };
-        let own = |group: &str, resource: &str, name: &str| Rule {
-            verbs: list(&["get", "list", "watch", "create", "patch"]),
-            groups: list(&[group]),
-            resources: list(&[resource]),
-            names: list(&[name]),
-            namespaces: list(&[RUNTIME_NAMESPACE]),
-        };
-        let rules = vec![
-            see(&["apps", "batch", "apiextensions.k8s.io", "rbac.authorization.k8s.io"], &["*"]),
-            see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
-            see(&[""], &["configmaps", "namespaces", "services", "serviceaccounts", "pods"]),
-            own("", "configmaps", "tidewatch-agent-digest"),
-            own("", "configmaps", "tidewatch-agent-names-0"),
-            own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),
-        ];
         let token = uuid::Uuid::new_v4().to_string();
-        let user = User { name: AGENT_USER.to_owned(), groups: Vec::new(), access: Access::Rules(rules) };
-        self.hosted.allow_token(Token(token.clone()), user);
+        self.hosted.allow_token(Token(token.clone()), agent_user());
         server.kubeconfig_for(self.hosted.name(), &self.url, &token)
     }
+}
+
+/// The user that an agent is in its runtime. RBAC has no effect in a simulated cluster, so what the shipped role and the
+/// engine's allow together is said here once: to see what is not a Secret, and to write its own objects.
+pub fn agent_user() -> User {
+    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+    let see = |groups: &[&str], resources: &[&str]| Rule {
+        verbs: list(&["get", "list", "watch"]),
+        groups: list(groups),
+        resources: list(resources),
+        ..Rule::default()
+    };
+    let own = |group: &str, resource: &str, name: &str| Rule {
+        verbs: list(&["get", "list", "watch", "create", "patch"]),
+        groups: list(&[group]),
+        resources: list(&[resource]),
+        names: list(&[name]),
+        namespaces: list(&[RUNTIME_NAMESPACE]),
+    };
+    let rules = vec![
+        see(&["apps", "batch", "apiextensions.k8s.io", "rbac.authorization.k8s.io"], &["*"]),
+        see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
+        see(&[""], &["configmaps", "namespaces", "services", "serviceaccounts", "pods"]),
+        own("", "configmaps", "tidewatch-agent-digest"),
+        own("", "configmaps", "tidewatch-agent-names-0"),
+        own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),
+    ];
+    User { name: AGENT_USER.to_owned(), groups: Vec::new(), access: Access::Rules(rules) }
 }
 
 impl Cast for Simulated {

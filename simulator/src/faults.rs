@@ -13,10 +13,14 @@ pub struct Call<'a> {
     pub method: &'a str,
     /// Path below the cluster's own.
     pub path: &'a str,
+    /// What is asked, as authorization names it; `discovery` for what is not about objects.
+    pub verb: &'static str,
     /// Whether it begins a watch.
     pub is_watch: bool,
     /// Who asks; empty without credentials.
     pub user: &'a str,
+    /// With which program: what stands before the first `/` of `User-Agent`; empty without one.
+    pub agent: &'a str,
 }
 
 /// What goes wrong with a request.
@@ -31,6 +35,8 @@ pub enum Fault {
     Refuse(Refusal),
     /// It is done, and never answered; nor is anything else on its stream.
     Hang,
+    /// It is not done, and never answered: it was lost on the way.
+    Lost,
     /// The connection ends without an answer. Other requests on the same HTTP/2 connection are not hurt: only the
     /// stream is reset.
     Drop,

@@ -12,6 +12,7 @@ mod object;
 mod patch;
 pub mod registry;
 mod schema;
+pub mod script;
 mod store;
 
 pub use authz::{Access, Rule, User};

@@ -49,7 +49,8 @@ impl ObjectError {
     pub(super) const fn is_retryable(&self) -> bool {
         match self {
             Self::Kind(_) => true,
-            Self::Call(error) => error.is_retryable(),
+            // What an apply does not find is its namespace, and no event says that it is there again.
+            Self::Call(error) => error.is_retryable() || matches!(error.class, ErrorClass::NotFound),
             Self::Malformed(_) => false,
         }
     }
@@ -66,6 +67,11 @@ impl ObjectError {
             Self::Call(error) => error.metric_label(),
             Self::Malformed(_) => "malformed",
         }
+    }
+
+    /// Whether what an object needs is not there: for an apply, its namespace.
+    pub(super) const fn is_not_found(&self) -> bool {
+        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
     }
 
     /// Whether nobody answered at all.

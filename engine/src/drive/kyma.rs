@@ -178,6 +178,10 @@ impl Shared {
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
         }
+        if error.is_not_found() {
+            // The namespace that was made is gone again.
+            self.prepared.forget(&kyma.name_any());
+        }
         if error.is_unreachable() {
             self.observer.reachable(&kyma.name_any(), false);
         }

@@ -166,6 +166,13 @@ fn plan_module(
             let (state, message) = progress(old);
             fault(status, state, message)
         }
+        Some(old) if old.spec == wanted.spec => {
+            // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
+            // again: its generation is the same.
+            plan.apply.push(wanted);
+            let (state, message) = progress(old);
+            fault(status, state, message)
+        }
         _ => {
             plan.apply.push(wanted);
             fault(status, State::Processing, String::new())

@@ -59,12 +59,16 @@ impl Exchange {
             cluster: self.hosted.name(),
             method: parts.method.as_str(),
             path: &self.path,
+            verb: route::verb_name(parts.method.as_str(), &self.path, is_watch),
             is_watch,
             user: user.as_ref().map(|user| user.name.as_str()).unwrap_or_default(),
+            agent: program(&parts),
         };
         let fault = self.faults.fault(&call);
+        let interrupted = self.hosted.interruptions();
         match &fault {
             Fault::Latency(time) => tokio::time::sleep(*time).await,
+            Fault::Lost => return stream::hang(interrupted).await,
             Fault::Refuse(refusal) => return Ok(answer::refusal(refusal)),
             Fault::Drop => return Err(Dropped),
             Fault::Unauthorized => return Ok(answer::refusal(&Refusal::unauthorized())),
@@ -75,7 +79,7 @@ impl Exchange {
             Err(refusal) => Err(refusal),
         };
         if fault == Fault::Hang {
-            stream::hang().await;
+            return stream::hang(interrupted).await;
         }
         Ok(answer.unwrap_or_else(|refusal| answer::refusal(&refusal)))
     }
@@ -125,11 +129,9 @@ impl Exchange {
             return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
         }
         let verb = verb(&parts, body, &target, is_watch).await?;
-        let agent =
-            parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let agent = agent.split('/').next().unwrap_or_default();
+        let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
-        let now = (self.clock)();
+        let now = self.hosted.now((self.clock)());
         let look = Look { form, include: Include::of(include), now };
         let request = Request { user, agent, verb, target, query };
         match self.hosted.apply(&request, now) {
@@ -194,6 +196,13 @@ impl Exchange {
         let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
         Ok(found.map_or_else(nothing, |body| answer::json(200, &body)))
     }
+}
+
+/// What stands before the first `/` of `User-Agent`.
+fn program(parts: &Parts) -> &str {
+    let agent =
+        parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    agent.split('/').next().unwrap_or_default()
 }
 
 /// What the method, the body and its media type say.

@@ -1,8 +1,15 @@
 //! A cluster that is served, and who may ask it.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
@@ -28,6 +35,10 @@ pub struct Hosted {
     cluster: Mutex<Cluster>,
     /// The revision, for watches that wait for more.
     changed: watch::Sender<u64>,
+    /// How often what was open has been ended.
+    interrupted: watch::Sender<u64>,
+    /// What its clock is ahead of the others, in seconds.
+    skew: AtomicI64,
     tokens: RwLock<HashMap<Token, Arc<User>>>,
     /// By the common name of their certificate.
     certificates: RwLock<HashMap<String, Arc<User>>>,
@@ -40,6 +51,8 @@ impl Hosted {
             name: name.to_owned(),
             cluster: Mutex::new(cluster),
             changed,
+            interrupted: watch::Sender::new(0),
+            skew: AtomicI64::new(0),
             tokens: RwLock::default(),
             certificates: RwLock::default(),
         }
@@ -88,8 +101,32 @@ impl Hosted {
         result
     }
 
-    /// Changes with every change of the cluster.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+    /// Ends every open watch, and every request that hangs: as a restart of the API server does.
+    pub fn interrupt(&self) {
+        self.interrupted.send_modify(|count| *count += 1);
+    }
+
+    /// Sets the cluster's clock ahead of all others, or behind them; whole seconds.
+    pub fn set_skew(&self, skew: SignedDuration) {
+        self.skew.store(skew.as_secs(), Ordering::Relaxed);
+    }
+
+    /// What its clock shows when others show `now`.
+    pub fn now(&self, now: Timestamp) -> Timestamp {
+        now.saturating_add(self.skew()).unwrap_or(now)
+    }
+
+    pub(crate) fn skew(&self) -> SignedDuration {
+        SignedDuration::from_secs(self.skew.load(Ordering::Relaxed))
+    }
+
+    /// Changes with every [`Hosted::interrupt`] from now on.
+    pub(crate) fn interruptions(&self) -> watch::Receiver<u64> {
+        self.interrupted.subscribe()
+    }
+
+    /// Changes with every change of the cluster: its revision.
+    pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 }

@@ -77,6 +77,23 @@ impl Path {
     }
 }
 
+/// What is asked, as authorization names it, before it is known whether it makes sense.
+pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static str {
+    let Path::Objects(target) = Path::parse(path) else { return "discovery" };
+    let collection = target.name.is_empty();
+    match method {
+        "GET" | "HEAD" if is_watch => "watch",
+        "GET" | "HEAD" if collection => "list",
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" if collection => "deletecollection",
+        "DELETE" => "delete",
+        _ => "other",
+    }
+}
+
 /// The query, and whether it asks for a watch.
 pub(crate) fn query(text: &str) -> (Query, bool, String) {
     let mut query = Query::default();
@@ -152,6 +169,17 @@ mod tests {
         );
         assert_eq!(target("/apis/g.io/v1/foos/system%3Ax"), ["g.io", "v1", "foos", "", "system:x", ""]);
         assert_eq!(Path::parse("/apis/apps/v1"), Path::Resources("apps".into(), "v1".into()));
+    }
+
+    #[test]
+    fn verbs_by_their_names() {
+        let of = |method, path| verb_name(method, path, false);
+        assert_eq!(of("GET", "/api/v1/namespaces/a/configmaps"), "list");
+        assert_eq!(of("GET", "/api/v1/namespaces/a/configmaps/b"), "get");
+        assert_eq!(of("PATCH", "/api/v1/namespaces/a/configmaps/b"), "patch");
+        assert_eq!(of("DELETE", "/api/v1/namespaces/a/configmaps"), "deletecollection");
+        assert_eq!(of("GET", "/apis/apps/v1"), "discovery");
+        assert_eq!(verb_name("GET", "/api/v1/configmaps", true), "watch");
     }
 
     #[test]

@@ -139,9 +139,14 @@ impl Server {
         }
     }
 
-    /// Takes a cluster away. Watches on it end when their connections do.
+    /// Takes a cluster away; what is open on it ends. On a port of its own ([`Server::listen`]) it is asked until the
+    /// server ends.
     pub fn remove(&self, name: &str) -> bool {
-        self.shared.clusters.write().remove(name).is_some()
+        let removed = self.shared.clusters.write().remove(name);
+        if let Some(hosted) = &removed {
+            hosted.interrupt();
+        }
+        removed.is_some()
     }
 
     /// A cluster.
@@ -285,6 +290,8 @@ fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<H
 /// Sees to it that what is due in the cluster is done.
 fn remember(shared: &Shared, hosted: &Hosted) {
     let Some(at) = hosted.with(|cluster| cluster.next_due()) else { return };
+    // By this server's clock.
+    let at = at.saturating_sub(hosted.skew()).unwrap_or(at);
     let mut due = shared.due.lock();
     due.insert((at, hosted.name().to_owned()));
     drop(due);
@@ -301,7 +308,7 @@ async fn tick(shared: Arc<Shared>, watch: Watch) {
                 shared.due.lock().remove(&(at, name.clone()));
                 let hosted = shared.clusters.read().get(&name).cloned();
                 if let Some(hosted) = hosted {
-                    hosted.with(|cluster| cluster.run_due(now));
+                    hosted.with(|cluster| cluster.run_due(hosted.now(now)));
                     remember(&shared, &hosted);
                 }
                 continue;

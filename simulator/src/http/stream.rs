@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
+use super::handle::Dropped;
 use super::{
     accept::{Form, metadata_of},
     answer::{Body, JSON, Look},
@@ -36,6 +37,9 @@ struct State {
     hosted: Arc<Hosted>,
     watching: Watching,
     changed: watch::Receiver<u64>,
+    interrupted: watch::Receiver<u64>,
+    /// It says nothing any more, and does not end.
+    silent: bool,
     look: Look,
     clock: fn() -> Timestamp,
     ends: Instant,
@@ -61,11 +65,13 @@ pub(crate) fn response(
         }
         _ => None,
     };
-    let changed = hosted.changes();
+    let (changed, interrupted) = (hosted.changes(), hosted.interruptions());
     let state = State {
         hosted,
         watching,
         changed,
+        interrupted,
+        silent: false,
         look,
         clock,
         ends: now + lasts,
@@ -89,6 +95,10 @@ impl State {
             if self.over {
                 return None;
             }
+            if self.silent {
+                _ = self.interrupted.changed().await;
+                return None;
+            }
             self.changed.borrow_and_update();
             let events = self.hosted.with(|cluster| cluster.poll(&mut self.watching, AT_ONCE));
             if !events.is_empty() {
@@ -98,8 +108,9 @@ impl State {
             let fault_at = self.fault.as_ref().map_or(self.ends + LONGEST, |(at, _)| *at);
             tokio::select! {
                 biased;
+                _ = self.interrupted.changed() => return None,
                 () = sleep_until(fault_at) => match self.fault.take() {
-                    Some((_, Fault::Silent(_))) => std::future::pending().await,
+                    Some((_, Fault::Silent(_))) => self.silent = true,
                     Some((_, Fault::Expire(_))) => {
                         self.over = true;
                         let object = Refusal::expired("too old resource version").body();
@@ -141,7 +152,8 @@ impl State {
                 let metadata = json!({"resourceVersion": event.object.pointer("/metadata/resourceVersion")});
                 let with_columns = std::mem::take(&mut self.with_columns);
                 let items = std::slice::from_ref(&event.object);
-                table(&self.watching.kind, items, metadata, self.look.include, with_columns, (self.clock)())
+                let now = self.hosted.now((self.clock)());
+                table(&self.watching.kind, items, metadata, self.look.include, with_columns, now)
             }
             Form::Metadata | Form::MetadataList => metadata_of(&event.object),
             _ => event.object.clone(),
@@ -149,9 +161,9 @@ impl State {
     }
 }
 
-/// Waits for ever: what a request gets that hangs.
-pub(crate) async fn hang() {
-    loop {
-        sleep(LONGEST).await;
-    }
+/// Waits until the cluster is interrupted: what a request gets that hangs.
+pub(crate) async fn hang(mut interrupted: watch::Receiver<u64>) -> Result<Response<Body>, Dropped> {
+    // An error: the cluster is gone.
+    _ = interrupted.changed().await;
+    Err(Dropped)
 }

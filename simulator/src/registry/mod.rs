@@ -39,6 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Registry {
     address: SocketAddr,
+    trouble: Arc<Mutex<Trouble>>,
+}
+
+/// What is wrong with a registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// How long each answer takes.
+    pub latency: Duration,
+    /// The status that each request is refused with.
+    pub refuse: Option<u16>,
 }
 
 impl Registry {
@@ -49,13 +59,20 @@ impl Registry {
         let listener = TcpListener::bind(wanted).await.map_err(wrong)?;
         let address = listener.local_addr().map_err(wrong)?;
         let contents = Arc::new(Mutex::new(Contents::with_limit(LIMIT)));
-        drain.spawn("simulated-registry", accept(listener, contents, drain.clone()));
-        Ok(Self { address })
+        let trouble = Arc::new(Mutex::new(Trouble::default()));
+        let shelf = Shelf { contents, trouble: Arc::clone(&trouble) };
+        drain.spawn("simulated-registry", accept(listener, shelf, drain.clone()));
+        Ok(Self { address, trouble })
     }
 
     /// `127.0.0.1:port`, as it stands in an image reference.
     pub fn host(&self) -> String {
         self.address.to_string()
+    }
+
+    /// From now on, this is wrong with it.
+    pub fn set_trouble(&self, trouble: Trouble) {
+        *self.trouble.lock() = trouble;
     }
 
     /// `http://127.0.0.1:port`
@@ -64,7 +81,14 @@ impl Registry {
     }
 }
 
-async fn accept(listener: TcpListener, contents: Arc<Mutex<Contents>>, drain: Drain) {
+/// What is asked.
+#[derive(Clone)]
+struct Shelf {
+    contents: Arc<Mutex<Contents>>,
+    trouble: Arc<Mutex<Trouble>>,
+}
+
+async fn accept(listener: TcpListener, shelf: Shelf, drain: Drain) {
     let (watch, connections) = (drain.watch(), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         let accepted = async {
@@ -83,18 +107,27 @@ async fn accept(listener: TcpListener, contents: Arc<Mutex<Contents>>, drain: Dr
             },
             else => return,
         };
-        let (contents, watch) = (Arc::clone(&contents), watch.clone());
+        let (shelf, watch) = (shelf.clone(), watch.clone());
         drain.spawn("simulated-registry-connection", async move {
-            connection(stream, contents, watch).await;
+            connection(stream, shelf, watch).await;
             drop(permit);
         });
     }
 }
 
-async fn connection(stream: TcpStream, contents: Arc<Mutex<Contents>>, watch: Watch) {
-    let service = service_fn(move |request| {
-        let contents = Arc::clone(&contents);
-        async move { Ok::<_, Infallible>(respond(request, &contents).await) }
+async fn connection(stream: TcpStream, shelf: Shelf, watch: Watch) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let shelf = shelf.clone();
+        async move {
+            let Trouble { latency, refuse } = *shelf.trouble.lock();
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
+            Ok::<_, Infallible>(match refuse {
+                Some(code) => response(request.method(), contents::error(code, "DENIED", "told to refuse")),
+                None => respond(request, &shelf.contents).await,
+            })
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);

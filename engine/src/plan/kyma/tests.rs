@@ -111,6 +111,15 @@ fn another_channel_changes_the_manifest() {
 }
 
 #[test]
+fn a_manifest_whose_marks_alone_change_says_nothing_anew_and_stays_as_it_is() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::CHANNEL.into(), "fast".into());
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.apply.len(), 1, "the label is set right");
+    assert_eq!((plan.status.modules[0].state, plan.status.state), (State::Ready, State::Ready));
+}
+
+#[test]
 fn a_removed_module_is_deleted_and_shown_until_it_is_gone() {
     let plan = run(&wanted(&[]), &[installed(State::Ready)]);
     assert_eq!(plan.delete, [installed(State::Ready).name_any()]);

@@ -1,0 +1,140 @@
+//! `tidewatch simulate` as a user runs it: this program, its receiver and its agents as processes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may; these are its helpers")]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn simulate(folder: &Path, runtimes: &str, scenario: &str, more: &[&str]) -> Output {
+    let file = folder.join("scenario.yaml");
+    fs::write(&file, scenario).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_tidewatch"))
+        .args(["simulate", "--modules", "1", "--seed", "7", "--runtimes", runtimes, "--scenario"])
+        .arg(&file)
+        .arg("--folder")
+        .arg(folder)
+        .args(more)
+        .output()
+        .unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn twenty_runtimes_change_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+start: 18
+steps:
+- ready: {within: 2m}
+- enrol: {runtimes: 100%, rate: 100/s}
+- change: {what: drift, runtimes: 30%}
+- change: {what: delete, runtimes: 30%}
+- change: {what: toggle, runtimes: 10%}
+- bump: {modules: 1}
+- settle: {within: 2m}
+";
+    let output = simulate(folder.path(), "20", scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    let verdict = &report["verdict"];
+    assert_eq!((&verdict["lost"], &verdict["notReady"]), (&0.into(), &0.into()), "{report:#}");
+    assert_eq!(verdict["compared"], 20 * 6);
+    let lags = report["lags"].as_array().unwrap();
+    let count = |after: &str| lags.iter().find(|lag| lag["after"] == after).map(|lag| lag["count"].clone());
+    assert_eq!(count("first installation"), Some(18.into()));
+    assert_eq!(count("enrolment"), Some(2.into()));
+    assert!(count("drift").is_some() && count("module on or off").is_some(), "{lags:#?}");
+    assert!(
+        count("new version in the channel").and_then(|n| n.as_u64()).is_some_and(|n| n >= 16),
+        "{lags:#?}"
+    );
+    let phase = &report["phases"][1];
+    assert!(
+        phase["receiverCpuSeconds"].as_f64().unwrap() > 0.0 && phase["reconciles"].as_f64().unwrap() > 18.0
+    );
+    let calls = phase["calls"].as_array().unwrap();
+    let of = |at: &str, who: &str, verb: &str| {
+        calls.iter().any(|c| c["at"] == at && c["who"] == who && c["verb"] == verb)
+    };
+    assert!(
+        of("runtimes", "tidewatch-receiver", "patch") && of("kcp", "tidewatch-receiver", "patch"),
+        "{calls:#?}"
+    );
+    assert_eq!(report["agents"]["connected"], 20);
+}
+
+#[test]
+fn what_is_lost_is_counted_and_makes_the_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    // The agents' events are lost, and nobody polls: a Deployment that was changed stays as it is.
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- partition: {runtimes: 100%, cut: agent, for: 1h}
+- change: {what: drift, runtimes: 2}
+- settle: {within: 1s}
+";
+    let output = simulate(folder.path(), "3", scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(!output.status.success());
+    let (lost, unfinished) = (&report["verdict"]["lost"], &report["unfinished"]);
+    assert_eq!((lost, unfinished), (&2.into(), &2.into()), "{report:#}");
+    assert_eq!(report["verdict"]["examples"][0]["is"], "different");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("2 objects are not as they should be"), "{message}");
+}
+
+#[test]
+fn a_namespace_that_went_away_comes_back_with_everything_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- fault: {kind: stuckNamespace, runtimes: 1, for: 2s}
+- settle: {within: 2m}
+";
+    let output = simulate(folder.path(), "2", scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert_eq!(report["verdict"]["notReady"], 0, "{report:#}");
+}
+
+#[test]
+fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = folder.path().join("serve");
+    let scenario = "name: test\nsteps:\n- wait: 100ms\n- settle: {within: 100ms}\n";
+    let arguments = ["-o", "json", "--now", "--serve", serve.to_str().unwrap()];
+    let output = simulate(folder.path(), "2", scenario, &arguments);
+    // There is no controller here: nothing was installed.
+    assert!(!output.status.success());
+    let verdict = &report(&output)["verdict"];
+    assert_eq!((&verdict["lost"], &verdict["notReady"]), (&10.into(), &2.into()), "{verdict:#}");
+    for file in ["kcp.kubeconfig", "runtimes/sim-00000.kubeconfig", "runtimes/sim-00001.kubeconfig"] {
+        assert!(
+            fs::read_to_string(serve.join(file)).unwrap().contains("server: https://127.0.0.1:"),
+            "{file}"
+        );
+    }
+    let scenario = "name: test\nsteps:\n- receiver: {do: kill}\n";
+    let output = simulate(folder.path(), "2", scenario, &arguments);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be played with --serve"));
+}
+
+#[test]
+fn a_scenario_that_is_wrong_is_told_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = simulate(folder.path(), "3", "name: x\nsteps:\n- wait: long\n", &[]);
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("scenario.yaml:3:") && message.contains("250ms, 30s"), "{message}");
+}

@@ -1,0 +1,237 @@
+//! `tidewatch simulate`.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use tidewatch_demo::command::{interrupted, without_proxies};
+use tokio::sync::oneshot;
+
+use crate::{
+    modules,
+    progress::Progress,
+    receiver,
+    report::Report,
+    run::{Run, Settings},
+    scenario::{SHIPPED, Scenario},
+};
+
+/// Most runtimes; names are made for so many.
+const MOST: usize = 99_999;
+/// The hidden command that is the receiver.
+pub const RECEIVER_COMMAND: &str = "simulate-receiver";
+
+/// How the report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Columns.
+    Table,
+    /// A document.
+    Markdown,
+    /// For programs.
+    Json,
+}
+
+/// Play a scenario with thousands of simulated runtimes and their agents, and report what became of it.
+///
+/// The receiver is this same program, started as a process of its own, so that CPU time and memory are its alone. The
+/// exit code is not 0 when something was lost: an object in a runtime that is not as it should be at the end.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// How many runtimes.
+    #[arg(long, default_value_t = 100, value_name = "COUNT")]
+    runtimes: usize,
+    /// How many modules each of them has.
+    #[arg(long, default_value_t = 3, value_name = "COUNT")]
+    modules: usize,
+    /// What happens: a file, or one that is shipped (see --list).
+    #[arg(long, default_value = "steady", value_name = "NAME|FILE")]
+    scenario: String,
+    /// Chooses what is left to chance; the same seed chooses the same.
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    seed: u64,
+    /// Write the report to a file, too.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Where logs, certificates and kubeconfigs go; emptied first [default: target/simulate].
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Let the receiver poll, as it does by default where events are not proven to arrive. Without, a lost event shows.
+    #[arg(long)]
+    polling: bool,
+    /// Measure another receiver than this program's own.
+    #[arg(long, value_name = "PROGRAM")]
+    receiver: Option<PathBuf>,
+    /// One more argument for the receiver (repeatable), as --receiver-arg=--workers=32.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    receiver_arg: Vec<String>,
+    /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
+    /// pressed, then play the scenario and measure whatever controller works on them.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling"])]
+    serve: Option<PathBuf>,
+    /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
+    #[arg(long, requires = "serve")]
+    now: bool,
+    /// Show the scenarios that are shipped, and do nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs it.
+pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
+    if simulate.list {
+        return list();
+    }
+    without_proxies()?;
+    let progress = Arc::new(Progress::new(simulate.runtimes));
+    let settings = settings(&simulate)?;
+    // One for all of it: a signal between two parts is not lost.
+    let mut told = Box::pin(interrupted());
+    let started = tokio::select! {
+        started = Box::pin(Run::start(settings, Arc::clone(&progress))) => started,
+        how = &mut told => bail!(how),
+    };
+    let run = match started {
+        Ok(run) => run,
+        Err(error) => {
+            progress.finish();
+            return Err(error);
+        }
+    };
+    let played = tokio::select! {
+        played = Box::pin(play(&run, &simulate, &progress)) => played,
+        how = told => Err(anyhow::anyhow!(how)),
+    };
+    progress.finish();
+    run.end().await;
+    let report = played?;
+    show(&report, format, simulate.out.as_deref())?;
+    ensure!(
+        report.is_clean(),
+        "{} objects are not as they should be, {} changes are not done, and {} Kymas in KCP are not Ready",
+        report.verdict.lost,
+        report.unfinished,
+        report.verdict.not_ready
+    );
+    Ok(())
+}
+
+fn settings(simulate: &Simulate) -> Result<Settings> {
+    let Simulate { runtimes, modules, seed, .. } = *simulate;
+    ensure!((1..=MOST).contains(&runtimes), "--runtimes: 1 to {MOST} are allowed");
+    ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
+    let scenario = Scenario::load(&simulate.scenario)?;
+    if simulate.serve.is_some()
+        && let Some(step) = scenario.steps.iter().find(|step| step.needs_ours())
+    {
+        bail!(
+            "the scenario {} cannot be played with --serve: it has the step '{}'",
+            scenario.name,
+            step.words()
+        );
+    }
+    let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let folder = simulate.folder.clone().unwrap_or_else(|| target().join("simulate"));
+    let folder = empty(&folder)?;
+    let receiver = match (&simulate.serve, &simulate.receiver) {
+        (Some(_), _) => None,
+        (None, Some(program)) => Some((program.clone(), None)),
+        (None, None) => {
+            let own = env::current_exe().context("the path of this program is not known")?;
+            Some((own, Some(RECEIVER_COMMAND.to_owned())))
+        }
+    };
+    let receiver = receiver.map(|(program, command)| receiver::Settings {
+        program,
+        command,
+        polling: simulate.polling,
+        args: simulate.receiver_arg.clone(),
+    });
+    Ok(Settings { runtimes, modules, seed, scenario, folder, receiver })
+}
+
+/// What this program has put there is removed; anything else is not touched.
+fn empty(folder: &Path) -> Result<PathBuf> {
+    const OWN: [&str; 8] = [
+        "agents",
+        "agents.json",
+        "agents.sock",
+        "agents.log",
+        "receiver",
+        "receiver.log",
+        "receiver.before.log",
+        "kcp.kubeconfig",
+    ];
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
+    for own in OWN.map(|name| folder.join(name)) {
+        let removed = if own.is_dir() { fs::remove_dir_all(&own) } else { fs::remove_file(&own) };
+        match removed {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", own.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(folder)
+}
+
+async fn play(run: &Run, simulate: &Simulate, progress: &Progress) -> Result<Report> {
+    if let Some(folder) = &simulate.serve {
+        run.fleet().write_kubeconfigs(folder)?;
+        run.register().await?;
+        let folder = folder.display();
+        progress.say(&format!("{folder}/kcp.kubeconfig and {folder}/runtimes/*.kubeconfig are written"));
+        progress.say(&format!("modules are in the registry {}", run.fleet().registry.url()));
+        if !simulate.now {
+            progress.say("start your controller; press Enter to play the scenario, Ctrl-C to end");
+            entered().await;
+        }
+    } else {
+        run.register().await?;
+    }
+    run.play().await
+}
+
+/// Resolves when Enter is pressed; never, where nobody can press it.
+async fn entered() {
+    let (tell, told) = oneshot::channel();
+    // A thread of its own: a read of standard input cannot be given up.
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        if std::io::stdin().read_line(&mut line).is_ok_and(|read| read > 0) {
+            // An error: nobody waits any more.
+            let _late = tell.send(());
+        }
+    });
+    if told.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
+fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
+    let text = match format {
+        Format::Json => report.json(),
+        Format::Markdown => report.text(true),
+        Format::Table => report.text(false),
+    };
+    if let Some(out) = out {
+        fs::write(out, format!("{}\n", text.trim_end()))
+            .with_context(|| format!("cannot write {}", out.display()))?;
+    }
+    println!("{}", text.trim_end());
+    Ok(())
+}
+
+#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
+fn list() -> Result<()> {
+    for (name, _) in SHIPPED {
+        println!("{name:<18}{}", Scenario::load(name)?.about);
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! What should be, computed from the scenario alone, and what is: objects read in each runtime's API server.
+//!
+//! It knows nothing of the engine. A module of a runtime is *as desired* when all objects of the version that the
+//! runtime's channel has are there with what the module says, and nothing else of the module is; or, if the user's list
+//! does not have it, when nothing of it is there.
+
+mod catalog;
+mod follow;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::Result;
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use tidewatch_drain::Drain;
+
+use self::catalog::Catalog;
+pub use self::follow::Kind;
+use crate::{
+    fleet::{Fleet, kcp_kyma},
+    modules::{self, Id, has},
+    names,
+    scenario::Channel,
+};
+
+/// Examples of what was lost that are kept.
+const EXAMPLES: usize = 20;
+
+/// What the user of a runtime wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Whether the runtime is registered.
+    pub registered: bool,
+    /// Its Kyma's channel.
+    pub channel: Channel,
+    /// Which modules are on its list.
+    pub modules: Vec<bool>,
+}
+
+/// What should be.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The version of each module in each channel.
+    pub versions: BTreeMap<&'static str, Vec<u32>>,
+    /// By number.
+    pub runtimes: Vec<Wish>,
+}
+
+impl World {
+    /// Nobody is registered; `regular` has version 1 of everything, `fast` version 2.
+    pub fn new(runtimes: usize, modules: usize) -> Self {
+        let versions = BTreeMap::from([
+            (Channel::Regular.name(), vec![1; modules]),
+            (Channel::Fast.name(), vec![2; modules]),
+        ]);
+        let wish = Wish { registered: false, channel: Channel::Regular, modules: vec![true; modules] };
+        Self { versions, runtimes: vec![wish; runtimes] }
+    }
+
+    /// The version that a runtime should have of a module; `None`: nothing of it.
+    pub fn desired(&self, runtime: usize, module: usize) -> Option<u32> {
+        let wish = self.runtimes.get(runtime).filter(|wish| wish.registered)?;
+        if !wish.modules.get(module).copied().unwrap_or_default() {
+            return None;
+        }
+        self.versions.get(wish.channel.name())?.get(module).copied()
+    }
+
+    /// The registered runtimes.
+    pub fn registered(&self) -> Vec<usize> {
+        let all = self.runtimes.iter().enumerate();
+        all.filter(|(_, wish)| wish.registered).map(|(runtime, _)| runtime).collect()
+    }
+}
+
+/// An object that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// The runtime.
+    pub runtime: String,
+    /// The object.
+    pub object: String,
+    /// How it is.
+    pub is: &'static str,
+}
+
+/// How all of it is at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verdict {
+    /// Objects that were compared.
+    pub compared: usize,
+    /// Of these, how many are not as they should be.
+    pub lost: usize,
+    /// Some of them.
+    pub examples: Vec<Lost>,
+    /// Kymas in KCP whose state is not Ready.
+    pub not_ready: usize,
+}
+
+/// Knows what should be, and follows what is.
+pub struct Oracle {
+    fleet: Arc<Fleet>,
+    world: RwLock<World>,
+    catalog: Catalog,
+    slots: Vec<follow::Slot>,
+    lags: Mutex<BTreeMap<Kind, Vec<f32>>>,
+    drain: Drain,
+}
+
+impl Oracle {
+    /// Of a fleet; its tasks end with `drain`.
+    pub fn new(fleet: Arc<Fleet>, drain: Drain) -> Arc<Self> {
+        let (runtimes, modules) = (fleet.runtimes.len(), fleet.modules);
+        Arc::new(Self {
+            world: RwLock::new(World::new(runtimes, modules)),
+            catalog: Catalog::new(modules),
+            slots: (0..runtimes).map(|_| follow::Slot::default()).collect(),
+            lags: Mutex::default(),
+            fleet,
+            drain,
+        })
+    }
+
+    /// What should be, to look at.
+    pub fn world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+        look(&self.world.read())
+    }
+
+    /// What should be is something else from now on.
+    pub fn change_world<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        change(&mut self.world.write())
+    }
+
+    /// Whether a module of a runtime is as desired.
+    fn is_as_desired(&self, runtime: usize, module: usize) -> bool {
+        let mut fine = true;
+        // An API server that cannot be asked is not as desired.
+        let asked = self.differences(runtime, module, |_, _| {
+            fine = false;
+            false
+        });
+        asked.is_ok() && fine
+    }
+
+    /// Tells of each object of a module that is not as it should be, until `tell` says false. The number of those that
+    /// were compared.
+    fn differences(
+        &self,
+        runtime: usize,
+        module: usize,
+        mut tell: impl FnMut(&Id, &'static str) -> bool,
+    ) -> Result<usize> {
+        let desired = self.world.read().desired(runtime, module);
+        let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(0) };
+        let (wanted, unwanted) = self.catalog.of(module, desired);
+        let mut compared = 0;
+        for (id, object) in wanted {
+            compared += 1;
+            let is = match self.fleet.get(hosted, id)? {
+                Some(actual) if has(&actual, object) => continue,
+                Some(_) => "different",
+                None => "missing",
+            };
+            if !tell(id, is) {
+                return Ok(compared);
+            }
+        }
+        for id in unwanted {
+            compared += 1;
+            if self.fleet.get(hosted, id)?.is_some() && !tell(id, "there, and should not be") {
+                return Ok(compared);
+            }
+        }
+        Ok(compared)
+    }
+
+    /// Compares everything.
+    pub async fn judge(&self) -> Result<Verdict> {
+        let mut verdict = Verdict::default();
+        for runtime in self.world(World::registered) {
+            for module in 0..self.fleet.modules {
+                let mut found = Vec::new();
+                verdict.compared += self.differences(runtime, module, |id, is| {
+                    let object = format!("{}/{} {}", id.namespace, id.name, id.resource);
+                    found.push(Lost { runtime: names::kyma(runtime), object, is });
+                    true
+                })?;
+                verdict.lost += found.len();
+                let room = EXAMPLES.saturating_sub(verdict.examples.len());
+                verdict.examples.extend(found.into_iter().take(room));
+            }
+            let kyma = self.fleet.get(&self.fleet.kcp, &kcp_kyma(runtime))?;
+            let ready = kyma.is_some_and(|kyma| kyma["status"]["state"] == "Ready");
+            verdict.not_ready += usize::from(!ready);
+            // Others live here, too.
+            tokio::task::yield_now().await;
+        }
+        Ok(verdict)
+    }
+
+    /// The object that a user changes: the Deployment of a module, in the version that is desired.
+    pub fn deployment(module: usize) -> Option<Id> {
+        modules::objects(module, 1).into_iter().next().map(|(id, _)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_desired_follows_channel_list_and_registration() {
+        let mut world = World::new(2, 2);
+        assert_eq!(world.desired(0, 0), None, "not registered");
+        world.runtimes[0].registered = true;
+        assert_eq!(world.desired(0, 0), Some(1));
+        world.runtimes[0].channel = Channel::Fast;
+        assert_eq!(world.desired(0, 1), Some(2));
+        world.runtimes[0].modules[1] = false;
+        assert_eq!((world.desired(0, 0), world.desired(0, 1)), (Some(2), None));
+        assert_eq!(world.registered(), [0]);
+    }
+
+    #[tokio::test]
+    async fn an_empty_runtime_has_lost_everything_that_it_should_have() -> Result<()> {
+        let drain = Drain::new();
+        let fleet = Arc::new(Fleet::start(2, 1, 7, &drain).await?);
+        let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
+        assert_eq!(oracle.judge().await?, Verdict::default(), "nobody is registered");
+        oracle.change_world(|world| world.runtimes[1].registered = true);
+        let verdict = oracle.judge().await?;
+        // Four objects and a default CR; the CRD's kind is not there either.
+        assert_eq!((verdict.lost, verdict.not_ready), (5, 1));
+        assert!(verdict.examples.iter().all(|lost| lost.runtime == "sim-00001" && lost.is == "missing"));
+        Ok(())
+    }
+}

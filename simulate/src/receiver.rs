@@ -1,0 +1,171 @@
+//! The receiver that is measured: the real one, as a process of its own.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use tidewatch_demo::{
+    files::write_private,
+    http,
+    pki::EventPath,
+    process::{Lifetime, Process, Spec},
+    wait,
+};
+
+use crate::{fleet::Fleet, metrics::Page, scenario::How, usage::Usage};
+
+/// For a start: it lists KCP.
+const READY: Duration = Duration::from_mins(5);
+/// For work in hand at its end.
+const GRACE: Duration = Duration::from_secs(25);
+const ENDED: Duration = Duration::from_secs(40);
+
+/// How the receiver is started.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program, and what comes before its own arguments.
+    pub program: PathBuf,
+    /// The hidden command of this program; none for one of its own.
+    pub command: Option<String>,
+    /// Whether it polls runtimes whose events are not proven to arrive, and resyncs, as by default.
+    pub polling: bool,
+    /// More arguments.
+    pub args: Vec<String>,
+}
+
+/// The process, as it ends and begins anew.
+pub struct Receiver {
+    spec: Spec,
+    process: tokio::sync::Mutex<Option<Process>>,
+    pid: Mutex<Option<u32>>,
+    /// Of the processes that have ended.
+    before: Mutex<Usage>,
+    last: Mutex<Usage>,
+    /// Where agents connect.
+    pub url: String,
+    admin: String,
+    /// Its CA and certificates.
+    pub event_path: Arc<EventPath>,
+}
+
+impl Receiver {
+    /// Prepares it; it does not run yet.
+    pub fn prepare(folder: &Path, fleet: &Fleet, settings: &Settings) -> Result<Self> {
+        let event_path = EventPath::create(&folder.join("receiver"))?;
+        let kubeconfig = folder.join("kcp.kubeconfig");
+        write_private(&kubeconfig, &fleet.kcp_kubeconfig)?;
+        let (events, admin) = (free_port()?, free_port()?);
+        let path = |path: &Path| path.display().to_string();
+        let mut args: Vec<String> = settings.command.iter().cloned().collect();
+        let pairs = [
+            ("--listen", events.to_string()),
+            ("--admin", admin.to_string()),
+            ("--client-ca", path(&event_path.ca_file)),
+            ("--tls-cert", path(&event_path.server.cert)),
+            ("--tls-key", path(&event_path.server.key)),
+            ("--kubeconfig", path(&kubeconfig)),
+            ("--modules", fleet.registry.host()),
+        ];
+        args.extend(pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        if !settings.polling {
+            args.extend(["--fallback-poll", "0", "--safety-resync", "0"].map(str::to_owned));
+        }
+        args.extend(settings.args.iter().cloned());
+        let spec = Spec {
+            name: "the receiver".to_owned(),
+            program: settings.program.clone(),
+            args,
+            env: Vec::new(),
+            log: folder.join("receiver.log"),
+            grace: GRACE,
+            scratch: None,
+            lifetime: Lifetime::WithUs,
+        };
+        Ok(Self {
+            spec,
+            process: tokio::sync::Mutex::new(None),
+            pid: Mutex::new(None),
+            before: Mutex::default(),
+            last: Mutex::default(),
+            url: format!("https://{events}"),
+            admin: format!("http://{admin}"),
+            event_path: Arc::new(event_path),
+        })
+    }
+
+    /// Starts it, and waits until it is ready.
+    pub async fn start(&self) -> Result<()> {
+        // The log of the one before is kept.
+        let old = self.spec.log.with_extension("before.log");
+        let _absent = std::fs::rename(&self.spec.log, old);
+        let process = Process::start(&self.spec)?;
+        *self.pid.lock() = Some(process.program_pid().await?);
+        let ready = format!("{}/readyz", self.admin);
+        process
+            .ready("to know KCP", READY, || async {
+                Ok((http::status(&ready).await? == ::http::StatusCode::OK).then_some(()))
+            })
+            .await?;
+        *self.process.lock().await = Some(process);
+        Ok(())
+    }
+
+    /// Ends it.
+    pub async fn end(&self, how: How) -> Result<()> {
+        self.usage();
+        let Some(mut process) = self.process.lock().await.take() else { return Ok(()) };
+        match how {
+            How::Kill => process.kill().await?,
+            How::Restart => {
+                process.begin_end();
+                wait::until("the receiver to end", ENDED, || async { Ok(process.ended()) }).await?;
+            }
+        }
+        *self.pid.lock() = None;
+        let last = std::mem::take(&mut *self.last.lock());
+        let mut before = self.before.lock();
+        *before = Usage { cpu: before.cpu + last.cpu, rss: 0.0, peak: before.peak.max(last.peak) };
+        Ok(())
+    }
+
+    /// CPU time and memory of all of its processes so far. Of one that was killed, the last moment may be missing.
+    pub fn usage(&self) -> Usage {
+        let now = (*self.pid.lock()).and_then(Usage::of);
+        let mut last = self.last.lock();
+        if let Some(now) = now {
+            *last = now;
+        }
+        let before = *self.before.lock();
+        Usage { cpu: before.cpu + last.cpu, rss: last.rss, peak: before.peak.max(last.peak) }
+    }
+
+    /// Its metrics, if it answers.
+    pub async fn metrics(&self) -> Option<Page> {
+        let text = http::text(&format!("{}/metrics", self.admin)).await.ok()?;
+        Some(Page::parse(&text))
+    }
+
+    /// Whether it should run and does not.
+    pub async fn has_failed(&self) -> Option<String> {
+        let process = self.process.lock().await;
+        let process = process.as_ref()?;
+        let status = process.ended()?;
+        Some(format!("the receiver has ended with {status}: {}", process.log_tail(5)))
+    }
+
+    /// Its arguments, for the report.
+    pub fn flags(&self) -> String {
+        let own = self.spec.args.iter().skip_while(|arg| *arg != "--modules").skip(2);
+        own.cloned().collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn free_port() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("there is no free port")?;
+    Ok(listener.local_addr()?)
+}

@@ -1,0 +1,387 @@
+//! What came of a run: for people and for programs.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::{metrics::percentile, oracle::Verdict};
+
+/// The report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: String,
+    /// What it shows.
+    pub about: String,
+    /// The seed.
+    pub seed: u64,
+    /// Runtimes.
+    pub runtimes: usize,
+    /// Modules of each.
+    pub modules: usize,
+    /// Cores of the machine, which all processes of the simulation share.
+    pub cores: usize,
+    /// The machine's load average over the last 15 minutes, at the end: well above the cores, others were at work, too.
+    pub load: Option<f64>,
+    /// Flags of the receiver that are not its defaults; empty if it was somebody else's.
+    pub receiver_flags: String,
+    /// Whether this is a build for measuring.
+    pub optimized: bool,
+    /// What happened, with times.
+    pub steps: Vec<StepReport>,
+    /// From a change to all being as desired, as the oracle sees it.
+    pub lags: Vec<Lag>,
+    /// The two phases: until the first `ready` was over, and the rest.
+    pub phases: Vec<Phase>,
+    /// Most agents connected at a time, and what their process took.
+    pub agents: AgentsReport,
+    /// Memory of the process of the API servers, registry and oracle, at most, in MiB.
+    pub simulator_peak_mib: f64,
+    /// Changes that a step wanted and that could not be made.
+    pub skipped: usize,
+    /// Changes after which all was not as desired at the end.
+    pub unfinished: usize,
+    /// How all of it was at the end.
+    pub verdict: Verdict,
+}
+
+/// A step that was played.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepReport {
+    /// What.
+    pub what: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// What came of it, if that is worth saying.
+    pub note: String,
+}
+
+/// Times from a change to all being as desired, in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lag {
+    /// After what.
+    pub after: String,
+    /// How many.
+    pub count: usize,
+    /// Half of them took at most this.
+    pub p50: f32,
+    /// 95 of 100.
+    pub p95: f32,
+    /// 99 of 100.
+    pub p99: f32,
+    /// The longest.
+    pub max: f32,
+}
+
+impl Lag {
+    /// Of these times, in any order.
+    pub fn of(after: &str, mut seconds: Vec<f32>) -> Self {
+        seconds.sort_by(f32::total_cmp);
+        let at = |share| percentile(&seconds, share).unwrap_or_default();
+        Self {
+            after: after.to_owned(),
+            count: seconds.len(),
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            max: at(1.0),
+        }
+    }
+}
+
+/// A part of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Phase {
+    /// Which.
+    pub name: String,
+    /// How long it was.
+    pub seconds: f64,
+    /// The receiver's reconciles that have finished.
+    pub reconciles: f64,
+    /// Of these, those that failed and are tried again.
+    pub reconciles_failed: f64,
+    /// The most in a second.
+    pub reconciles_peak: f64,
+    /// How long keys waited in its queue, in seconds: half of them, 95 and 99 of 100 (from buckets).
+    pub queue_age: [Option<f64>; 3],
+    /// The most keys that waited.
+    pub queue_peak: f64,
+    /// CPU time of the receiver alone, in seconds.
+    pub receiver_cpu_seconds: f64,
+    /// Its memory at most so far, in MiB.
+    pub receiver_peak_mib: f64,
+    /// Its memory at the end, in MiB.
+    pub receiver_end_mib: f64,
+    /// Calls that the API servers got.
+    pub calls: Vec<Calls>,
+}
+
+/// Calls that API servers got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Calls {
+    /// `runtimes` or `kcp`.
+    pub at: String,
+    /// Which program.
+    pub who: String,
+    /// What.
+    pub verb: String,
+    /// How many.
+    pub calls: u64,
+    /// For each runtime.
+    pub per_runtime: f64,
+}
+
+/// The agents.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentsReport {
+    /// Most of them connected at a time.
+    pub connected: usize,
+    /// CPU time of their process, in seconds.
+    pub cpu_seconds: f64,
+    /// Its memory at most, in MiB.
+    pub peak_mib: f64,
+}
+
+impl Report {
+    /// Whether nothing was lost: no object, no change, and no news that a Kyma in KCP should have.
+    pub fn is_clean(&self) -> bool {
+        self.verdict.lost == 0 && self.unfinished == 0 && self.verdict.not_ready == 0
+    }
+
+    /// For programs.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// For people; with bars and rules of a document, or aligned for a terminal.
+    pub fn text(&self, markdown: bool) -> String {
+        let mut out = Text { markdown, text: String::new() };
+        let Self { scenario, about, runtimes, modules, seed, cores, .. } = self;
+        out.heading(&format!("{scenario}: {runtimes} runtimes, {modules} modules each, seed {seed}"));
+        let build = if self.optimized { "" } else { " A debug build: its times say nothing." };
+        let load = self.load.map_or_else(String::new, |load| format!(" (load average {load:.1})"));
+        out.line(&format!("{about} Everything shares {cores} cores{load}.{build}"));
+        if !self.receiver_flags.is_empty() {
+            out.line(&format!("Receiver: {}", self.receiver_flags));
+        }
+        let Verdict { compared, lost, not_ready, examples } = &self.verdict;
+        let rows = vec![
+            vec!["lost".into(), lost.to_string(), format!("of {compared} objects compared at the end")],
+            vec!["unfinished".into(), self.unfinished.to_string(), "changes not done at the end".into()],
+            vec!["not Ready".into(), not_ready.to_string(), "Kymas in KCP".into()],
+            vec!["skipped".into(), self.skipped.to_string(), "changes that could not be made".into()],
+        ];
+        out.table(&["result", "", ""], &rows);
+        if !examples.is_empty() {
+            let rows: Vec<_> = examples
+                .iter()
+                .map(|lost| vec![lost.runtime.clone(), lost.object.clone(), lost.is.to_owned()])
+                .collect();
+            out.table(&["lost in", "object", "is"], &rows);
+        }
+        let rows: Vec<_> = self
+            .lags
+            .iter()
+            .map(|lag| {
+                let ms = [lag.p50, lag.p95, lag.p99, lag.max].map(|seconds| time(f64::from(seconds)));
+                [lag.after.clone(), lag.count.to_string()].into_iter().chain(ms).collect()
+            })
+            .collect();
+        out.table(&["from change to as desired, after", "count", "p50", "p95", "p99", "max"], &rows);
+        self.phases(&mut out);
+        let AgentsReport { connected, cpu_seconds, peak_mib } = &self.agents;
+        let others = vec![
+            vec![
+                "agents (one process)".into(),
+                format!("{connected} connected"),
+                format!("{cpu_seconds:.0} s"),
+                format!("{peak_mib:.0} MiB"),
+            ],
+            vec![
+                "API servers, registry, oracle".into(),
+                String::new(),
+                String::new(),
+                format!("{:.0} MiB", self.simulator_peak_mib),
+            ],
+        ];
+        out.table(&["besides the receiver", "", "CPU", "memory, peak"], &others);
+        let rows: Vec<_> = self
+            .steps
+            .iter()
+            .map(|step| vec![step.what.clone(), time(step.seconds), step.note.clone()])
+            .collect();
+        out.table(&["step", "took", ""], &rows);
+        out.text
+    }
+
+    fn phases(&self, out: &mut Text) {
+        let head: Vec<&str> =
+            std::iter::once("receiver").chain(self.phases.iter().map(|p| p.name.as_str())).collect();
+        let row = |name: &str, value: &dyn Fn(&Phase) -> String| {
+            std::iter::once(name.to_owned()).chain(self.phases.iter().map(value)).collect::<Vec<_>>()
+        };
+        let age = |index: usize| move |p: &Phase| p.queue_age[index].map_or_else(|| "-".to_owned(), time);
+        let rows = vec![
+            row("duration", &|p| time(p.seconds)),
+            row("reconciles", &|p| format!("{:.0}", p.reconciles)),
+            row("of these failed, tried again", &|p| format!("{:.0}", p.reconciles_failed)),
+            row("reconciles in a second", &|p| format!("{:.0}", p.reconciles / p.seconds.max(0.001))),
+            row("reconciles in a second, peak", &|p| format!("{:.0}", p.reconciles_peak)),
+            row("age in the queue, p50", &age(0)),
+            row("age in the queue, p95", &age(1)),
+            row("age in the queue, p99", &age(2)),
+            row("keys waiting, peak", &|p| format!("{:.0}", p.queue_peak)),
+            row("CPU time", &|p| format!("{:.1} s", p.receiver_cpu_seconds)),
+            row("CPU, share of one core", &|p| {
+                format!("{:.0}%", 100.0 * p.receiver_cpu_seconds / p.seconds.max(0.001))
+            }),
+            row("CPU for each reconcile", &|p| time(p.receiver_cpu_seconds / p.reconciles.max(1.0))),
+            row("memory, peak so far", &|p| format!("{:.0} MiB", p.receiver_peak_mib)),
+            row("memory at the end", &|p| format!("{:.0} MiB", p.receiver_end_mib)),
+        ];
+        out.table(&head, &rows);
+        for phase in &self.phases {
+            let rows: Vec<_> = phase
+                .calls
+                .iter()
+                .map(|c| {
+                    vec![
+                        c.at.clone(),
+                        c.who.clone(),
+                        c.verb.clone(),
+                        c.calls.to_string(),
+                        format!("{:.1}", c.per_runtime),
+                    ]
+                })
+                .collect();
+            out.table(&[&format!("calls, {}", phase.name), "who", "verb", "calls", "per runtime"], &rows);
+        }
+    }
+}
+
+/// A time as people write it.
+fn time(seconds: f64) -> String {
+    if seconds < 0.0095 {
+        format!("{:.1} ms", seconds * 1e3)
+    } else if seconds < 1.0 {
+        format!("{:.0} ms", seconds * 1e3)
+    } else if seconds < 100.0 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{seconds:.0} s")
+    }
+}
+
+struct Text {
+    markdown: bool,
+    text: String,
+}
+
+impl Text {
+    fn heading(&mut self, text: &str) {
+        let before = if self.markdown { "### " } else { "" };
+        let _ = writeln!(self.text, "{before}{text}\n");
+    }
+
+    fn line(&mut self, text: &str) {
+        let _ = writeln!(self.text, "{text}\n");
+    }
+
+    fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        if rows.is_empty() {
+            return;
+        }
+        let cells = |row: &[String]| row.iter().map(|cell| cell.replace('|', "/")).collect::<Vec<_>>();
+        if self.markdown {
+            let _ = writeln!(self.text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
+            for row in rows {
+                let _ = writeln!(self.text, "| {} |", cells(row).join(" | "));
+            }
+        } else {
+            let widest = |column: usize| {
+                let of = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
+                rows.iter().map(of).max().unwrap_or(0).max(head.get(column).map_or(0, |h| h.chars().count()))
+            };
+            let line = |row: Vec<&str>| {
+                let padded =
+                    row.iter().enumerate().map(|(i, cell)| format!("{cell:<width$}", width = widest(i)));
+                padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+            };
+            let _ = writeln!(
+                self.text,
+                "{}",
+                line(
+                    head.iter()
+                        .map(|cell| cell.to_uppercase())
+                        .collect::<Vec<_>>()
+                        .iter()
+                        .map(String::as_str)
+                        .collect()
+                )
+            );
+            for row in rows {
+                let _ = writeln!(self.text, "{}", line(row.iter().map(String::as_str).collect()));
+            }
+        }
+        self.text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Lost;
+
+    fn report() -> Report {
+        let lost = Lost { runtime: "sim-00001".into(), object: "a/b deployments".into(), is: "missing" };
+        Report {
+            scenario: "storm".into(),
+            runtimes: 5,
+            modules: 2,
+            seed: 7,
+            lags: vec![Lag::of("drift", vec![0.5, 0.25, 2.0])],
+            phases: vec![Phase {
+                name: "scenario".into(),
+                seconds: 2.0,
+                reconciles: 10.0,
+                queue_age: [Some(0.004), None, None],
+                ..Phase::default()
+            }],
+            verdict: Verdict { compared: 50, lost: 1, examples: vec![lost], not_ready: 0 },
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_document_has_bars_and_a_terminal_columns() {
+        let text = report().text(true);
+        assert!(text.starts_with("### storm: 5 runtimes, 2 modules each, seed 7"), "{text}");
+        assert!(text.contains("| lost | 1 | of 50 objects compared at the end |"), "{text}");
+        assert!(text.contains("| drift | 3 | 500 ms | 2.0 s | 2.0 s | 2.0 s |"), "{text}");
+        assert!(text.contains("| age in the queue, p50 | 4.0 ms |"), "{text}");
+        let text = report().text(false);
+        assert!(text.contains("lost        1") && !text.contains('|'), "{text}");
+    }
+
+    #[test]
+    fn what_was_lost_is_not_clean_and_neither_is_what_is_unfinished() {
+        assert!(!report().is_clean());
+        assert!(!Report { unfinished: 1, ..Report::default() }.is_clean());
+        let verdict = Verdict { not_ready: 1, ..Verdict::default() };
+        assert!(!Report { verdict, ..Report::default() }.is_clean());
+        assert!(Report::default().is_clean());
+    }
+
+    #[test]
+    fn programs_get_the_same() {
+        let value: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        assert_eq!(value["verdict"]["lost"], 1);
+        assert_eq!(value["lags"][0]["count"], 3);
+    }
+}

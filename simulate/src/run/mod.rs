@@ -1,0 +1,240 @@
+//! A run: everything is started, the scenario played, the end compared.
+
+mod live;
+mod pick;
+mod steps;
+mod trouble;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use tidewatch_drain::Drain;
+use tokio::time::{Instant, interval};
+
+use self::live::Live;
+use crate::{
+    agents::{Agents, Setup},
+    fleet::{Fleet, kcp_kyma},
+    oracle::{Kind, Oracle, World},
+    progress::Progress,
+    receiver::{self, Receiver},
+    report::{Lag, Report, StepReport},
+    scenario::{Scenario, Step},
+    usage,
+};
+
+/// Between two looks at counters.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// Between two looks at whether something has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// For what ends at the end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How many runtimes.
+    pub runtimes: usize,
+    /// How many modules each.
+    pub modules: usize,
+    /// Of everything that is chosen.
+    pub seed: u64,
+    /// What happens.
+    pub scenario: Scenario,
+    /// Where logs and certificates go.
+    pub folder: PathBuf,
+    /// The receiver; `None`: somebody else's controller does the work.
+    pub receiver: Option<receiver::Settings>,
+}
+
+/// Receiver and agents.
+struct Ours {
+    receiver: Arc<Receiver>,
+    agents: Arc<Agents>,
+}
+
+/// Everything that runs.
+pub struct Run {
+    settings: Settings,
+    fleet: Arc<Fleet>,
+    oracle: Arc<Oracle>,
+    ours: Option<Ours>,
+    live: Arc<Live>,
+    progress: Arc<Progress>,
+    /// Faults that are in force.
+    background: Arc<AtomicUsize>,
+    skipped: AtomicUsize,
+    /// Of the oracle, the faults and the counters; the API servers end last.
+    drain: Drain,
+    servers: Drain,
+}
+
+impl Run {
+    /// Starts KCP, runtimes and registry; then receiver and agents' process, if they are ours.
+    pub async fn start(settings: Settings, progress: Arc<Progress>) -> Result<Self> {
+        let Settings { runtimes, modules, seed, ref folder, .. } = settings;
+        usage::allow_files(runtimes)?;
+        let (drain, servers) = (Drain::new(), Drain::new());
+        progress.say(&format!("starting KCP, {runtimes} runtimes and a registry with {modules} modules"));
+        let fleet = Arc::new(Fleet::start(runtimes, modules, seed, &servers).await?);
+        let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
+        let mut ours = None;
+        if let Some(settings) = &settings.receiver {
+            progress.say("starting the receiver and the agents' process");
+            ours = Some(Ours::start(folder, &fleet, settings, &drain).await?);
+        }
+        let live = Arc::new(Live::new(
+            Arc::clone(&fleet),
+            Arc::clone(&oracle),
+            ours.as_ref().map(|ours| (Arc::clone(&ours.receiver), Arc::clone(&ours.agents))),
+        ));
+        let (background, skipped) = (Arc::default(), AtomicUsize::new(0));
+        let run = Self { settings, fleet, oracle, ours, live, progress, background, skipped, drain, servers };
+        let (live, progress, watch) = (Arc::clone(&run.live), Arc::clone(&run.progress), run.drain.watch());
+        run.drain.spawn("counters", async move {
+            let mut tick = interval(SAMPLE);
+            loop {
+                tokio::select! {
+                    () = watch.signaled() => return,
+                    _ = tick.tick() => {
+                        live.sample().await;
+                        progress.show(&live.step(), &live.counters());
+                    }
+                }
+            }
+        });
+        Ok(run)
+    }
+
+    /// What is simulated.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Registers the runtimes that are there from the start.
+    pub async fn register(&self) -> Result<()> {
+        let count = self.settings.scenario.start.of(self.settings.runtimes);
+        self.progress.say(&format!("registering {count} runtimes"));
+        self.live.begin("until ready").await;
+        self.enrol(0..count, None, Kind::FirstInstall).await
+    }
+
+    /// Plays the scenario, and compares the end.
+    pub async fn play(&self) -> Result<Report> {
+        let mut steps = Vec::new();
+        for step in &self.settings.scenario.steps {
+            let (what, started) = (step.words(), Instant::now());
+            self.progress.say(&what);
+            self.live.enter(&what);
+            let broken = self.live.broken();
+            let played = tokio::select! {
+                played = Box::pin(self.step(step, steps.len())) => played,
+                broken = broken => Err(anyhow::anyhow!(broken)),
+            }?;
+            let note = played.note;
+            let seconds = started.elapsed().as_secs_f64();
+            steps.push(StepReport { what, seconds, note });
+            if played.over {
+                break;
+            }
+            if matches!(step, Step::Ready(_)) {
+                self.live.begin("scenario").await;
+            }
+        }
+        self.live.enter("comparing");
+        self.progress.say("comparing every object with what should be");
+        let phases = self.live.end().await;
+        let verdict = self.oracle.judge().await?;
+        let lags = self.oracle.lags().into_iter().map(|(kind, seconds)| Lag::of(kind.words(), seconds));
+        let Scenario { name, about, .. } = &self.settings.scenario;
+        Ok(Report {
+            scenario: name.clone(),
+            about: about.clone(),
+            seed: self.settings.seed,
+            runtimes: self.settings.runtimes,
+            modules: self.settings.modules,
+            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            load: usage::load(),
+            receiver_flags: self.ours.as_ref().map(|ours| ours.receiver.flags()).unwrap_or_default(),
+            optimized: !cfg!(debug_assertions),
+            steps,
+            lags: lags.collect(),
+            phases,
+            agents: self.live.agents().unwrap_or_default(),
+            simulator_peak_mib: usage::Usage::of(std::process::id()).unwrap_or_default().peak,
+            skipped: self.skipped.load(Ordering::Relaxed),
+            unfinished: self.oracle.pending(),
+            verdict,
+        })
+    }
+
+    /// Ends all of it.
+    pub async fn end(self) {
+        // What is left at the end of a grace ends with the process.
+        let _aborted = self.drain.shutdown(GRACE).await;
+        drop(self.ours);
+        drop(self.live);
+        let _aborted = self.servers.shutdown(GRACE).await;
+    }
+
+    /// Whether everything that is registered is as desired and at rest; if not, what is not.
+    async fn unrest(&self) -> Result<Option<String>> {
+        let pending = self.oracle.pending();
+        if pending > 0 {
+            return Ok(Some(format!("{pending} changes are not done")));
+        }
+        let registered = self.oracle.world(World::registered);
+        if let Some(Ours { agents, .. }) = &self.ours {
+            let state = agents.state();
+            if let Some(error) = state.error {
+                bail!(error);
+            }
+            if state.ready < registered.len() {
+                let (ready, all, dirty) = (state.ready, registered.len(), state.dirty);
+                return Ok(Some(format!(
+                    "{ready} of {all} agents are at rest ({dirty} keys are not acknowledged)"
+                )));
+            }
+        }
+        let mut not_ready = 0;
+        for runtime in registered {
+            let kyma = self.fleet.get(&self.fleet.kcp, &kcp_kyma(runtime))?;
+            not_ready += usize::from(kyma.is_none_or(|kyma| kyma["status"]["state"] != "Ready"));
+            tokio::task::yield_now().await;
+        }
+        Ok((not_ready > 0).then(|| format!("{not_ready} Kymas in KCP are not Ready")))
+    }
+}
+
+impl Ours {
+    async fn start(
+        folder: &Path,
+        fleet: &Fleet,
+        settings: &receiver::Settings,
+        drain: &Drain,
+    ) -> Result<Self> {
+        let receiver = Receiver::prepare(folder, fleet, settings)?;
+        receiver.start().await?;
+        let path = &receiver.event_path;
+        let api = fleet.server.url("");
+        let setup = Setup {
+            receiver: receiver.url.clone(),
+            event_ca: path.ca.cert_pem().to_owned(),
+            event_ca_key: path.ca.key_pem().as_str().to_owned(),
+            event_ca_file: path.ca_file.clone(),
+            api: api.trim_end_matches('/').to_owned(),
+            api_ca: fleet.server.ca_pem().to_owned(),
+            secret: fleet.secret.clone(),
+        };
+        let program = std::env::current_exe().context("the path of this program is not known")?;
+        let agents = Agents::start(folder, &program, &setup, drain).await?;
+        Ok(Self { receiver: Arc::new(receiver), agents: Arc::new(agents) })
+    }
+}

@@ -1,0 +1,252 @@
+//! The steps of a scenario, done.
+
+use std::{ops::Range, sync::atomic::Ordering, time::Duration};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tidewatch_simulator::{PatchKind, Verb};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{LOOK, Ours, Run, pick};
+use crate::{
+    agents::Order,
+    fleet::runtime_kyma,
+    modules,
+    oracle::{Kind, Oracle, World},
+    scenario::{
+        Agents, Bump, Change, Channel, Enrol, Group, How, Rate, Receiver, Share, Step, Time, What, Within,
+    },
+};
+
+/// What came of a step.
+#[derive(Default)]
+pub(super) struct Played {
+    pub(super) note: String,
+    /// The rest makes no sense.
+    pub(super) over: bool,
+}
+
+impl Played {
+    fn note(note: String) -> Self {
+        Self { note, over: false }
+    }
+}
+
+impl Run {
+    pub(super) async fn step(&self, step: &Step, index: usize) -> Result<Played> {
+        match step {
+            Step::Ready(Within { within }) => {
+                let unrest = self.rest(*within).await?;
+                let note = unrest.unwrap_or_default();
+                Ok(Played { over: !note.is_empty(), note })
+            }
+            Step::Settle(Within { within }) => {
+                Ok(Played::note(self.rest(*within).await?.unwrap_or_default()))
+            }
+            Step::Wait(Time(time)) => {
+                sleep(*time).await;
+                Ok(Played::default())
+            }
+            Step::Enrol(Enrol { runtimes, rate }) => {
+                let from = self.oracle.world(|world| world.registered().len());
+                let upto = runtimes.of(self.settings.runtimes);
+                self.enrol(from..upto, Some(*rate), Kind::Enrol).await?;
+                Ok(Played::default())
+            }
+            Step::Change(change) => self.change(change, index).await,
+            Step::Bump(bump) => self.bump(bump).await,
+            Step::Receiver(Receiver { how, down: Time(down) }) => {
+                let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+                receiver.end(*how).await?;
+                sleep(*down).await;
+                receiver.start().await?;
+                Ok(Played::default())
+            }
+            Step::Agents(Agents { how, runtimes, group }) => {
+                let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
+                let runtimes = self.some(index, *group, *runtimes);
+                agents.tell(&Order::Restart { runtimes, kill: *how == How::Kill }).await?;
+                Ok(Played::default())
+            }
+            Step::Partition(partition) => self.partition(partition, index).await,
+            Step::Fault(fault) => self.fault(fault, index),
+            Step::Registry(registry) => Ok(self.bad_registry(*registry)),
+        }
+    }
+
+    /// Some of the registered runtimes.
+    pub(super) fn some(&self, step: usize, group: Option<Group>, share: Share) -> Vec<usize> {
+        let registered = self.oracle.world(World::registered);
+        let words = group.map_or_else(|| format!("step {step}"), |Group(group)| format!("group {group}"));
+        pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
+    }
+
+    /// Waits until all is at rest; if it does not come, what is not.
+    async fn rest(&self, Time(within): Time) -> Result<Option<String>> {
+        let until = Instant::now() + within;
+        loop {
+            let looked = Instant::now();
+            let unrest = match self.background.load(Ordering::Relaxed) {
+                0 => self.unrest().await?,
+                _ => Some("a fault is still in force".to_owned()),
+            };
+            if unrest.is_none() || Instant::now() >= until {
+                return Ok(unrest);
+            }
+            // A look at every Kyma of a large fleet takes a while, and may not take all the time.
+            sleep(LOOK.max(looked.elapsed() * 10)).await;
+        }
+    }
+
+    /// Registers runtimes and starts their agents.
+    pub(super) async fn enrol(&self, runtimes: Range<usize>, rate: Option<Rate>, kind: Kind) -> Result<()> {
+        let started = Instant::now();
+        let mut together = Vec::new();
+        for (count, runtime) in runtimes.enumerate() {
+            pace(started, count, rate).await;
+            self.oracle.change_world(|world| {
+                if let Some(wish) = world.runtimes.get_mut(runtime) {
+                    wish.registered = true;
+                }
+            });
+            self.fleet.register(runtime)?;
+            self.oracle.follow(runtime, None, kind);
+            tokio::task::yield_now().await;
+            together.push(runtime);
+            if (rate.is_some() || together.len() >= 100)
+                && let Some(Ours { agents, .. }) = &self.ours
+            {
+                agents.tell(&Order::Start { runtimes: std::mem::take(&mut together) }).await?;
+            }
+        }
+        if let (Some(Ours { agents, .. }), false) = (&self.ours, together.is_empty()) {
+            agents.tell(&Order::Start { runtimes: together }).await?;
+        }
+        Ok(())
+    }
+
+    async fn change(&self, change: &Change, step: usize) -> Result<Played> {
+        let chosen = self.some(step, change.group, change.runtimes);
+        let (started, all) = (Instant::now(), chosen.len());
+        let mut skipped = 0;
+        for (count, runtime) in chosen.into_iter().enumerate() {
+            pace(started, count, change.rate).await;
+            let done = match change.what {
+                What::Drift | What::Delete => self.disturb(change.what, runtime, step)?,
+                What::Toggle | What::Channel => self.edit(change.what, runtime, step)?,
+            };
+            skipped += usize::from(!done);
+            tokio::task::yield_now().await;
+        }
+        self.skipped.fetch_add(skipped, Ordering::Relaxed);
+        Ok(Played::note(format!("{} changes", all - skipped)))
+    }
+
+    /// Somebody changes or deletes a Deployment; false: there is none.
+    fn disturb(&self, what: What, runtime: usize, step: usize) -> Result<bool> {
+        let wanted: Vec<usize> = self.oracle.world(|world| {
+            (0..self.settings.modules).filter(|module| world.desired(runtime, *module).is_some()).collect()
+        });
+        let Some(module) = pick::one(self.settings.seed, step, runtime, &wanted) else { return Ok(false) };
+        let (Some(id), Some(hosted)) = (Oracle::deployment(module), self.fleet.runtimes.get(runtime)) else {
+            return Ok(false);
+        };
+        let verb = match what {
+            What::Delete => Verb::Delete(Value::Null),
+            _ => Verb::Patch(PatchKind::Merge, json!({"spec": {"replicas": 7}})),
+        };
+        let done = self.fleet.ask(hosted, &id, verb)?;
+        if done {
+            self.oracle.follow(runtime, Some(module), what.into());
+        }
+        Ok(done)
+    }
+
+    /// The user changes the Kyma; false: there is none.
+    fn edit(&self, what: What, runtime: usize, step: usize) -> Result<bool> {
+        let all: Vec<usize> = (0..self.settings.modules).collect();
+        let module = pick::one(self.settings.seed, step, runtime, &all);
+        let Some((before, after)) = self.oracle.change_world(|world| {
+            let wish = world.runtimes.get_mut(runtime)?;
+            let before = wish.clone();
+            match what {
+                What::Channel => wish.channel = wish.channel.other(),
+                _ => {
+                    let listed = wish.modules.get_mut(module?)?;
+                    *listed = !*listed;
+                }
+            }
+            Some((before, wish.clone()))
+        }) else {
+            return Ok(false);
+        };
+        let listed: Vec<Value> = after
+            .modules
+            .iter()
+            .enumerate()
+            .filter(|(_, listed)| **listed)
+            .map(|(module, _)| json!({"name": modules::name(module)}))
+            .collect();
+        let patch = json!({"spec": {"channel": after.channel.name(), "modules": listed}});
+        let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(false) };
+        let done = self.fleet.ask(hosted, &runtime_kyma(), Verb::Patch(PatchKind::Merge, patch))?;
+        if done {
+            self.oracle.follow(runtime, module.filter(|_| what == What::Toggle), what.into());
+        } else {
+            self.oracle.change_world(|world| {
+                if let Some(wish) = world.runtimes.get_mut(runtime) {
+                    *wish = before;
+                }
+            });
+        }
+        Ok(done)
+    }
+
+    async fn bump(&self, bump: &Bump) -> Result<Played> {
+        let mut count = 0;
+        for module in 0..bump.modules.min(self.settings.modules) {
+            let channel = bump.channel.name();
+            let number = |channel: Channel| {
+                let of = |world: &World| world.versions.get(channel.name())?.get(module).copied();
+                self.oracle.world(of).unwrap_or(1)
+            };
+            let mut next = [Channel::Regular, Channel::Fast].map(|channel| (channel, number(channel)));
+            for (of, number) in &mut next {
+                if *of == bump.channel {
+                    *number = (*number + 1).min(modules::VERSIONS);
+                    self.fleet.offer(module, *number).await?;
+                }
+            }
+            let concerned: Vec<usize> = self.oracle.change_world(|world| {
+                for (of, number) in next {
+                    if let Some(version) =
+                        world.versions.get_mut(of.name()).and_then(|all| all.get_mut(module))
+                    {
+                        *version = number;
+                    }
+                }
+                let on = |runtime: &usize| {
+                    world.runtimes.get(*runtime).is_some_and(|wish| wish.channel.name() == channel)
+                        && world.desired(*runtime, module).is_some()
+                };
+                world.registered().into_iter().filter(on).collect()
+            });
+            self.fleet.release(module, next)?;
+            for runtime in concerned {
+                self.oracle.follow(runtime, Some(module), Kind::Bump);
+                count += 1;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(Played::note(format!("{count} modules of runtimes")))
+    }
+}
+
+/// Waits until the n-th is due.
+async fn pace(started: Instant, count: usize, rate: Option<Rate>) {
+    if let Some(Rate(rate)) = rate {
+        #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+        let due = Duration::from_secs_f64(count as f64 / rate);
+        sleep_until(started + due).await;
+    }
+}

@@ -1,0 +1,477 @@
+//! Scenarios: what happens to a fleet, step by step, in a small YAML file. `docs/scenarios.md` has all of it.
+
+mod units;
+
+use std::{fmt, path::Path};
+
+use serde::Deserialize;
+pub use units::{Group, Rate, Share, Time};
+
+/// Largest file.
+const MAX_FILE: usize = 256 * 1024;
+/// Most steps.
+const MAX_STEPS: usize = 1_000;
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Scenario {
+    /// Its name, for the report.
+    pub name: String,
+    /// What it shows, in a sentence.
+    #[serde(default)]
+    pub about: String,
+    /// The runtimes that are registered before the first step.
+    #[serde(default = "Share::all")]
+    pub start: Share,
+    /// What happens, one after the other.
+    pub steps: Vec<Step>,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Step {
+    /// Until all registered runtimes are as desired and their agents have everything acknowledged.
+    Ready(Within),
+    /// The same; it is not an error if that does not come, the oracle counts what is lacking.
+    Settle(Within),
+    /// Nothing.
+    Wait(Time),
+    /// More runtimes are registered.
+    Enrol(Enrol),
+    /// Users change things in runtimes.
+    Change(Change),
+    /// Modules get their next version in a channel.
+    Bump(Bump),
+    /// The receiver ends and begins anew.
+    Receiver(Receiver),
+    /// Agents end and begin anew.
+    Agents(Agents),
+    /// Runtimes are cut off, in the background.
+    Partition(Partition),
+    /// API servers do wrong, in the background.
+    Fault(Fault),
+    /// The registry of modules does wrong, in the background.
+    Registry(Registry),
+}
+
+/// At most how long.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Within {
+    /// At most this long.
+    pub within: Time,
+}
+
+/// More runtimes are registered.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Enrol {
+    /// Of all, those that are not registered yet, up to this share.
+    pub runtimes: Share,
+    /// Runtimes in a second.
+    pub rate: Rate,
+}
+
+/// What somebody changes in a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum What {
+    /// Another number of replicas in a module's Deployment, which is to be set back.
+    Drift,
+    /// A module's Deployment is deleted, and is to come back.
+    Delete,
+    /// A module is taken from the user's list, or put back.
+    Toggle,
+    /// The user's Kyma goes to the other channel.
+    Channel,
+}
+
+/// Users change things in runtimes.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Change {
+    /// What.
+    pub what: What,
+    /// In how many runtimes, each once; the seed chooses them.
+    pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
+    /// Changes in a second; all at once without.
+    #[serde(default)]
+    pub rate: Option<Rate>,
+}
+
+/// Modules get their next version in a channel.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Bump {
+    /// How many modules, from the first one on.
+    pub modules: usize,
+    /// The channel, `regular` or `fast`.
+    #[serde(default)]
+    pub channel: Channel,
+}
+
+/// A channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Channel {
+    /// That of every Kyma at the start.
+    #[default]
+    Regular,
+    /// The other one.
+    Fast,
+}
+
+impl Channel {
+    /// As it stands in a Kyma.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Regular => "regular",
+            Self::Fast => "fast",
+        }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Regular => Self::Fast,
+            Self::Fast => Self::Regular,
+        }
+    }
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum How {
+    /// With time to finish (SIGTERM).
+    Restart,
+    /// At once (SIGKILL).
+    Kill,
+}
+
+/// The receiver ends and begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Receiver {
+    /// How it ends.
+    #[serde(rename = "do")]
+    pub how: How,
+    /// How long there is none.
+    #[serde(default)]
+    pub down: Time,
+}
+
+/// Agents end and begin anew.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Agents {
+    /// How they end.
+    #[serde(rename = "do")]
+    pub how: How,
+    /// Which share; the seed chooses them.
+    pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
+}
+
+/// What is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cut {
+    /// The way between the runtime and the centre: the receiver does not reach its API server, its agent not the
+    /// receiver.
+    Centre,
+    /// Only the agent's way to the receiver.
+    Agent,
+}
+
+/// Runtimes are cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Partition {
+    /// How many; the seed chooses them.
+    pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
+    /// What is cut.
+    pub cut: Cut,
+    /// How long.
+    #[serde(rename = "for")]
+    pub lasts: Time,
+}
+
+/// What API servers do wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FaultKind {
+    /// Answers take `time`.
+    Latency,
+    /// 429 with `Retry-After` of `time`.
+    TooManyRequests,
+    /// 503.
+    Unavailable,
+    /// 500.
+    Internal,
+    /// Requests are done and never answered.
+    Hang,
+    /// Requests are not done and never answered.
+    Lost,
+    /// Connections end without an answer.
+    Drop,
+    /// Watches say nothing after `time` and do not end.
+    HalfOpen,
+    /// Watches break off after `time`.
+    BreakOff,
+    /// Watches end with 410 after `time`.
+    Gone,
+    /// Credentials are refused.
+    Unauthorized,
+    /// The API server restarts: nothing answers, and what is open ends.
+    Restart,
+    /// The clock is ahead by `time`.
+    ClockAhead,
+    /// The clock is behind by `time`.
+    ClockBehind,
+    /// The namespace `kyma-system` is in Terminating, and does not go.
+    StuckNamespace,
+}
+
+/// Whose requests are hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Whose {
+    /// Everybody's.
+    #[default]
+    All,
+    /// The receiver's.
+    Receiver,
+    /// The agents'.
+    Agents,
+}
+
+/// Which API servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Where {
+    /// Those of runtimes.
+    #[default]
+    Runtimes,
+    /// KCP's.
+    Kcp,
+}
+
+/// API servers do wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Fault {
+    /// What.
+    pub kind: FaultKind,
+    /// Which.
+    #[serde(default)]
+    pub at: Where,
+    /// How many runtimes; the seed chooses them.
+    #[serde(default = "Share::all")]
+    pub runtimes: Share,
+    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
+    #[serde(default)]
+    pub group: Option<Group>,
+    /// Whose requests.
+    #[serde(default)]
+    pub whose: Whose,
+    /// Which share of the requests; the seed chooses them.
+    #[serde(default = "Share::all")]
+    pub share: Share,
+    /// What `kind` needs a time for.
+    #[serde(default = "Time::second")]
+    pub time: Time,
+    /// How long.
+    #[serde(rename = "for")]
+    pub lasts: Time,
+}
+
+/// The registry of modules does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Registry {
+    /// How long each answer takes.
+    #[serde(default)]
+    pub latency: Time,
+    /// The status with which it refuses.
+    #[serde(default)]
+    pub refuse: Option<u16>,
+    /// How long.
+    #[serde(rename = "for")]
+    pub lasts: Time,
+}
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// Neither a file nor one that is shipped.
+    #[error(
+        "there is no scenario '{name}': it is no file, and those that are shipped are {}",
+        shipped_names()
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("the scenario {0} cannot be read")]
+    Read(String, #[source] std::io::Error),
+    /// It is too large.
+    #[error("the scenario {0} is larger than {MAX_FILE} bytes; is it the right file?")]
+    TooLarge(String),
+    /// What it says.
+    #[error("{file}:{}: {problem} (docs/scenarios.md has all of it)", Place(*.place))]
+    Wrong {
+        /// Which file.
+        file: String,
+        /// Line and column, from 1.
+        place: Option<(u64, u64)>,
+        /// What is wrong, with the field and what is allowed.
+        problem: String,
+    },
+}
+
+struct Place(Option<(u64, u64)>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((line, column)) => write!(f, "{line}:{column}"),
+            None => f.write_str("?"),
+        }
+    }
+}
+
+/// The scenarios in this binary: name and text.
+pub const SHIPPED: [(&str, &str); 7] = [
+    ("steady", include_str!("../../scenarios/steady.yaml")),
+    ("storm", include_str!("../../scenarios/storm.yaml")),
+    ("channel-bump", include_str!("../../scenarios/channel-bump.yaml")),
+    ("receiver-restart", include_str!("../../scenarios/receiver-restart.yaml")),
+    ("one-bad-runtime", include_str!("../../scenarios/one-bad-runtime.yaml")),
+    ("region-outage", include_str!("../../scenarios/region-outage.yaml")),
+    ("enrolment", include_str!("../../scenarios/enrolment.yaml")),
+];
+
+fn shipped_names() -> String {
+    SHIPPED.map(|(name, _)| name).join(", ")
+}
+
+impl Scenario {
+    /// A shipped one by its name, or that of a file.
+    pub fn load(name: &str) -> Result<Self, ScenarioError> {
+        if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+            return Self::parse(name, text);
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            return Err(ScenarioError::Unknown { name: name.to_owned() });
+        }
+        let size = std::fs::metadata(path).map_err(|e| ScenarioError::Read(name.to_owned(), e))?.len();
+        if size > MAX_FILE as u64 {
+            return Err(ScenarioError::TooLarge(name.to_owned()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| ScenarioError::Read(name.to_owned(), e))?;
+        Self::parse(name, &text)
+    }
+
+    /// Reads and checks a text; `file` is for messages.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
+        let wrong = |place, problem| ScenarioError::Wrong { file: file.to_owned(), place, problem };
+        let scenario: Self = serde_saphyr::from_str(text).map_err(|error| {
+            let place = error.location().map(|at| (at.line(), at.column()));
+            wrong(place, first_line(&error.to_string()))
+        })?;
+        if scenario.steps.is_empty() || scenario.steps.len() > MAX_STEPS {
+            return Err(wrong(None, format!("steps: 1 to {MAX_STEPS} steps are allowed")));
+        }
+        for (index, step) in scenario.steps.iter().enumerate() {
+            if let Some(problem) = step.problem() {
+                return Err(wrong(None, format!("steps[{index}]: {problem}")));
+            }
+        }
+        Ok(scenario)
+    }
+}
+
+impl Step {
+    /// What is wrong with it that its types do not show.
+    fn problem(&self) -> Option<&'static str> {
+        match self {
+            Self::Bump(bump) if bump.modules == 0 => Some("modules: at least 1 is allowed"),
+            Self::Registry(registry) if registry.refuse.is_some_and(|code| !(400..600).contains(&code)) => {
+                Some("refuse: a status from 400 to 599 is allowed")
+            }
+            Self::Fault(fault) if fault.at == Where::Kcp && fault.kind == FaultKind::StuckNamespace => {
+                Some("at: stuckNamespace is for runtimes only")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
+    pub fn needs_ours(&self) -> bool {
+        matches!(self, Self::Receiver(_) | Self::Agents(_) | Self::Partition(_))
+    }
+
+    /// In a few words, for progress and report.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Ready(Within { within }) => format!("ready (at most {within})"),
+            Self::Settle(Within { within }) => format!("settle (at most {within})"),
+            Self::Wait(time) => format!("wait {time}"),
+            Self::Enrol(Enrol { runtimes, rate }) => {
+                format!("enrol up to {runtimes} of the runtimes, {rate}")
+            }
+            Self::Change(Change { what, runtimes, rate, .. }) => {
+                let what = format!("{what:?}").to_lowercase();
+                rate.map_or_else(
+                    || format!("{what} in {runtimes} at once"),
+                    |rate| format!("{what} in {runtimes}, {rate}"),
+                )
+            }
+            Self::Bump(Bump { modules, channel }) => {
+                format!("next version of {modules} modules in channel {}", channel.name())
+            }
+            Self::Receiver(Receiver { how, down }) => {
+                format!("receiver: {}, down for {down}", format!("{how:?}").to_lowercase())
+            }
+            Self::Agents(Agents { how, runtimes, .. }) => {
+                format!("agents: {} {runtimes}", format!("{how:?}").to_lowercase())
+            }
+            Self::Partition(Partition { runtimes, cut, lasts, .. }) => {
+                format!(
+                    "{runtimes} of the runtimes cut off ({}) for {lasts}",
+                    format!("{cut:?}").to_lowercase()
+                )
+            }
+            Self::Fault(Fault { kind, runtimes, share, lasts, at, .. }) => {
+                let at =
+                    if *at == Where::Kcp { "KCP".to_owned() } else { format!("{runtimes} of the runtimes") };
+                format!("{kind:?} at {at}, {share} of the calls, for {lasts}")
+            }
+            Self::Registry(Registry { lasts, .. }) => format!("a bad registry for {lasts}"),
+        }
+    }
+}
+
+/// Parse errors come with a picture of the place; of that, only the first line.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default().trim();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests;

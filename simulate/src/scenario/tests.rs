@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use super::*;
+
+fn wrong(text: &str) -> String {
+    Scenario::parse("my.yaml", text).unwrap_err().to_string()
+}
+
+#[test]
+fn all_that_are_shipped_are_good_and_say_what_they_show() {
+    for (name, text) in SHIPPED {
+        let scenario = Scenario::parse(name, text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(scenario.name, name);
+        assert!(!scenario.about.is_empty(), "{name}");
+        assert!(matches!(scenario.steps.last(), Some(Step::Settle(_))), "{name} ends with settle");
+    }
+}
+
+#[test]
+fn a_step_of_each_kind() {
+    let text = "name: mine
+steps:
+- ready: {within: 5m}
+- wait: 1.5s
+- enrol: {runtimes: 50%, rate: 20/s}
+- change: {what: drift, runtimes: 3}
+- bump: {modules: 2, channel: fast}
+- receiver: {do: kill, down: 250ms}
+- agents: {do: restart, runtimes: 10%}
+- partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
+- fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
+- registry: {latency: 2s, refuse: 503, for: 10s}
+- settle: {within: 60s}
+";
+    let scenario = Scenario::parse("my.yaml", text).unwrap();
+    assert_eq!(scenario.start, Share::all());
+    assert_eq!(scenario.steps.len(), 11);
+    assert_eq!(scenario.steps[1], Step::Wait(Time(Duration::from_millis(1500))));
+    assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
+    assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
+}
+
+#[test]
+fn an_error_names_line_and_field_and_says_what_is_allowed() {
+    let head = "name: mine\nsteps:\n";
+    for (step, line, words) in [
+        ("- explode: {}", 3, &["explode", "ready", "partition"][..]),
+        ("- wait: 5 parsecs", 3, &["5 parsecs", "250ms, 30s, 5m or 1h"]),
+        ("- change: {what: drift, runtimes: 120%}", 3, &["120%", "0% to 100%"]),
+        ("- change: {what: vanish, runtimes: 1}", 3, &["vanish", "drift", "toggle"]),
+        ("- change: {what: drift, runtimes: 1, rat: 5/s}", 3, &["rat", "rate"]),
+        ("- enrol: {runtimes: 1, rate: fast}", 3, &["fast", "5/s"]),
+        ("- ready: {}", 3, &["within"]),
+        ("- ready: {within: 1s}\n- fault: {kind: gone, for: 1}", 4, &["'1' is no time"]),
+    ] {
+        let message = wrong(&format!("{head}{step}\n"));
+        assert!(message.starts_with(&format!("my.yaml:{line}:")), "{message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
+    }
+    let message = wrong(&format!("{head}- bump: {{modules: 0}}\n"));
+    assert!(message.contains("steps[0]: modules: at least 1"), "{message}");
+    assert!(wrong("name: mine\nsteps: []\n").contains("1 to 1000 steps"));
+    assert!(wrong("name: mine\nsteps:\n- registry: {refuse: 200, for: 1s}\n").contains("400 to 599"));
+}
+
+#[test]
+fn an_unknown_name_is_told_what_there_is() {
+    let message = Scenario::load("no-such-thing").unwrap_err().to_string();
+    assert!(message.contains("channel-bump") && message.contains("enrolment"), "{message}");
+}
+
+#[test]
+fn shares_are_rounded_up_and_never_more_than_all() {
+    assert_eq!(Share::Part(0.0).of(100), 0);
+    assert_eq!(Share::Part(0.001).of(100), 1);
+    assert_eq!(Share::Part(0.3).of(1000), 300);
+    assert_eq!(Share::Count(7).of(5), 5);
+}

@@ -1,0 +1,259 @@
+//! Faults by script and by seed: rules that are put in force and taken away while the servers run.
+//!
+//! A rule with a share below 1 hits the calls that the seed chooses: the n-th call that a cluster gets under a rule is
+//! hit or not, the same in each run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    Access, Call, Fault, Faults, Hosted, Outcome, PatchKind, Query, Refusal, Request, Target, User, Verb,
+};
+
+/// What a rule is about, and what it does.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Names of clusters; `None`: all.
+    pub clusters: Option<Arc<BTreeSet<String>>>,
+    /// Names of users; all if empty.
+    pub users: Vec<String>,
+    /// Verbs, as authorization names them; all if empty.
+    pub verbs: Vec<String>,
+    /// Which part of the calls is hit, from 0 to 1.
+    pub share: f64,
+    /// What goes wrong with them.
+    pub fault: Fault,
+}
+
+impl Rule {
+    /// This fault, for every call.
+    pub fn always(fault: Fault) -> Self {
+        Self { clusters: None, users: Vec::new(), verbs: Vec::new(), share: 1.0, fault }
+    }
+
+    fn is_about(&self, call: &Call<'_>) -> bool {
+        let any = |list: &[String], one: &str| list.is_empty() || list.iter().any(|have| have == one);
+        self.clusters.as_ref().is_none_or(|names| names.contains(call.cluster))
+            && any(&self.users, call.user)
+            && any(&self.verbs, call.verb)
+    }
+}
+
+/// A rule that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuleId(u64);
+
+/// The rules in force; the oldest that hits a call decides.
+#[derive(Debug)]
+pub struct Script {
+    seed: u64,
+    rules: RwLock<BTreeMap<u64, Active>>,
+    last: Mutex<u64>,
+}
+
+#[derive(Debug)]
+struct Active {
+    rule: Rule,
+    /// Calls so far, by cluster.
+    calls: Mutex<HashMap<String, u64>>,
+}
+
+impl Script {
+    /// Without rules.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, rules: RwLock::default(), last: Mutex::new(0) }
+    }
+
+    /// Puts a rule in force.
+    pub fn add(&self, rule: Rule) -> RuleId {
+        let mut last = self.last.lock();
+        *last += 1;
+        self.rules.write().insert(*last, Active { rule, calls: Mutex::default() });
+        RuleId(*last)
+    }
+
+    /// Takes a rule away; what it has done to requests that hang or watches that are silent stays.
+    pub fn remove(&self, id: RuleId) {
+        self.rules.write().remove(&id.0);
+    }
+}
+
+impl Faults for Script {
+    fn fault(&self, call: &Call<'_>) -> Fault {
+        let rules = self.rules.read();
+        for (id, Active { rule, calls }) in rules.iter().filter(|(_, active)| active.rule.is_about(call)) {
+            if rule.share >= 1.0 {
+                return rule.fault.clone();
+            }
+            let mut calls = calls.lock();
+            let count = calls.entry(call.cluster.to_owned()).or_default();
+            *count += 1;
+            if chance(self.seed, &format!("{id}/{}/{count}", call.cluster)) < rule.share {
+                return rule.fault.clone();
+            }
+        }
+        Fault::None
+    }
+}
+
+/// A number in `[0, 1)` that follows from a seed and a text.
+pub fn chance(seed: u64, text: &str) -> f64 {
+    // 53 bits, as many as the number holds.
+    #[expect(clippy::cast_precision_loss, reason = "it has 53 bits")]
+    let bits = (xxh3_64_with_seed(text.as_bytes(), seed) >> 11) as f64;
+    bits / 9_007_199_254_740_992.0
+}
+
+/// How many calls of a verb there were.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Counted {
+    /// The cluster, if it is counted apart; else empty.
+    pub cluster: String,
+    /// The program that asked, by its `User-Agent`; without one, the user's name.
+    pub who: String,
+    /// As authorization names it.
+    pub verb: &'static str,
+    /// How many.
+    pub calls: u64,
+}
+
+/// Counts calls before it asks what goes wrong with them.
+#[derive(Debug)]
+pub struct Tally {
+    inner: Arc<dyn Faults>,
+    apart: Vec<String>,
+    counts: Mutex<BTreeMap<(String, String, &'static str), u64>>,
+}
+
+impl Tally {
+    /// Counts all clusters together, but those in `apart` each by itself.
+    pub fn new(inner: Arc<dyn Faults>, apart: Vec<String>) -> Self {
+        Self { inner, apart, counts: Mutex::default() }
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> Vec<Counted> {
+        let one = |((cluster, who, verb), calls): (&(String, String, &'static str), &u64)| Counted {
+            cluster: cluster.clone(),
+            who: who.clone(),
+            verb,
+            calls: *calls,
+        };
+        self.counts.lock().iter().map(one).collect()
+    }
+}
+
+impl Faults for Tally {
+    fn fault(&self, call: &Call<'_>) -> Fault {
+        let cluster = if self.apart.iter().any(|name| name == call.cluster) { call.cluster } else { "" };
+        let who = if call.agent.is_empty() { call.user } else { call.agent };
+        *self.counts.lock().entry((cluster.to_owned(), who.to_owned(), call.verb)).or_default() += 1;
+        self.inner.fault(call)
+    }
+}
+
+/// The object that keeps a namespace in Terminating.
+const ANCHOR: &str = "simulated-anchor";
+const ANCHOR_FINALIZER: &str = "simulator.tidewatch.dev/never";
+
+/// Deletes a namespace in which something has a finalizer that nobody takes away: it stays in Terminating.
+pub fn stick_namespace(hosted: &Hosted, namespace: &str, now: Timestamp) -> Result<(), Refusal> {
+    let anchor = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": ANCHOR, "namespace": namespace, "finalizers": [ANCHOR_FINALIZER]},
+    });
+    ask(hosted, Verb::Create(anchor), "configmaps", namespace, "", now)?;
+    ask(hosted, Verb::Delete(Value::Null), "namespaces", "", namespace, now)
+}
+
+/// Lets a namespace go that [`stick_namespace`] keeps.
+pub fn free_namespace(hosted: &Hosted, namespace: &str, now: Timestamp) -> Result<(), Refusal> {
+    let patch = json!({"metadata": {"finalizers": null}});
+    ask(hosted, Verb::Patch(PatchKind::Merge, patch), "configmaps", namespace, ANCHOR, now)
+}
+
+fn ask(
+    hosted: &Hosted,
+    verb: Verb,
+    resource: &str,
+    namespace: &str,
+    name: &str,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let user = User { name: "simulator".to_owned(), groups: Vec::new(), access: Access::Admin };
+    let target = Target {
+        version: "v1".to_owned(),
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Target::default()
+    };
+    let agent = "simulator".to_owned();
+    let request = Request { user: Arc::new(user), agent, verb, target, query: Query::default() };
+    match hosted.apply(&request, hosted.now(now)) {
+        Outcome::Refused(refusal) => Err(*refusal),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call<'a>(cluster: &'a str, user: &'a str, verb: &'static str) -> Call<'a> {
+        Call { cluster, method: "GET", path: "/", verb, is_watch: verb == "watch", user, agent: "" }
+    }
+
+    #[test]
+    fn a_rule_hits_what_it_is_about_until_it_is_taken_away() {
+        let script = Script::new(1);
+        let rule = Rule {
+            clusters: Some(Arc::new(BTreeSet::from(["one".to_owned()]))),
+            users: vec!["agent".to_owned()],
+            verbs: vec!["list".to_owned()],
+            ..Rule::always(Fault::Drop)
+        };
+        let id = script.add(rule);
+        assert_eq!(script.fault(&call("one", "agent", "list")), Fault::Drop);
+        for other in
+            [call("two", "agent", "list"), call("one", "engine", "list"), call("one", "agent", "get")]
+        {
+            assert_eq!(script.fault(&other), Fault::None, "{other:?}");
+        }
+        script.remove(id);
+        assert_eq!(script.fault(&call("one", "agent", "list")), Fault::None);
+    }
+
+    #[test]
+    fn the_seed_chooses_which_calls_are_hit() {
+        let hits = |seed| {
+            let script = Script::new(seed);
+            script.add(Rule { share: 0.3, ..Rule::always(Fault::Drop) });
+            (0..1000).map(|_| script.fault(&call("one", "a", "get")) == Fault::Drop).collect::<Vec<_>>()
+        };
+        assert_eq!(hits(7), hits(7));
+        assert_ne!(hits(7), hits(8));
+        let share = hits(7).iter().filter(|hit| **hit).count();
+        assert!((250..350).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn calls_are_counted_by_program_and_verb() {
+        let tally = Tally::new(Arc::new(crate::NoFaults), vec!["kcp".to_owned()]);
+        for cluster in ["kcp", "one", "two"] {
+            tally.fault(&call(cluster, "engine", "list"));
+        }
+        tally.fault(&Call { agent: "kubectl", ..call("one", "engine", "list") });
+        let counts: Vec<_> =
+            tally.counts().into_iter().map(|c| (c.cluster, c.who, c.verb, c.calls)).collect();
+        let one = |cluster: &str, who: &str, calls| (cluster.to_owned(), who.to_owned(), "list", calls);
+        assert_eq!(counts, [one("", "engine", 2), one("", "kubectl", 1), one("kcp", "engine", 1)]);
+    }
+}
