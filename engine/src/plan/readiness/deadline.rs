@@ -14,7 +14,7 @@ pub const DEADLINE: Duration = Duration::from_mins(10);
 pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
     match says {
         Says::Processing(cause) if now >= due(object, facts, now) => {
-            Says::Error(format!("not ready within {}: {cause}", words(facts.deadline)))
+            Says::Error(format!("not ready within {}: {cause}", words(limit(object, facts))))
         }
         says => says,
     }
@@ -44,8 +44,18 @@ fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
         .max();
     let seen = facts.not_ready_since.unwrap_or(now);
     let since = [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max);
-    let limit = SignedDuration::try_from(facts.deadline).unwrap_or(SignedDuration::MAX);
+    let limit = SignedDuration::try_from(limit(object, facts)).unwrap_or(SignedDuration::MAX);
     since.saturating_add(limit).unwrap_or(Timestamp::MAX)
+}
+
+/// Whoever wrote a Deployment or a Job that may take longer knew it better.
+fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
+    let own = match object["kind"].as_str() {
+        Some("Deployment") => &object["spec"]["progressDeadlineSeconds"],
+        Some("Job") => &object["spec"]["activeDeadlineSeconds"],
+        _ => &Value::Null,
+    };
+    own.as_u64().map_or(facts.deadline, |own| facts.deadline.max(Duration::from_secs(own)))
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -107,6 +117,18 @@ mod tests {
         assert_eq!(judged(Says::Processing("c".into())), Says::Error("not ready within 90 s: c".into()));
         assert_eq!(words(DEADLINE), "10 minutes");
         assert_eq!(words(Duration::from_mins(1)), "1 minute");
+    }
+
+    #[test]
+    fn a_workload_may_give_itself_longer_and_not_shorter() {
+        let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        for (kind, field) in [("Deployment", "progressDeadlineSeconds"), ("Job", "activeDeadlineSeconds")] {
+            for (own, ends) in [(json!(1_800), 1_800), (json!(60), 600), (json!(-1), 600), (json!("9"), 600)]
+            {
+                let object = json!({"kind": kind, "spec": {field: own}});
+                assert!(waits(&object, &facts, ends - 1) && !waits(&object, &facts, ends), "{object}");
+            }
+        }
     }
 
     #[test]
