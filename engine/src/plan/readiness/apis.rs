@@ -1,0 +1,46 @@
+//! What makes other objects reachable: Services and the kinds that are served.
+
+use super::{
+    Says,
+    seen::{Condition, Seen},
+    text,
+};
+
+/// Ready: not of type `LoadBalancer`, or it has an address.
+pub(super) fn service(service: Seen<'_>) -> Says {
+    if service.spec()["type"].as_str() != Some("LoadBalancer") {
+        return Says::Ready;
+    }
+    let addresses = service.status()["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+    let told = |field: &serde_json::Value| field.as_str().is_some_and(|s| !s.is_empty());
+    if addresses.clone().any(|a| told(&a["ip"]) || told(&a["hostname"])) {
+        Says::Ready
+    } else {
+        Says::Processing("its load balancer has no address yet".into())
+    }
+}
+
+/// Ready: its names are accepted and its kind is served. Error: another definition has its names.
+pub(super) fn crd(crd: Seen<'_>) -> Says {
+    if let Some(names) = crd.condition("NamesAccepted").filter(Condition::fails) {
+        let why = text::tame(names.message);
+        return Says::Error(format!("its names are not accepted ({}): {why}", text::name(names.reason)));
+    }
+    if crd.holds("Established") && crd.holds("NamesAccepted") {
+        Says::Ready
+    } else {
+        Says::Processing("its kind is not served yet".into())
+    }
+}
+
+/// Ready: the API server can reach what serves the API.
+pub(super) fn api_service(service: Seen<'_>) -> Says {
+    match service.condition("Available") {
+        Some(available) if available.holds() => Says::Ready,
+        // The message has addresses and errors of connections in it that differ from one try to the next.
+        Some(available) if available.fails() && !available.reason.is_empty() => {
+            Says::Processing(format!("its API is not available ({})", text::name(available.reason)))
+        }
+        _ => Says::Processing("its API is not available yet".into()),
+    }
+}

@@ -1,0 +1,142 @@
+//! How long something may be on its way.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::{Facts, Says};
+
+/// How long an object may be on its way, unless its module says otherwise. As long as a Deployment's own default.
+pub const DEADLINE: Duration = Duration::from_mins(10);
+
+/// What has been on its way for too long is an error, with the same cause.
+pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
+    match says {
+        Says::Processing(cause) if now >= due(object, facts, now) => {
+            Says::Error(format!("not ready within {}: {cause}", words(limit(object, facts))))
+        }
+        says => says,
+    }
+}
+
+/// When an object that is on its way has to be looked at again, as nothing may happen to it until then: the moment its
+/// deadline ends. `None` when that is past.
+#[must_use]
+pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
+    Some(due(object, facts, now)).filter(|due| *due > now)
+}
+
+/// The deadline counts from the latest of: first seen not ready, created, changed by us. So an upgrade starts it anew, and
+/// an old object that fails for the first time has all of it. What other controllers write to the object does not count.
+fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
+    let metadata = &object["metadata"];
+    let ours = metadata["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|entry| {
+            entry["manager"].as_str() == Some(facts.installer)
+                && entry["operation"].as_str() == Some("Apply")
+                && entry["subresource"].as_str().unwrap_or_default().is_empty()
+        })
+        .filter_map(|entry| time(&entry["time"]))
+        .max();
+    let seen = facts.not_ready_since.unwrap_or(now);
+    let since = [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max);
+    let limit = SignedDuration::try_from(limit(object, facts)).unwrap_or(SignedDuration::MAX);
+    since.saturating_add(limit).unwrap_or(Timestamp::MAX)
+}
+
+/// Whoever wrote a Deployment or a Job that may take longer knew it better.
+fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
+    let own = match object["kind"].as_str() {
+        Some("Deployment") => &object["spec"]["progressDeadlineSeconds"],
+        Some("Job") => &object["spec"]["activeDeadlineSeconds"],
+        _ => &Value::Null,
+    };
+    own.as_u64().map_or(facts.deadline, |own| facts.deadline.max(Duration::from_secs(own)))
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+/// `10 minutes`, `90 s`.
+fn words(limit: Duration) -> String {
+    match limit.as_secs() {
+        60 => "1 minute".into(),
+        seconds if seconds > 0 && seconds % 60 == 0 => format!("{} minutes", seconds / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn waits(object: &Value, facts: &Facts<'_>, now: i64) -> bool {
+        matches!(judge(Says::Processing("c".into()), object, facts, at(now)), Says::Processing(_))
+    }
+
+    #[test]
+    fn it_counts_from_what_happened_last() {
+        let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
+        let seen = |since| Facts { not_ready_since: Some(at(since)), ..Facts::default() };
+        assert!(waits(&new, &seen(0), 1_599) && !waits(&new, &seen(0), 1_600), "created");
+        assert!(waits(&new, &seen(1_500), 2_099) && !waits(&new, &seen(1_500), 2_100), "first seen");
+        assert!(waits(&new, &Facts::default(), 1_000_000), "an old object that is seen for the first time");
+
+        let entry = |manager: &str, operation: &str, subresource: &str| {
+            json!({"metadata": {"managedFields": [
+                {"manager": Facts::default().installer, "operation": "Apply", "time": "1970-01-01T00:00:10Z"},
+                {"manager": manager, "operation": operation, "subresource": subresource, "time": "1970-01-01T00:16:40Z"}]}})
+        };
+        let ours = Facts::default().installer;
+        assert!(waits(&entry(ours, "Apply", ""), &seen(0), 1_599), "an upgrade starts it anew");
+        for object in [entry(ours, "Apply", "status"), entry("other", "Apply", ""), entry(ours, "Update", "")]
+        {
+            assert!(!waits(&object, &seen(0), 610), "{object}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_runs_out_of_time_and_says_after_how_long() {
+        let facts =
+            Facts { not_ready_since: Some(at(0)), deadline: Duration::from_secs(90), ..Facts::default() };
+        let judged = |says| judge(says, &Value::Null, &facts, at(90));
+        for says in [Says::Ready, Says::Unknown, Says::Error("e".into())] {
+            assert_eq!(judged(says.clone()), says);
+        }
+        assert_eq!(judged(Says::Processing("c".into())), Says::Error("not ready within 90 s: c".into()));
+        assert_eq!(words(DEADLINE), "10 minutes");
+        assert_eq!(words(Duration::from_mins(1)), "1 minute");
+    }
+
+    #[test]
+    fn a_workload_may_give_itself_longer_and_not_shorter() {
+        let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        for (kind, field) in [("Deployment", "progressDeadlineSeconds"), ("Job", "activeDeadlineSeconds")] {
+            for (own, ends) in [(json!(1_800), 1_800), (json!(60), 600), (json!(-1), 600), (json!("9"), 600)]
+            {
+                let object = json!({"kind": kind, "spec": {field: own}});
+                assert!(waits(&object, &facts, ends - 1) && !waits(&object, &facts, ends), "{object}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_look_is_when_it_ends() {
+        let facts = Facts { not_ready_since: Some(at(100)), ..Facts::default() };
+        assert_eq!(look_at(&Value::Null, &facts, at(100)), Some(at(700)));
+        assert_eq!(look_at(&Value::Null, &facts, at(700)), None);
+        let forever = Facts { deadline: Duration::MAX, ..facts };
+        assert_eq!(look_at(&Value::Null, &forever, at(100)), Some(Timestamp::MAX));
+    }
+}

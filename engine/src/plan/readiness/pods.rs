@@ -1,0 +1,174 @@
+//! Pods, and the cause that they give to a workload.
+//!
+//! A container that cannot start moves through several states by itself (pulling fails, the kubelet waits, pulling fails). Each
+//! such circle has one text. Nothing is quoted that a program in a container has written: that may be anything.
+
+use serde_json::Value;
+
+use super::{
+    Says,
+    seen::{Condition, Seen},
+    text,
+};
+
+/// Why a pod does not run, ordered by what to tell first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PodCause {
+    /// Whether it can end by itself: what cannot is told first.
+    ends: bool,
+    what: What,
+    pub(super) text: String,
+}
+
+/// What is wrong, in the order of which is told first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Image,
+    Configuration,
+    Ended,
+    Place,
+    Initialises,
+    Starts,
+    Unready,
+}
+
+/// Ready: its Ready condition holds, or it has ended well. Error: it has failed, or can never start.
+pub(super) fn pod(pod: Seen<'_>) -> Says {
+    match pod.status()["phase"].as_str() {
+        Some("Succeeded") => return Says::Ready,
+        Some("Failed") => return Says::Error(failed(pod)),
+        _ if pod.holds("Ready") => return Says::Ready,
+        _ => {}
+    }
+    let cause = unready(pod);
+    if cause.ends { Says::Processing(cause.text) } else { Says::Error(cause.text) }
+}
+
+/// The first cause among a workload's pods, whatever their order. Pods that serve, have done their work or are leaving have none.
+pub(super) fn cause(pods: &[Value]) -> Option<PodCause> {
+    pods.iter()
+        .map(Seen)
+        .filter(|pod| !pod.is_leaving() && !pod.holds("Ready"))
+        .filter_map(|pod| match pod.status()["phase"].as_str() {
+            Some("Succeeded") => None,
+            Some("Failed") => Some(PodCause { ends: true, what: What::Ended, text: failed(pod) }),
+            _ => Some(unready(pod)),
+        })
+        .min()
+}
+
+/// What a workload that is on its way says: its pods' cause if they have one that tells more, else `rest`.
+pub(super) fn instead_of(rest: String, pods: &[Value]) -> Says {
+    match cause(pods) {
+        Some(PodCause { ends: false, text, .. }) => Says::Error(text),
+        Some(PodCause { what: What::Starts | What::Unready, .. }) | None => Says::Processing(rest),
+        Some(PodCause { text, .. }) => Says::Processing(text),
+    }
+}
+
+fn failed(pod: Seen<'_>) -> String {
+    match pod.status()["reason"].as_str() {
+        Some(reason) if !reason.is_empty() => format!("a pod has failed ({})", text::name(reason)),
+        _ => "a pod has failed".to_owned(),
+    }
+}
+
+fn unready(pod: Seen<'_>) -> PodCause {
+    let status = pod.status();
+    let all = |field: &str, init| {
+        status[field].as_array().into_iter().flatten().filter_map(move |c| container(pod, c, init))
+    };
+    if let Some(cause) = all("initContainerStatuses", true).chain(all("containerStatuses", false)).min() {
+        return cause;
+    }
+    let place = |text: String| PodCause { ends: true, what: What::Place, text };
+    if let Some(placed) = pod.condition("PodScheduled").filter(Condition::fails) {
+        return match placed.reason {
+            "SchedulingGated" => place("its pod is held back by a scheduling gate".into()),
+            // What was tried to make room is told after this word and says nothing about the cause.
+            _ => match text::tame(placed.message.split(" preemption:").next().unwrap_or_default()) {
+                empty if empty.is_empty() => place("no node can take its pod".into()),
+                why => place(format!("no node can take its pod: {why}")),
+            },
+        };
+    }
+    let (what, text) = if status["containerStatuses"].is_array() {
+        (What::Unready, "its containers run and are not ready")
+    } else {
+        (What::Starts, "it is being started")
+    };
+    PodCause { ends: true, what, text: text.into() }
+}
+
+fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
+    let name = text::name(container["name"].as_str().unwrap_or("?"));
+    let which = if init { "init container" } else { "container" };
+    let state = &container["state"];
+    let say =
+        |ends, what, text: String| Some(PodCause { ends, what, text: format!("{which} {name} {text}") });
+    let waiting = state["waiting"]["reason"].as_str().unwrap_or_default();
+    match waiting {
+        "ImagePullBackOff"
+        | "ErrImagePull"
+        | "RegistryUnavailable"
+        | "ImageInspectError"
+        | "SignatureValidationFailed" => {
+            return say(true, What::Image, format!("cannot pull its image {}", image(pod, container, init)));
+        }
+        "InvalidImageName" => {
+            let image = image(pod, container, init);
+            return say(false, What::Image, format!("has an image with an invalid name: {image}"));
+        }
+        "ErrImageNeverPull" => {
+            let image = image(pod, container, init);
+            return say(
+                false,
+                What::Image,
+                format!("may not pull its image {image}, and the node does not have it"),
+            );
+        }
+        "CreateContainerConfigError" => {
+            // The kubelet's words name an object and a key, never what is in it.
+            let why = text::tame(state["waiting"]["message"].as_str().unwrap_or_default());
+            return say(true, What::Configuration, format!("cannot be configured: {why}"));
+        }
+        _ => {}
+    }
+    let end =
+        [&state["terminated"], &container["lastState"]["terminated"]].into_iter().find(|t| t.is_object());
+    let served = container["ready"].as_bool() == Some(true);
+    let done = |end: &Value| end["exitCode"].as_i64() == Some(0);
+    // An init container has done its work when it has ended well; a sidecar among them serves.
+    if served || (init && state["terminated"].is_object() && done(&state["terminated"])) {
+        return None;
+    }
+    match end {
+        // Running, ended and waiting take turns with a program that does not last: one text for all of them.
+        Some(end) => {
+            let why = match (end["reason"].as_str().unwrap_or_default(), end["exitCode"].as_i64()) {
+                ("" | "Error" | "Completed", Some(code)) => format!("exit code {code}"),
+                ("", None) => "no reason given".to_owned(),
+                (reason, _) => text::name(reason),
+            };
+            say(true, What::Ended, format!("ended ({why}) and is not ready again"))
+        }
+        None => match waiting {
+            "CrashLoopBackOff" => say(true, What::Ended, "ended and is not ready again".into()),
+            // Their messages may have the container's command line in them.
+            "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError" => {
+                say(true, What::Configuration, format!("cannot be started ({waiting})"))
+            }
+            _ if init && state["running"].is_object() => {
+                say(true, What::Initialises, "has not done its work yet".into())
+            }
+            _ => None,
+        },
+    }
+}
+
+/// The image as the pod asks for it: what the kubelet reports may have a digest that comes and goes.
+fn image(pod: Seen<'_>, container: &Value, init: bool) -> String {
+    let specs = &pod.spec()[if init { "initContainers" } else { "containers" }];
+    let asked = specs.as_array().into_iter().flatten().find(|c| c["name"] == container["name"]);
+    text::name(asked.unwrap_or(container)["image"].as_str().unwrap_or("?"))
+}

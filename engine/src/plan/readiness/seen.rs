@@ -1,0 +1,85 @@
+//! An object's body, read without trust in its shape.
+
+use serde_json::Value;
+
+/// What is said of an object whose status speaks of an older generation.
+pub(super) const UNSEEN: &str = "it was changed and its controller has not seen that yet";
+
+/// An object as it was read. Every question has an answer, whatever the JSON is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a>(pub(super) &'a Value);
+
+/// A condition of an object's status.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Condition<'a> {
+    pub(super) status: &'a str,
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+    /// It speaks of an older generation.
+    pub(super) stale: bool,
+}
+
+impl Condition<'_> {
+    pub(super) fn holds(&self) -> bool {
+        self.status == "True" && !self.stale
+    }
+
+    pub(super) fn fails(&self) -> bool {
+        self.status == "False" && !self.stale
+    }
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn spec(self) -> &'a Value {
+        &self.0["spec"]
+    }
+
+    pub(super) fn status(self) -> &'a Value {
+        &self.0["status"]
+    }
+
+    /// A number of the status; what is not there is 0, as the API server leaves zeros out.
+    pub(super) fn count(self, field: &str) -> i64 {
+        self.status()[field].as_i64().unwrap_or(0)
+    }
+
+    pub(super) fn is_leaving(self) -> bool {
+        self.0["metadata"]["deletionTimestamp"].is_string()
+    }
+
+    fn generation(self) -> Option<i64> {
+        self.0["metadata"]["generation"].as_i64()
+    }
+
+    /// Whether the status says that it speaks of an older generation. A status that does not say speaks of the present one.
+    pub(super) fn is_behind(self) -> bool {
+        let observed = self.status()["observedGeneration"].as_i64();
+        observed.is_some_and(|observed| observed < self.generation().unwrap_or(0))
+    }
+
+    /// As [`Seen::is_behind`], for kinds whose controller always says it: a status that does not is none yet.
+    pub(super) fn is_unseen(self) -> bool {
+        self.count("observedGeneration") < self.generation().unwrap_or(0)
+    }
+
+    /// The first condition of a type.
+    pub(super) fn condition(self, type_: &str) -> Option<Condition<'a>> {
+        let condition = self.status()["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|condition| condition["type"].as_str() == Some(type_))?;
+        let text = |field: &str| condition[field].as_str().unwrap_or_default();
+        let observed = condition["observedGeneration"].as_i64();
+        Some(Condition {
+            status: text("status"),
+            reason: text("reason"),
+            message: text("message"),
+            stale: observed.is_some_and(|observed| observed < self.generation().unwrap_or(0)),
+        })
+    }
+
+    pub(super) fn holds(self, type_: &str) -> bool {
+        self.condition(type_).is_some_and(|condition| condition.holds())
+    }
+}

@@ -1,0 +1,32 @@
+//! Claims for storage.
+
+use serde_json::Value;
+
+use super::{Facts, Says, seen::Seen};
+
+/// Written when a scheduler has chosen a node for the pod that uses the claim.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Written when a provisioner was asked for the volume.
+const PROVISIONER: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+
+/// Ready: bound; or it waits, as its class wants, for a pod that uses it: then the pod's workload tells. Unknown: it is
+/// pending, no volume is being made, and its class was not read. Error: its volume is lost.
+pub(super) fn claim(claim: Seen<'_>, facts: &Facts<'_>) -> Says {
+    match claim.status()["phase"].as_str() {
+        Some("Bound") => return Says::Ready,
+        Some("Lost") => return Says::Error("its volume is lost".into()),
+        _ => {}
+    }
+    let annotation = |name: &str| claim.0["metadata"]["annotations"][name].is_string();
+    let mode = facts.storage_class.and_then(|class: &Value| class["volumeBindingMode"].as_str());
+    if annotation(SELECTED_NODE) || PROVISIONER.into_iter().any(annotation) {
+        return Says::Processing("its volume is being made".into());
+    }
+    match mode {
+        Some("WaitForFirstConsumer") => Says::Ready,
+        // A class without a mode binds at once.
+        _ if facts.storage_class.is_some() => Says::Processing("it waits for a volume".into()),
+        _ => Says::Unknown,
+    }
+}

@@ -1,0 +1,56 @@
+//! One table for all kinds: an object, what is known beside it, and what is said of it.
+
+use super::*;
+
+#[test]
+fn every_kind_says_when_it_is_ready_and_why_not() {
+    let cases: Vec<Value> = serde_saphyr::from_str(include_str!("cases.yaml")).unwrap();
+    let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    for case in &cases {
+        let (name, mut object) = (&case["case"], case["object"].clone());
+        if object["metadata"].is_null() {
+            object["metadata"] = json!({"name": "x"});
+        } else if object["metadata"]["name"].is_null() {
+            object["metadata"]["name"] = "x".into();
+        }
+        let pods = case["pods"].as_array().cloned().unwrap_or_default();
+        let facts = Facts {
+            pods: &pods,
+            storage_class: case.get("storageClass"),
+            not_ready_since: Some(at(0)),
+            ..Facts::default()
+        };
+        let said = match readiness(&object, &facts, at(1)) {
+            ObjectReadiness::Ready => "Ready".to_owned(),
+            ObjectReadiness::Unknown => "Unknown".to_owned(),
+            ObjectReadiness::Processing { cause } => format!("Processing, {}", cause.text),
+            ObjectReadiness::Error { cause } => format!("Error, {}", cause.text),
+        };
+        assert_eq!(said, case["says"].as_str().unwrap(), "{name}");
+        let word = said.split(',').next().unwrap().to_owned();
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        match kinds.iter_mut().find(|(k, _)| *k == kind) {
+            Some((_, words)) => words.push(word),
+            None => kinds.push((kind, vec![word])),
+        }
+    }
+    assert!(cases.len() >= 60, "{} cases", cases.len());
+    for kind in [
+        "Deployment",
+        "StatefulSet",
+        "DaemonSet",
+        "Job",
+        "Pod",
+        "PersistentVolumeClaim",
+        "Service",
+        "CustomResourceDefinition",
+        "APIService",
+        "Buoy",
+    ] {
+        let words =
+            kinds.iter().find(|(k, _)| k == kind).map(|(_, words)| words.as_slice()).unwrap_or_default();
+        for word in ["Ready", "Processing"] {
+            assert!(words.iter().any(|w| w == word), "{kind} is never {word}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What other programs say, made fit for our statuses: short, one line, and the same while nothing is decided.
+
+/// Most characters of a quoted message.
+const MAX_QUOTE: usize = 200;
+/// Most characters of a name, an image or a word.
+const MAX_NAME: usize = 253;
+/// What stands for something that moves.
+const MOVES: &str = "…";
+/// Numbers after these words are facts, not counts.
+const KEEP_AFTER: [&str; 3] = ["code", "port", "status"];
+/// The letters of the random ends that API servers give to names.
+const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
+/// Their length.
+const RANDOM_LENGTH: usize = 5;
+
+/// A name, an image or a reason: bounded, one line.
+pub(super) fn name(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect()
+}
+
+/// A message of another program. Counts, times, durations and the random ends of names are masked; the rest stays.
+pub(super) fn tame(message: &str) -> String {
+    let mut tamed = String::new();
+    let mut before = String::new();
+    // What is cut off later is not looked at: a message may be long. Masking only ever shortens.
+    let mut rest = message.trim();
+    let limit = MAX_QUOTE * 8;
+    if let Some((end, _)) = rest.char_indices().nth(limit) {
+        rest = &rest[..end];
+    }
+    while let Some(first) = rest.chars().next() {
+        let inside = is_word(first);
+        let end = rest.find(|c| is_word(c) != inside).unwrap_or(rest.len());
+        let (part, next) = rest.split_at(end);
+        rest = next;
+        if inside {
+            let word = part.trim_end_matches(['.', ':', '-', '/']);
+            tamed.push_str(&masked(word, &before));
+            tamed.push_str(&part[word.len()..]);
+            before = word.to_lowercase();
+        } else {
+            for c in part.chars() {
+                match c {
+                    c if c.is_whitespace() || c.is_control() => {
+                        if !tamed.ends_with(' ') {
+                            tamed.push(' ');
+                        }
+                    }
+                    c => tamed.push(c),
+                }
+            }
+        }
+    }
+    let tamed = tamed.trim_end();
+    if tamed.chars().count() <= MAX_QUOTE {
+        return tamed.to_owned();
+    }
+    tamed.chars().take(MAX_QUOTE - 1).chain(MOVES.chars()).collect()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '%' | '+')
+}
+
+fn masked(word: &str, before: &str) -> String {
+    if word.chars().all(|c| c.is_ascii_digit()) && KEEP_AFTER.contains(&before) {
+        return word.to_owned();
+    }
+    if is_count(word) || is_duration(word) || is_date(word) || is_uuid(word) {
+        return MOVES.to_owned();
+    }
+    // `<set>-<random>` and `<set>-<random>_<namespace>`, as a kubelet writes a pod.
+    let (head, tail) = word.find('_').map_or((word, ""), |at| word.split_at(at));
+    match head.rsplit_once('-') {
+        Some((set, end)) if end.len() == RANDOM_LENGTH && end.chars().all(|c| RANDOM.contains(c)) => {
+            format!("{set}-{MOVES}{tail}")
+        }
+        _ => word.to_owned(),
+    }
+}
+
+/// `3`, `0/3`, `80%`, `12:30:05`.
+fn is_count(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit())
+        && word.chars().all(|c| c.is_ascii_digit() || matches!(c, '/' | '%' | ':'))
+}
+
+/// `2m40s`, `1.5s`, `250ms`.
+fn is_duration(word: &str) -> bool {
+    let mut rest = word;
+    while !rest.is_empty() {
+        let number = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        if number.len() == rest.len() {
+            return false;
+        }
+        let Some(unit) = ["ns", "us", "µs", "ms", "s", "m", "h", "d"].iter().find(|unit| {
+            number.strip_prefix(**unit).is_some_and(|after| !after.starts_with(char::is_alphabetic))
+        }) else {
+            return false;
+        };
+        rest = &number[unit.len()..];
+    }
+    !word.is_empty()
+}
+
+/// `2026-01-02`, `2026-01-02T03:04:05Z`.
+fn is_date(word: &str) -> bool {
+    let mut chars = word.chars();
+    "dddd-dd-dd".chars().all(|wanted| match (wanted, chars.next()) {
+        ('d', Some(c)) => c.is_ascii_digit(),
+        (wanted, c) => c == Some(wanted),
+    })
+}
+
+fn is_uuid(word: &str) -> bool {
+    word.len() == 36
+        && word.char_indices().all(|(at, c)| match at {
+            8 | 13 | 18 | 23 => c == '-',
+            _ => c.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_is_masked_and_what_tells_stays() {
+        for (message, tamed) in [
+            ("0/3 nodes are available: 3 Insufficient cpu.", "… nodes are available: … Insufficient cpu."),
+            (
+                "back-off 2m40s restarting failed container=web pod=web-7c9d6f5b8-x2k4z_prod(1b4e28ba-2fa1-11d2-883f-0016d3cca427)",
+                "back-off … restarting failed container=web pod=web-7c9d6f5b8-…_prod(…)",
+            ),
+            ("exit code 137, port 8443", "exit code 137, port 8443"),
+            ("attempt 3 at 2026-01-02T03:04:05Z took 1.5s (80%)", "attempt … at … took … (…)"),
+            ("used: cpu=10,pods=4", "used: cpu=…,pods=…"),
+            ("dial tcp 10.96.0.1:443: refused", "dial tcp 10.96.0.1:443: refused"),
+            ("image v1.2.3 of my-first", "image v1.2.3 of my-first"),
+            ("two\nlines\t and\u{7} a bell", "two lines and a bell"),
+            ("µs 5µs é 3é 1m2 s", "µs … é 3é 1m2 s"),
+            ("", ""),
+        ] {
+            assert_eq!(tame(message), tamed, "{message}");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let long = "ü".repeat(5_000);
+        assert_eq!(tame(&long).chars().count(), MAX_QUOTE);
+        assert_eq!(name(&long).chars().count(), MAX_NAME);
+        assert_eq!(name("a\nb"), "ab");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_tamed(text in "\\PC{0,300}", wild in proptest::prelude::any::<String>()) {
+            for text in [text, wild] {
+                let tamed = tame(&text);
+                assert!(tamed.chars().count() <= MAX_QUOTE && !tamed.contains(char::is_control), "{tamed:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Workloads: what runs pods.
+
+use super::{
+    Facts, Says, pods,
+    seen::{Condition, Seen, UNSEEN},
+    text,
+};
+
+/// Ready: the controller has seen the newest generation, all wanted replicas are updated and available, and none of an
+/// older revision is left. Error: it makes no progress, or its pods cannot be created.
+pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
+    if object.is_unseen() {
+        return Says::Processing(UNSEEN.into());
+    }
+    let wanted = object.spec()["replicas"].as_i64().unwrap_or(1);
+    if let Some(stuck) = object.condition("Progressing").filter(Condition::fails) {
+        return Says::Error(match pods::cause(facts.pods) {
+            Some(cause) => format!("it makes no progress: {}", cause.text),
+            None => format!("it makes no progress: {}", told(stuck.message, stuck.reason)),
+        });
+    }
+    if let Some(failure) = object.condition("ReplicaFailure").filter(Condition::holds) {
+        return Says::Error(format!("its pods cannot be created: {}", told(failure.message, failure.reason)));
+    }
+    let updated = object.count("updatedReplicas");
+    let rest = if updated < wanted && object.spec()["paused"].as_bool() == Some(true) {
+        "its rollout is paused".to_owned()
+    } else if updated < wanted || object.count("availableReplicas") < wanted {
+        unavailable(wanted)
+    } else if object.count("replicas") > updated {
+        "replicas of its previous version are still there".to_owned()
+    } else {
+        return Says::Ready;
+    };
+    pods::instead_of(rest, facts.pods)
+}
+
+/// Ready: all wanted replicas are ready and, where the controller replaces them, those at or above the partition are of
+/// the newest revision.
+pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
+    if object.is_unseen() {
+        return Says::Processing(UNSEEN.into());
+    }
+    let (spec, status) = (object.spec(), object.status());
+    let wanted = spec["replicas"].as_i64().unwrap_or(1);
+    let strategy = &spec["updateStrategy"];
+    let renewed = if strategy["type"].as_str() == Some("OnDelete") {
+        0
+    } else {
+        let partition = strategy["rollingUpdate"]["partition"].as_i64().unwrap_or(0).max(0);
+        wanted.saturating_sub(partition).max(0)
+    };
+    let ready = object.count("readyReplicas");
+    // Older API servers do not count the available ones.
+    let available = status["availableReplicas"].as_i64().unwrap_or(ready);
+    let rest = if ready.min(available) < wanted || object.count("updatedReplicas") < renewed {
+        unavailable(wanted)
+    } else if object.count("replicas") > wanted {
+        "it is being scaled down".to_owned()
+    } else {
+        return Says::Ready;
+    };
+    pods::instead_of(rest, facts.pods)
+}
+
+/// Ready: every node that should have a pod has an available one and, where the controller replaces them, of the newest
+/// revision. No such node is ready, too.
+pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
+    if object.is_unseen() {
+        return Says::Processing(UNSEEN.into());
+    }
+    let wanted = object.count("desiredNumberScheduled");
+    let by_hand = object.spec()["updateStrategy"]["type"].as_str() == Some("OnDelete");
+    let old = !by_hand && object.count("updatedNumberScheduled") < wanted;
+    if !old && object.count("numberAvailable") >= wanted {
+        return Says::Ready;
+    }
+    // The number of nodes moves in a cluster that scales, so it is not told.
+    pods::instead_of("its pod is not available on every node".into(), facts.pods)
+}
+
+/// Ready: complete; or suspended, as whoever did that wants it to wait. Error: failed for good.
+pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
+    if object.holds("Complete") {
+        return Says::Ready;
+    }
+    for failed in ["Failed", "FailureTarget"] {
+        if let Some(failed) = object.condition(failed).filter(Condition::holds) {
+            let why = match failed.reason {
+                "BackoffLimitExceeded" => "its pods failed as often as it allows".to_owned(),
+                "DeadlineExceeded" => "it ran longer than it allows".to_owned(),
+                reason => told(failed.message, reason),
+            };
+            return Says::Error(match pods::cause(facts.pods) {
+                Some(cause) => format!("it failed: {why}: {}", cause.text),
+                None => format!("it failed: {why}"),
+            });
+        }
+    }
+    if object.spec()["suspend"].as_bool() == Some(true) {
+        return Says::Ready;
+    }
+    let rest = if object.holds("SuccessCriteriaMet") {
+        "its last pods are ending"
+    } else if object.count("failed") > 0 {
+        "its pods fail and are tried again"
+    } else {
+        "it is not complete"
+    };
+    pods::instead_of(rest.to_owned(), facts.pods)
+}
+
+fn unavailable(wanted: i64) -> String {
+    if wanted == 1 {
+        "its replica is not available".to_owned()
+    } else {
+        format!("not all of its {wanted} replicas are updated and available")
+    }
+}
+
+/// A message, or the reason where there is none.
+fn told(message: &str, reason: &str) -> String {
+    match text::tame(message) {
+        empty if empty.is_empty() => text::name(reason),
+        message => message,
+    }
+}
