@@ -8,7 +8,6 @@ mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
 mod manifest;
-mod manifest_deletion;
 mod path;
 mod prepare;
 mod sources;

@@ -1,4 +1,8 @@
 use serde_json::json;
+use tidewatch_api::{
+    CustomResourcePolicy, Module,
+    names::{conditions, labels},
+};
 
 use super::*;
 use crate::plan::versions::{choose, fixtures::catalog};
