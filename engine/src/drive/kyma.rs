@@ -17,6 +17,7 @@ use remote::{wishes, write_runtime_status};
 use crate::{
     key::{Cause, Report},
     plan::{
+        gates::Facts,
         kyma::{Input, Plan, failed_status, plan},
         versions::choose,
     },
@@ -101,6 +102,7 @@ impl Shared {
             choices: &choices,
             sources: &sources,
             manifests: &manifests,
+            facts: Facts::default(),
             now: self.now(),
         });
         self.execute(&name, &plan, causes).await?;
@@ -152,6 +154,14 @@ impl From<ObjectError> for Trouble {
 }
 
 fn finish_of(plan: &Plan) -> Finish {
+    let finish = present_finish_of(plan);
+    match plan.look_at {
+        Some(at) => Finish::RecheckAt(at, Box::new(finish)),
+        None => finish,
+    }
+}
+
+fn present_finish_of(plan: &Plan) -> Finish {
     let message = || plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     match plan.status.state {
         State::Ready => Finish::Done,

@@ -1,5 +1,6 @@
 //! The plan of one Kyma: which Manifests should exist, and what its status says.
 
+mod decision;
 mod manifest_of;
 mod status;
 
@@ -15,8 +16,13 @@ use self::{
     manifest_of::{manifest_for, same},
     status::{kyma_status, leaving, progress, tracked, tracking},
 };
-use super::versions::Choice;
+use super::{
+    gates::{self, Facts, Gate, Notes, View},
+    notice::Notice,
+    versions::Choice,
+};
 
+pub use decision::{Decided, Decision};
 pub use status::{failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.
@@ -56,6 +62,8 @@ pub struct Input<'a> {
     pub sources: &'a BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
     /// The Manifests that carry this Kyma's name.
     pub manifests: &'a [Manifest],
+    /// What the gates know besides.
+    pub facts: Facts<'a>,
     /// Now.
     pub now: Timestamp,
 }
@@ -71,6 +79,12 @@ pub struct Plan {
     pub status: KymaStatus,
     /// Something failed that trying again may mend.
     pub retry: bool,
+    /// What the user is told.
+    pub notices: Vec<Notice>,
+    /// The next time at which the plan may be another one though nothing has changed.
+    pub look_at: Option<Timestamp>,
+    /// What was decided of each module, for the log.
+    pub decisions: Vec<Decision>,
 }
 
 /// Makes the plan.
@@ -80,7 +94,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
     let mut modules = Vec::new();
     for choice in input.choices {
         let existing = input.manifests.iter().find(|m| m.module_name() == Some(&choice.module.name));
-        modules.push(plan_module(input, choice, existing, &mut plan));
+        modules.push(judged(input, choice, existing, &mut plan));
     }
     for manifest in input.manifests {
         let wanted =
@@ -89,12 +103,75 @@ pub fn plan(input: &Input<'_>) -> Plan {
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
-            plan.delete.push(manifest.name_any());
+            plan.remove(manifest, "not asked for any more");
         }
         modules.push(leaving(manifest));
     }
     plan.status = kyma_status(input, modules);
     plan
+}
+
+/// One module: what the gates say, and if they let it pass, its plan.
+fn judged(input: &Input<'_>, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+    let view = View {
+        choice,
+        installed: existing,
+        kyma: input.kyma,
+        wanted: input.wanted,
+        facts: &input.facts,
+        now: input.now,
+    };
+    let mut notes = Notes::default();
+    let gate = gates::judge(&view, &mut notes);
+    plan.notices.extend(notes.notices);
+    plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
+    let applied = plan.apply.len();
+    let word = gate.word();
+    let mut status = match gate {
+        Gate::Pass => plan_module(input, choice, existing, plan),
+        gate => stopped(gate, choice, existing, plan),
+    };
+    if let Some((state, message)) = notes.remark
+        && status.state == State::Ready
+        && status.message.is_empty()
+    {
+        (status.state, status.message) = (state, message);
+    }
+    let word = word.unwrap_or_else(|| match existing {
+        _ if plan.apply.len() == applied => Decided::Nothing,
+        None => Decided::Install,
+        Some(old) if old.spec.version != status.version => Decided::Upgrade,
+        Some(_) => Decided::Change,
+    });
+    plan.decide(word, input.kyma, existing, &status);
+    status
+}
+
+/// A module that a gate has stopped.
+fn stopped(gate: Gate, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+    let name = choice.module.name.clone();
+    let before = || ModuleStatus {
+        name: name.clone(),
+        channel: choice.channel.clone(),
+        ..existing.map(tracked).unwrap_or_default()
+    };
+    match (gate, existing) {
+        (Gate::Keep { state, message, maintenance, .. }, _) => {
+            ModuleStatus { state, message, maintenance, ..before() }
+        }
+        (Gate::Remove { message }, Some(manifest)) => {
+            if manifest.metadata.deletion_timestamp.is_none() {
+                plan.delete.push(manifest.name_any());
+            }
+            let status = leaving(manifest);
+            let message = if status.message.is_empty() { message } else { status.message };
+            ModuleStatus { message, ..status }
+        }
+        (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
+        (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
+        (Gate::Leave { state }, _) => ModuleStatus { name, state, ..ModuleStatus::default() },
+        (Gate::Pass, _) => before(),
+    }
 }
 
 fn plan_module(
@@ -114,10 +191,6 @@ fn plan_module(
         status.message = message;
         status
     };
-    if !choice.module.managed {
-        let message = "managed: false is not supported yet; the module is left as it is".to_owned();
-        return fault(status, State::Warning, message);
-    }
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
         Err(why) => return fault(status, why.state(installed), why.to_string()),

@@ -1,12 +1,15 @@
 //! Writes what the plan of a Kyma says in KCP.
 
 use kube::ResourceExt;
-use tidewatch_api::names::{self, field_managers};
+use tidewatch_api::{
+    State,
+    names::{self, field_managers},
+};
 
 use crate::{
     drive::{Lost, Shared},
     key::{Cause, WorkKey},
-    plan::kyma::Plan,
+    plan::kyma::{Decision, Plan},
     queue::{Class, Push},
 };
 
@@ -34,6 +37,12 @@ impl Shared {
         }
         for name in &plan.delete {
             self.delete_kcp(&self.manifests(), name).await?;
+        }
+        for decision in &plan.decisions {
+            let Decision { what, module, from, to, reason } = decision;
+            let version = |(version, state): &(String, State)| format!("{version} {state}");
+            let (from, to) = (version(from), version(to));
+            tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
         }
         Ok(())
     }
