@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use tidewatch_api::{
     CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
-    ModuleTemplate,
+    ModuleTemplate, ModuleTerms,
     names::{self, annotations, labels},
 };
 
@@ -31,6 +31,7 @@ pub(super) fn manifest_for(
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
+    let terms = ModuleTerms::of(&chosen.template.spec).to_annotation();
     let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
     let image = ImageSpec {
         repo: source.repo.clone(),
@@ -50,10 +51,15 @@ pub(super) fn manifest_for(
                 entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
                 entry(labels::MODULE_NAME, &module.name),
             ])),
-            annotations: Some(BTreeMap::from([
-                entry(annotations::FQDN, &chosen.component),
-                entry(annotations::OCM_COMPONENT_NAME, &chosen.component),
-            ])),
+            annotations: Some(
+                [
+                    entry(annotations::FQDN, &chosen.component),
+                    entry(annotations::OCM_COMPONENT_NAME, &chosen.component),
+                ]
+                .into_iter()
+                .chain(terms.map(|text| (annotations::MODULE_TERMS.to_owned(), text)))
+                .collect(),
+            ),
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
@@ -97,5 +103,8 @@ pub(super) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     existing.spec == wanted.spec
         && has(existing.labels(), wanted.labels())
         && has(existing.annotations(), wanted.annotations())
+        // What the template does not say any more is taken off.
+        && existing.annotations().get(annotations::MODULE_TERMS)
+            == wanted.annotations().get(annotations::MODULE_TERMS)
         && existing.owner_references() == wanted.owner_references()
 }

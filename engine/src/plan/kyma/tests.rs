@@ -1,7 +1,7 @@
 use serde_json::json;
 use tidewatch_api::{
     CustomResourcePolicy, Module,
-    names::{conditions, labels},
+    names::{annotations, conditions, labels},
 };
 
 use super::*;
@@ -209,6 +209,36 @@ fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
     assert_eq!((modules.status.as_str(), modules.message.as_str()), ("False", "the runtime does not answer"));
     assert_eq!(failed.conditions.len(), 2, "the other condition is kept");
     assert_eq!(failed.modules.len(), 1, "what is installed is not forgotten");
+}
+
+#[test]
+fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say() {
+    let bare = installed(State::Ready);
+    assert!(bare.annotations().get(annotations::MODULE_TERMS).is_none(), "nothing to say");
+    let mut told = bare.clone();
+    told.annotations_mut().insert(annotations::MODULE_TERMS.into(), r#"{"sources":["more"]}"#.into());
+    let removed = run(&wanted(&["lighthouse"]), &[told]);
+    assert_eq!(removed.apply.len(), 1);
+    assert!(removed.apply[0].annotations().get(annotations::MODULE_TERMS).is_none());
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    template.spec.progress_deadline_seconds = Some(90);
+    catalog.templates.insert("lighthouse-1.0.0".into(), std::sync::Arc::new(template));
+    let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
+    let choices = choose(&wanted, &catalog);
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let manifests = [bare];
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts,
+        now,
+    };
+    let applied = &plan(&input).apply[0];
+    assert_eq!(applied.terms().unwrap().progress_deadline_seconds, Some(90));
 }
 
 /// What becomes of a module that a gate has stopped.
