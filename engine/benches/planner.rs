@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, SourceType};
 use tidewatch_engine::plan::{
+    gates::Facts,
     kyma::{ComponentVersion, Input, Source, SourceFault, plan},
     manifest::{Progress, Scope, bundle, manifest_status, prune},
     object::{Gvk, ObjectRef},
@@ -182,7 +183,15 @@ impl Fleet {
 
     fn input<'a>(&'a self, manifests: &'a [Manifest]) -> Input<'a> {
         let Self { kyma, wanted, choices, sources } = self;
-        Input { kyma, wanted, choices, sources, manifests, now: Timestamp::UNIX_EPOCH }
+        Input {
+            kyma,
+            wanted,
+            choices,
+            sources,
+            manifests,
+            facts: Facts::default(),
+            now: Timestamp::UNIX_EPOCH,
+        }
     }
 
     /// All modules installed and Ready, as they would be read back.

@@ -8,7 +8,6 @@ mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
 mod manifest;
-mod manifest_deletion;
 mod path;
 mod prepare;
 mod sources;
@@ -103,6 +102,8 @@ pub(crate) enum Finish {
     Waiting(String),
     /// Looks again soon: what it waits for has no event of its own.
     Recheck(String),
+    /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
+    RecheckAt(Timestamp, Box<Finish>),
     /// The failure stands in the status. Only a change can mend it, and that is an event.
     Settled(Report),
     /// The failure, of a class, stands in the status. Trying again can mend it.
@@ -144,6 +145,15 @@ fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Dura
     let full = base.saturating_mul(1 << attempt.min(16)).min(max);
     // Up to a fifth less, by a number that differs from key to key: no two stay in step.
     full.mul_f64(1.0 - f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 5000.0)
+}
+
+/// The longest wait for a time at which something is due; a clock that is set meanwhile is noticed after it.
+const LONGEST_WAIT: Duration = Duration::from_hours(24);
+
+/// How long from now until `at`: at least a second, so that a look never comes before its time by a fraction of one.
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    wait.clamp(Duration::from_secs(1), LONGEST_WAIT)
 }
 
 /// Polls take at most a fifth of the workers, whatever happens.
@@ -252,12 +262,18 @@ impl Shared {
         let work = tokio::time::timeout(self.config.deadline, Box::pin(self.reconcile(&key, &lease.causes)));
         let (result, stages) = stages::noted(work).await;
         let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
+        let (result, look_at) = match result {
+            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some(until(self.now(), at))),
+            other => (other, None),
+        };
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let (retry, recheck) =
             (backoff(RETRY, lease.attempt, spread), backoff(RECHECK, lease.attempt, spread));
         let (outcome, message, next) = match &result {
             Ok(Finish::Done) => (Outcome::Done, String::new(), None),
             Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
+            // Nobody nests them; if somebody did, the outer time would count.
+            Ok(Finish::RecheckAt(..)) => (Outcome::Waiting, String::new(), None),
             Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
             Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
             Ok(Finish::Failed(report, class)) => {
@@ -285,7 +301,12 @@ impl Shared {
             queued_seconds: queued.as_secs_f64(),
             work_seconds: work.as_secs_f64(),
             stages,
-            next_try_seconds: next.map(|(delay, _)| delay.as_secs_f64()),
+            next_try_seconds: next
+                .map(|(delay, _)| delay)
+                .into_iter()
+                .chain(look_at)
+                .min()
+                .map(|d| d.as_secs_f64()),
         };
         self.observer.reconciled(&key, &record);
         self.history.add(&key, record);
@@ -298,6 +319,9 @@ impl Shared {
         } else {
             guards.into_iter().filter(|guard| guard.is_wanted()).collect()
         };
+        if let Some(delay) = look_at {
+            self.queue.look_again(key.clone(), Class::Rollout, delay);
+        }
         lease.end(match next {
             None => Ended::Done,
             Some((delay, reason)) => Ended::Retry(delay, kept, Some(Cause::retry(&key, reason))),
@@ -337,6 +361,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_comes_at_its_time_and_within_a_day() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(until(at(100), at(160)), Duration::from_mins(1));
+        assert_eq!(until(at(100), at(40)), Duration::from_secs(1), "it is past already");
+        assert_eq!(until(at(0), at(1_000_000)), LONGEST_WAIT);
+    }
 
     #[test]
     fn retries_slow_down_and_do_not_stay_in_step() {

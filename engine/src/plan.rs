@@ -4,14 +4,18 @@
 //! [`crate::drive`] before, what has to be written is written after, and every decision in between is
 //! made here, where a test can see it.
 
+pub mod access;
 pub mod agent;
 pub mod deletion;
+pub mod gates;
 pub mod kyma;
 pub mod manifest;
 pub mod naming;
+pub mod notice;
 pub mod object;
 pub mod owners;
 pub mod readiness;
+pub mod rollout;
 pub mod status;
 pub mod transform;
 pub mod versions;

@@ -22,6 +22,17 @@ use tidewatch_api::names::VERSION;
 
 /// The table, as it is written.
 const TABLE: &str = include_str!("../fixtures/crds/verdicts.yaml");
+/// The table of the fields that only our CRDs have.
+const EXTENSIONS: &str = include_str!("../fixtures/crds/extensions.yaml");
+
+/// Whose CRDs are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Ours: both tables hold as they are written.
+    Ours,
+    /// The Go lifecycle manager's: they accept what has fields of ours, and prune those.
+    Theirs,
+}
 
 /// How long the API server may take to serve new CRDs.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_mins(1);
@@ -108,12 +119,21 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The whole table.
+/// The whole table for one set of CRDs.
 ///
 /// # Errors
 /// When the table is not readable, which names the place in it.
-pub fn table() -> Result<Vec<Case>> {
+pub fn table(whose: Whose) -> Result<Vec<Case>> {
     let mut cases: Vec<Case> = serde_saphyr::from_str(TABLE).context("read fixtures/crds/verdicts.yaml")?;
+    let mut ours: Vec<Case> =
+        serde_saphyr::from_str(EXTENSIONS).context("read fixtures/crds/extensions.yaml")?;
+    if whose == Whose::Theirs {
+        ours.retain(|case| case.verdict == Verdict::Accept);
+        for case in &mut ours {
+            case.expect.values_mut().for_each(|value| *value = Value::Null);
+        }
+    }
+    cases.extend(ours);
     for case in &mut cases {
         expand(&mut case.object).with_context(|| format!("case {}", case.name))?;
         ensure!(
@@ -131,8 +151,12 @@ pub fn table() -> Result<Vec<Case>> {
 /// # Errors
 /// When the check itself fails: the API server refuses the CRDs, does not serve them within a minute, or
 /// cannot be reached.
-pub async fn check(client: &Client, crds: &[CustomResourceDefinition]) -> Result<Vec<Mismatch>> {
-    let cases = table()?;
+pub async fn check(
+    client: &Client,
+    crds: &[CustomResourceDefinition],
+    whose: Whose,
+) -> Result<Vec<Mismatch>> {
+    let cases = table(whose)?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let meta = ObjectMeta { generate_name: Some("verdicts-".into()), ..ObjectMeta::default() };
     let namespace = namespaces
@@ -338,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_table_is_whole() {
-        let cases = table().unwrap();
+        let cases = table(Whose::Ours).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len(), "names are unique");
         for crd in tidewatch_api::crds::all() {

@@ -1,37 +1,36 @@
 //! One reconcile of a Manifest: its objects in the runtime.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod apply;
+mod default_cr;
+mod ready;
+mod remove;
+mod source;
 
-use futures::{StreamExt, stream};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tidewatch_api::{
-    CustomResourcePolicy, Manifest, ManifestStatus, SourceType, State,
+    Manifest, ManifestStatus, State,
     names::{self, field_managers, finalizers},
 };
 
-use super::{
-    Finish, Lost, NEXT_TRY, Shared,
-    apply::{self, Deleted, ObjectError},
-    chain, error_report,
-    kcp_writes::lost,
+use self::{
+    apply::{Applied, apply_all},
+    default_cr::{cr_condition, create_default_cr},
+    remove::remove,
 };
+use super::{Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, kcp_writes::lost};
 use crate::{
     kcp::state::default_cr,
     key::Report,
-    oci::{self, Digest, OciError},
     plan::{
         manifest::{self as plan, Bundle, Progress},
-        object::{Gvk, ObjectRef},
+        object::ObjectRef,
         owners::Speaker,
         readiness::{self, Readiness},
     },
     runtime::RuntimeClient,
     stages::{Stage, stage},
 };
-
-/// Objects applied to one runtime at the same time.
-const CONCURRENCY: usize = 4;
 
 /// What a reconcile found out before it stopped.
 pub(super) struct Stopped {
@@ -105,54 +104,6 @@ impl Shared {
             "metadata": {"name": name, "uid": manifest.uid(), "finalizers": wanted}
         });
         self.apply_kcp(&self.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await.map(drop)
-    }
-
-    /// Reads, verifies, renders and orders the module's objects.
-    async fn bundle_of(&self, manifest: &Manifest, runtime: &RuntimeClient) -> Result<Bundle, Stopped> {
-        let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
-        let media_type = match source.type_ {
-            SourceType::OciDir => "application/x-tar",
-            SourceType::OciRef => "application/yaml",
-            other => {
-                let message = format!("install sources of type {} are not supported yet", other.as_str());
-                return Err(Stopped::for_good(message));
-            }
-        };
-        let layer = self.layer(&source.repo, &source.name, &source.ref_).await?;
-        // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
-        let rendered = tokio::task::spawn_blocking(move || oci::manifests_of(&layer, media_type))
-            .await
-            .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
-            .map_err(|e| {
-                Stopped::for_good(format!(
-                    "the module's manifest ({}) cannot be used: {}",
-                    source.ref_,
-                    chain(&e)
-                ))
-            })?;
-        let mut scopes = BTreeMap::new();
-        for gvk in plan::foreign_kinds(&rendered) {
-            if let Some(scope) = apply::scope(runtime, &gvk).await? {
-                scopes.insert(gvk, scope);
-            }
-        }
-        plan::bundle((&self.config.namespace, &manifest.name_any()), rendered, &scopes)
-            .map_err(|e| Stopped::for_good(e.to_string()))
-    }
-
-    async fn layer(&self, repo: &str, name: &str, digest: &str) -> Result<Arc<[u8]>, Stopped> {
-        let read = async {
-            let digest = Digest::parse(digest)?;
-            self.registry.layer(repo, name, &digest).await
-        };
-        read.await.map_err(|error: OciError| Stopped {
-            message: format!("the module's layer cannot be read: {}", chain(&error)),
-            // Content that does not match its digest may be pushed again, and a registry sends no events.
-            retryable: error.is_retryable()
-                || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
-            discredits_client: false,
-            class: error.metric_label(),
-        })
     }
 
     async fn install(
@@ -269,112 +220,4 @@ impl Shared {
         self.write_manifest_status(manifest, &status).await?;
         Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
     }
-}
-
-/// The `ModuleCR` condition, for Manifests that create one.
-fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
-    let wanted = manifest.spec.resource.is_some()
-        && manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    wanted.then_some(there)
-}
-
-/// What became of a set of objects.
-#[derive(Default)]
-struct Applied {
-    workloads: Vec<Readiness>,
-    /// A kind that is not served yet.
-    missing: Option<String>,
-    failed: Option<Stopped>,
-}
-
-impl Applied {
-    fn take(&mut self, other: Self) {
-        self.workloads.extend(other.workloads);
-        if self.missing.is_none() {
-            self.missing = other.missing;
-        }
-        if self.failed.is_none() {
-            self.failed = other.failed;
-        }
-    }
-}
-
-/// Applies objects side by side. One that fails does not hold the others back; the first failure is told.
-async fn apply_all(runtime: &RuntimeClient, objects: Vec<Value>) -> Applied {
-    let mut results = stream::iter(objects)
-        .map(|object| async move { apply::apply(runtime, &object, field_managers::APPLIER).await })
-        .buffered(CONCURRENCY);
-    let mut applied = Applied::default();
-    while let Some(result) = results.next().await {
-        match result {
-            Ok(object) => {
-                if ObjectRef::of(&object).is_some_and(|o| o.gvk.group == "apps" && o.gvk.kind == "Deployment")
-                {
-                    applied.workloads.push(readiness::deployment(&object));
-                }
-            }
-            Err(error) if error.is_kind_missing() => applied.missing = Some(error.message()),
-            Err(error) => {
-                applied.failed.get_or_insert(error.into());
-            }
-        }
-    }
-    applied
-}
-
-/// Creates the default CR if it is not there. It is never changed: after its creation it is the user's.
-/// `None`: none is wanted; `Some(false)`: its kind is not served yet.
-async fn create_default_cr(
-    manifest: &Manifest,
-    runtime: &RuntimeClient,
-) -> Result<Option<bool>, ObjectError> {
-    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| cr_condition(manifest, true).is_some()) else {
-        return Ok(None);
-    };
-    let body = cr.to_value();
-    let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
-    let there = match apply::get(runtime, &id).await {
-        Ok(Some(_)) => Ok(true),
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(|()| true),
-        Err(error) => Err(error),
-    };
-    match there {
-        Err(error) if error.is_kind_missing() => Ok(Some(false)),
-        other => other.map(Some),
-    }
-}
-
-/// Removes objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
-/// what is not gone yet. A CRD that has instances is left alone.
-pub(super) async fn remove(
-    runtime: &RuntimeClient,
-    objects: Vec<ObjectRef>,
-) -> Result<Vec<ObjectRef>, ObjectError> {
-    let mut left: Vec<ObjectRef> = Vec::new();
-    let mut objects = objects.into_iter();
-    let mut rank = None;
-    while let Some(object) = objects.next() {
-        let this = plan::removal_rank(&object.gvk);
-        if rank.is_some_and(|rank| rank != this) && !left.is_empty() {
-            left.push(object);
-            left.extend(objects);
-            return Ok(left);
-        }
-        rank = Some(this);
-        if is_crd(&object.gvk)
-            && let Some(crd) = apply::get(runtime, &object).await?
-            && apply::has_instances(runtime, &crd).await?
-        {
-            left.push(object);
-            continue;
-        }
-        if apply::delete(runtime, &object).await? == Deleted::Going {
-            left.push(object);
-        }
-    }
-    Ok(left)
-}
-
-fn is_crd(gvk: &Gvk) -> bool {
-    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }

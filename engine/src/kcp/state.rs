@@ -1,21 +1,26 @@
 //! Indexes over the watched objects. Plain data behind one lock; the watches apply, the reconciles look.
 
+mod catalog;
+mod manifests;
+mod users;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State, Watcher};
+use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher};
+
+pub use catalog::CatalogView;
+pub use manifests::default_cr;
+use manifests::is_settled;
 
 use crate::{
     key::WorkKey,
     plan::{
         agent::{self, AgentPlan},
-        manifest::inventory,
-        object::ObjectRef,
-        owners::{Owners, Speaker},
-        versions::Catalog,
+        owners::Owners,
     },
 };
 
@@ -157,100 +162,6 @@ impl KcpState {
         vec![(kyma_key(name), "deleted")]
     }
 
-    /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
-    pub fn apply_manifest(&mut self, manifest: Manifest) -> Vec<Wanted> {
-        let manifest = Arc::new(manifest);
-        let name = manifest.name_any();
-        let echo = self.is_echo("Manifest", manifest.as_ref());
-        let spec = |m: &Manifest| {
-            (
-                m.metadata.generation,
-                m.labels().clone(),
-                m.annotations().clone(),
-                m.metadata.deletion_timestamp.is_some(),
-            )
-        };
-        let told = |m: &Manifest| {
-            let status = m.status.clone().unwrap_or_default();
-            let seen: Vec<_> = status.conditions.iter().map(|c| c.observed_generation).collect();
-            (
-                status.state,
-                status.last_operation.map(|op| op.operation),
-                seen,
-                m.metadata.deletion_timestamp.is_some(),
-            )
-        };
-        let old = self.manifests.insert(name.clone(), Arc::clone(&manifest));
-        if let Some(kyma) = old.as_deref().and_then(Manifest::kyma_name) {
-            unindex(&mut self.by_kyma, kyma, &name);
-        }
-        let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return Vec::new() };
-        self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
-        let mut objects = inventory(&manifest.status.clone().unwrap_or_default().synced);
-        objects.extend(default_cr(&manifest));
-        self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
-
-        let mut wanted = Vec::new();
-        let change = match &old {
-            None => Some("added"),
-            Some(old) if spec(old) != spec(&manifest) => Some("changed"),
-            Some(_) => None,
-        };
-        // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift.
-        let settled = old.is_none() && is_settled(&manifest);
-        if let Some(change) = change.filter(|_| !echo && !settled) {
-            wanted.push((manifest_key(&kyma, &name), change));
-        }
-        if old.as_deref().map(told) != Some(told(&manifest)) {
-            wanted.push((kyma_key(&kyma), "manifest status changed"));
-        }
-        wanted
-    }
-
-    /// A Manifest is gone.
-    pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
-        self.own_writes.remove(&format!("Manifest/{name}"));
-        let Some(old) = self.manifests.remove(name) else { return Vec::new() };
-        let Some(kyma) = old.kyma_name() else { return Vec::new() };
-        unindex(&mut self.by_kyma, kyma, name);
-        self.owners.release(kyma, name);
-        vec![(kyma_key(kyma), "manifest deleted")]
-    }
-
-    /// A ModuleTemplate appeared, changed or is gone.
-    pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
-        let old = match template {
-            Some(template) => self.templates.insert(name.to_owned(), Arc::new(template)),
-            None => self.templates.remove(name),
-        };
-        let new = self.templates.get(name);
-        if old.as_deref().map(|t| &t.spec) == new.map(|t| &t.spec) {
-            return Vec::new();
-        }
-        let module = new.or(old.as_ref()).and_then(|t| t.module_name()).unwrap_or_default().to_owned();
-        self.users_of(&module, "module template changed")
-    }
-
-    /// A ModuleReleaseMeta appeared, changed or is gone.
-    pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
-        let old = match release {
-            Some(release) => self.releases.insert(name.to_owned(), Arc::new(release)),
-            None => self.releases.remove(name),
-        };
-        if old.as_deref().map(|r| &r.spec) == self.releases.get(name).map(|r| &r.spec) {
-            return Vec::new();
-        }
-        self.users_of(name, "module release changed")
-    }
-
-    /// Kymas whose status mentions a module: those that have it, and those that asked for it in vain.
-    fn users_of(&self, module: &str, change: &'static str) -> Vec<Wanted> {
-        let mut users: Vec<&String> =
-            self.kymas.iter().filter(|(_, k)| k.module_status(module).is_some()).map(|(n, _)| n).collect();
-        users.sort();
-        users.into_iter().map(|kyma| (kyma_key(kyma), change)).collect()
-    }
-
     /// A kubeconfig Secret appeared, changed or is gone.
     pub fn apply_secret(&mut self, kyma: &str, name: &str, secret: Option<SecretRef>) -> Vec<Wanted> {
         let secrets = self.secrets.entry(kyma.to_owned()).or_default();
@@ -356,12 +267,6 @@ impl KcpState {
         self.kymas.keys().cloned().collect()
     }
 
-    /// The Manifests of a Kyma as last seen.
-    pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
-        let names = self.by_kyma.get(kyma).into_iter().flatten();
-        names.filter_map(|n| self.manifests.get(n)).map(|m| Manifest::clone(m)).collect()
-    }
-
     /// The kubeconfig Secrets of a Kyma.
     pub fn secrets_of(&self, kyma: &str) -> Vec<SecretRef> {
         self.secrets.get(kyma).map(|s| s.values().cloned().collect()).unwrap_or_default()
@@ -384,47 +289,6 @@ impl KcpState {
     pub fn has_manager(&self, manager: &str) -> bool {
         self.watchers.values().any(|w| w.manager_name() == Some(manager))
     }
-
-    /// The catalog as it stands, cheap to take.
-    pub fn catalog_of(&self, modules: impl Iterator<Item = String>) -> CatalogView {
-        let releases: HashMap<_, _> =
-            modules.filter_map(|m| self.releases.get(&m).map(|r| (m, Arc::clone(r)))).collect();
-        let versions = releases.iter().flat_map(|(module, release)| {
-            release.spec.channels.iter().flatten().map(|c| ModuleTemplate::object_name(module, &c.version))
-        });
-        let templates = versions.filter_map(|n| self.templates.get(&n).map(|t| (n, Arc::clone(t)))).collect();
-        CatalogView { releases, templates }
-    }
-}
-
-/// The part of the catalog that one Kyma needs, taken at one moment.
-#[derive(Debug, Default)]
-pub struct CatalogView {
-    releases: HashMap<String, Arc<ModuleReleaseMeta>>,
-    templates: HashMap<String, Arc<ModuleTemplate>>,
-}
-
-impl Catalog for CatalogView {
-    fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
-        self.releases.get(module).cloned()
-    }
-
-    fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>> {
-        self.templates.get(name).cloned()
-    }
-}
-
-/// The identity of a Manifest's default CR.
-pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    manifest.spec.resource.as_ref().and_then(|cr| ObjectRef::of(&cr.to_value()))
-}
-
-/// Whether a Manifest is Ready for its present spec and not being deleted.
-fn is_settled(manifest: &Manifest) -> bool {
-    let Some(status) = &manifest.status else { return false };
-    manifest.metadata.deletion_timestamp.is_none()
-        && status.state == State::Ready
-        && status.conditions.iter().any(|c| c.observed_generation == manifest.metadata.generation)
 }
 
 #[cfg(test)]

@@ -1,21 +1,29 @@
 //! The plan of one Kyma: which Manifests should exist, and what its status says.
 
+mod decision;
+mod manifest_of;
+mod status;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, KymaSpec, KymaStatus, Manifest,
-    ManifestSpec, Module, ModuleStatus, ModuleTemplate, PartialMeta, SourceType, State, TrackingObject,
-    names::{self, annotations, conditions, labels},
+    Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, SourceType, State, TrackingObject, names,
 };
 
-use super::{
-    naming::manifest_name,
-    status::{self, Says},
-    versions::{Choice, Chosen},
+use self::{
+    manifest_of::{manifest_for, same},
+    status::{kyma_status, leaving, progress, tracked, tracking},
 };
+use super::{
+    gates::{self, Facts, Gate, Notes, View},
+    notice::Notice,
+    versions::Choice,
+};
+
+pub use decision::{Decided, Decision};
+pub use status::{failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +62,8 @@ pub struct Input<'a> {
     pub sources: &'a BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
     /// The Manifests that carry this Kyma's name.
     pub manifests: &'a [Manifest],
+    /// What the gates know besides.
+    pub facts: Facts<'a>,
     /// Now.
     pub now: Timestamp,
 }
@@ -69,6 +79,12 @@ pub struct Plan {
     pub status: KymaStatus,
     /// Something failed that trying again may mend.
     pub retry: bool,
+    /// What the user is told.
+    pub notices: Vec<Notice>,
+    /// The next time at which the plan may be another one though nothing has changed.
+    pub look_at: Option<Timestamp>,
+    /// What was decided of each module, for the log.
+    pub decisions: Vec<Decision>,
 }
 
 /// Makes the plan.
@@ -78,7 +94,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
     let mut modules = Vec::new();
     for choice in input.choices {
         let existing = input.manifests.iter().find(|m| m.module_name() == Some(&choice.module.name));
-        modules.push(plan_module(input, choice, existing, &mut plan));
+        modules.push(judged(input, choice, existing, &mut plan));
     }
     for manifest in input.manifests {
         let wanted =
@@ -87,12 +103,75 @@ pub fn plan(input: &Input<'_>) -> Plan {
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
-            plan.delete.push(manifest.name_any());
+            plan.remove(manifest, "not asked for any more");
         }
         modules.push(leaving(manifest));
     }
     plan.status = kyma_status(input, modules);
     plan
+}
+
+/// One module: what the gates say, and if they let it pass, its plan.
+fn judged(input: &Input<'_>, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+    let view = View {
+        choice,
+        installed: existing,
+        kyma: input.kyma,
+        wanted: input.wanted,
+        facts: &input.facts,
+        now: input.now,
+    };
+    let mut notes = Notes::default();
+    let gate = gates::judge(&view, &mut notes);
+    plan.notices.extend(notes.notices);
+    plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
+    let applied = plan.apply.len();
+    let word = gate.word();
+    let mut status = match gate {
+        Gate::Pass => plan_module(input, choice, existing, plan),
+        gate => stopped(gate, choice, existing, plan),
+    };
+    if let Some((state, message)) = notes.remark
+        && status.state == State::Ready
+        && status.message.is_empty()
+    {
+        (status.state, status.message) = (state, message);
+    }
+    let word = word.unwrap_or_else(|| match existing {
+        _ if plan.apply.len() == applied => Decided::Nothing,
+        None => Decided::Install,
+        Some(old) if old.spec.version != status.version => Decided::Upgrade,
+        Some(_) => Decided::Change,
+    });
+    plan.decide(word, input.kyma, existing, &status);
+    status
+}
+
+/// A module that a gate has stopped.
+fn stopped(gate: Gate, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+    let name = choice.module.name.clone();
+    let before = || ModuleStatus {
+        name: name.clone(),
+        channel: choice.channel.clone(),
+        ..existing.map(tracked).unwrap_or_default()
+    };
+    match (gate, existing) {
+        (Gate::Keep { state, message, maintenance, .. }, _) => {
+            ModuleStatus { state, message, maintenance, ..before() }
+        }
+        (Gate::Remove { message }, Some(manifest)) => {
+            if manifest.metadata.deletion_timestamp.is_none() {
+                plan.delete.push(manifest.name_any());
+            }
+            let status = leaving(manifest);
+            let message = if status.message.is_empty() { message } else { status.message };
+            ModuleStatus { message, ..status }
+        }
+        (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
+        (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
+        (Gate::Leave { state }, _) => ModuleStatus { name, state, ..ModuleStatus::default() },
+        (Gate::Pass, _) => before(),
+    }
 }
 
 fn plan_module(
@@ -112,10 +191,6 @@ fn plan_module(
         status.message = message;
         status
     };
-    if !choice.module.managed {
-        let message = "managed: false is not supported yet; the module is left as it is".to_owned();
-        return fault(status, State::Warning, message);
-    }
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
         Err(why) => return fault(status, why.state(installed), why.to_string()),
@@ -180,233 +255,9 @@ fn plan_module(
     }
 }
 
-/// What a Manifest says of itself, if what it says is about its present spec.
-fn progress(manifest: &Manifest) -> (State, String) {
-    let Some(status) = &manifest.status else { return (State::Processing, String::new()) };
-    let generation = manifest.metadata.generation;
-    let current = status.conditions.iter().any(|c| c.observed_generation == generation);
-    match status.state {
-        State::Empty => (State::Processing, String::new()),
-        _ if !current => (State::Processing, String::new()),
-        State::Ready => (State::Ready, String::new()),
-        state => (state, status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()),
-    }
-}
-
-/// The entry of a module that is on its way out.
-fn leaving(manifest: &Manifest) -> ModuleStatus {
-    let message = match &manifest.status {
-        Some(s) if manifest.metadata.deletion_timestamp.is_some() && s.state != State::Ready => {
-            s.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
-        }
-        _ => String::new(),
-    };
-    ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
-}
-
-/// What can be said of an installed module by its Manifest alone.
-fn tracked(manifest: &Manifest) -> ModuleStatus {
-    let text = |map: &BTreeMap<String, String>, key| map.get(key).cloned().unwrap_or_default();
-    let component = text(manifest.annotations(), annotations::OCM_COMPONENT_NAME);
-    ModuleStatus {
-        name: manifest.module_name().unwrap_or_default().to_owned(),
-        channel: text(manifest.labels(), labels::CHANNEL),
-        version: manifest.spec.version.clone(),
-        fqdn: component.clone(),
-        ocm_component_name: component,
-        manifest: Some(tracking("Manifest", &manifest.name_any(), &namespace_of(manifest), None)),
-        ..ModuleStatus::default()
-    }
-}
-
 /// The namespace of an object in KCP.
 fn namespace_of(object: &impl ResourceExt) -> String {
     object.namespace().unwrap_or_else(|| names::KCP_NAMESPACE.into())
-}
-
-fn tracking(kind: &str, name: &str, namespace: &str, generation: Option<i64>) -> TrackingObject {
-    TrackingObject {
-        api_version: names::API_VERSION.into(),
-        kind: kind.into(),
-        metadata: Some(PartialMeta { name: name.into(), namespace: namespace.into(), generation }),
-    }
-}
-
-/// The Manifest of one module of one Kyma.
-fn manifest_for(kyma: &Kyma, module: &Module, channel: &str, chosen: &Chosen, source: &Source) -> Manifest {
-    let kyma_name = kyma.name_any();
-    let entry = |k: &str, v: &str| (k.to_owned(), v.to_owned());
-    let owner = OwnerReference {
-        api_version: names::API_VERSION.into(),
-        kind: "Kyma".into(),
-        name: kyma_name.clone(),
-        uid: kyma.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    };
-    let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    let image = ImageSpec {
-        repo: source.repo.clone(),
-        name: chosen.component.clone(),
-        ref_: source.layer.clone(),
-        type_: source.type_,
-    };
-    Manifest {
-        metadata: ObjectMeta {
-            name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
-            // An engine may be told to work in another namespace than the usual one.
-            namespace: Some(namespace_of(kyma)),
-            labels: Some(BTreeMap::from([
-                entry(labels::CHANNEL, channel),
-                entry(labels::CONTROLLER_NAME, &module.controller),
-                entry(labels::KYMA_NAME, &kyma_name),
-                entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
-                entry(labels::MODULE_NAME, &module.name),
-            ])),
-            annotations: Some(BTreeMap::from([
-                entry(annotations::FQDN, &chosen.component),
-                entry(annotations::OCM_COMPONENT_NAME, &chosen.component),
-            ])),
-            owner_references: Some(vec![owner]),
-            ..ObjectMeta::default()
-        },
-        spec: ManifestSpec {
-            custom_resource_policy: module.custom_resource_policy,
-            remote: false,
-            version: chosen.version.clone(),
-            install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
-            resource: chosen
-                .template
-                .spec
-                .data
-                .as_ref()
-                .filter(|_| create)
-                .map(|cr| default_cr(cr, &chosen.template)),
-            localized_images: source.images.clone(),
-            manager: chosen.template.spec.manager.clone(),
-            ..ManifestSpec::default()
-        },
-        status: None,
-    }
-}
-
-/// The default CR, in the runtime's Kyma namespace unless it says otherwise or has none.
-fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObject {
-    let mut cr = data.clone();
-    if data.namespace().is_empty()
-        && !template.is_cluster_scoped()
-        && let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut())
-    {
-        metadata.insert("namespace".into(), names::RUNTIME_NAMESPACE.into());
-    }
-    cr
-}
-
-/// Whether applying `wanted` would change nothing.
-fn same(existing: &Manifest, wanted: &Manifest) -> bool {
-    let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
-        part.iter().all(|(k, v)| map.get(k) == Some(v))
-    };
-    existing.spec == wanted.spec
-        && has(existing.labels(), wanted.labels())
-        && has(existing.annotations(), wanted.annotations())
-        && existing.owner_references() == wanted.owner_references()
-}
-
-fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
-    let before = input.kyma.status.clone().unwrap_or_default();
-    let generation = input.kyma.metadata.generation;
-    let now = status::whole_seconds(input.now);
-    let unready: Vec<&ModuleStatus> =
-        modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
-    let all_ready = unready.is_empty();
-    let message = match unready.first() {
-        None => "all modules are in ready state".to_owned(),
-        Some(first) => {
-            let list: Vec<String> =
-                unready.iter().take(5).map(|m| format!("{} ({})", m.name, m.state)).collect();
-            let more =
-                if unready.len() > 5 { format!(" and {} more", unready.len() - 5) } else { String::new() };
-            let why = if first.message.is_empty() {
-                String::new()
-            } else {
-                format!("; first cause: {}", first.message)
-            };
-            format!("not all modules are in ready state: {}{more}{why}", list.join(", "))
-        }
-    };
-    let says = [
-        Says {
-            type_: conditions::CRDS_SYNC,
-            holds: true,
-            reason: conditions::REASON_READY,
-            message: "CRDs are synchronized to the SKR".into(),
-        },
-        Says {
-            type_: conditions::MODULES,
-            holds: all_ready,
-            reason: conditions::REASON_READY,
-            message: message.clone(),
-        },
-    ];
-    let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
-    let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
-    KymaStatus {
-        state,
-        conditions: says
-            .into_iter()
-            .map(|s| status::condition(&before.conditions, s, generation, now))
-            .collect(),
-        modules,
-        active_channel: input.wanted.channel.clone(),
-        last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
-    }
-}
-
-/// Whether a condition of a Kyma is written by the Kyma's reconcile; others belong to other writers.
-#[must_use]
-pub fn is_own(condition: &str) -> bool {
-    [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
-}
-
-/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
-/// any more that they are all ready.
-#[must_use]
-pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp) -> KymaStatus {
-    let before = kyma.status.clone().unwrap_or_default();
-    let now = status::whole_seconds(now);
-    let generation = kyma.metadata.generation;
-    let says = Says {
-        type_: conditions::MODULES,
-        holds: false,
-        reason: conditions::REASON_READY,
-        message: message.clone(),
-    };
-    let modules = status::condition(&before.conditions, says, generation, now);
-    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
-    match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
-        Some(condition) => *condition = modules,
-        None => all.push(modules),
-    }
-    KymaStatus {
-        state,
-        conditions: all,
-        last_operation: Some(status::operation(before.last_operation.as_ref(), message, now)),
-        ..before
-    }
-}
-
-/// The status as the runtime's user sees it: nothing that only exists in KCP.
-#[must_use]
-pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
-    let mut status = status.clone();
-    for module in &mut status.modules {
-        module.manifest = None;
-        if let Some(metadata) = module.template.as_mut().and_then(|t| t.metadata.as_mut()) {
-            metadata.namespace = names::RUNTIME_NAMESPACE.into();
-        }
-    }
-    status
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub struct Choice {
     pub module: Module,
     /// The channel that counts for it.
     pub channel: String,
+    /// The module's release meta, if there is one.
+    pub release: Option<Arc<ModuleReleaseMeta>>,
     /// The version, or why there is none.
     pub outcome: Result<Chosen, Fault>,
 }
@@ -114,7 +116,7 @@ pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog) -> Vec<Choice> {
         .map(|module| {
             let channel = channel_of(module, wanted);
             let outcome = choose_one(&module.name, &channel, catalog);
-            Choice { module: module.clone(), channel, outcome }
+            Choice { module: module.clone(), channel, release: catalog.release(&module.name), outcome }
         })
         .collect()
 }

@@ -40,7 +40,7 @@ pub struct KymaSpec {
     pub modules: Vec<Module>,
 }
 
-/// A module that the user wants. A version cannot be asked for: the channel decides.
+/// A module that the user wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -54,6 +54,10 @@ pub struct Module {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 32), regex(pattern = schema::CHANNEL))]
     pub channel: Option<String>,
+    /// Ours: exactly this version, whatever the channels have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
+    pub version: Option<String>,
     /// Deprecated; has no effect.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remote_module_template_ref: String,
@@ -71,6 +75,7 @@ impl Default for Module {
             name: String::new(),
             controller: String::new(),
             channel: None,
+            version: None,
             remote_module_template_ref: String::new(),
             custom_resource_policy: CustomResourcePolicy::default(),
             managed: true,

@@ -16,6 +16,7 @@ pub mod names;
 pub mod raw;
 pub(crate) mod schema;
 pub mod state;
+pub mod terms;
 pub mod watcher;
 
 pub use kyma::{Kyma, KymaSpec, KymaStatus, Module, ModuleStatus, PartialMeta, TrackingObject};
@@ -23,8 +24,14 @@ pub use manifest::{
     ImageSpec, InstallInfo, Manager, Manifest, ManifestSpec, ManifestStatus, Resource, SourceError,
     SourceType,
 };
-pub use modulereleasemeta::{ChannelVersion, Mandatory, ModuleReleaseMeta, ModuleReleaseMetaSpec};
-pub use moduletemplate::{ModuleTemplate, ModuleTemplateSpec};
+pub use modulereleasemeta::{
+    ChannelVersion, Mandatory, ModuleReleaseMeta, ModuleReleaseMetaSpec, OfferedVersion,
+};
+pub use moduletemplate::{
+    CustomStateCheck, GroupKind, GroupVersionKind, IgnoredFields, ModuleTemplate, ModuleTemplateSpec,
+    Requires,
+};
 pub use raw::{EmbeddedObject, RawObject};
 pub use state::{CustomResourcePolicy, LastOperation, State};
+pub use terms::{ModuleTerms, TermsError};
 pub use watcher::{Watcher, WatcherSpec, WatcherStatus};

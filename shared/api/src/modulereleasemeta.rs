@@ -1,6 +1,6 @@
 //! ModuleReleaseMeta: which version of a module each channel has.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,31 @@ pub struct ModuleReleaseMetaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub kyma_selector: Option<LabelSelector>,
+    /// Ours: versions that a Kyma may ask for besides those of the channels, and what is to be said of a version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["version"]))]
+    pub versions: Vec<OfferedVersion>,
+    /// Ours: whether a Kyma whose channel or version goes back to an older one gets that older one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_downgrade: Option<bool>,
+}
+
+/// A version, and until when it is to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct OfferedVersion {
+    /// Version of the module.
+    #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
+    pub version: String,
+    /// From then on nobody should use it any more; users are warned before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deprecation_date: Option<Time>,
+    /// What users of the version are told.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub deprecation_message: String,
 }
 
 /// A channel and its version.
@@ -99,6 +124,11 @@ impl ModuleReleaseMeta {
             .find(|entry| entry.channel == channel)
             .map(|entry| entry.version.as_str())
             .filter(|version| !version.is_empty())
+    }
+
+    /// What is said of a version besides the channels, if anything is.
+    pub fn offered(&self, version: &str) -> Option<&OfferedVersion> {
+        self.spec.versions.iter().find(|entry| entry.version == version)
     }
 
     /// The version every runtime gets, if the module is mandatory.

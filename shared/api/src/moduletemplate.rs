@@ -68,6 +68,73 @@ pub struct ModuleTemplateSpec {
     /// Whether an update to this version needs a downtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requires_downtime: Option<bool>,
+    /// Ours: what has to be there before the module is installed or changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requires: Option<Requires>,
+    /// Ours: fields of the module's objects that users may change; they are set when an object is made, and then left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub ignore_fields: Vec<IgnoredFields>,
+    /// Ours: kinds whose objects are deleted and made anew where a change cannot be made in place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub recreate: Vec<GroupKind>,
+    /// Ours: names of further resources of the component that hold objects of the module, besides its raw manifest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub sources: Vec<String>,
+    /// Ours: how long the module may take to become ready before that is a warning, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i32>,
+}
+
+/// What a module needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct Requires {
+    /// Names of modules that have to be Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub modules: Vec<String>,
+    /// Kinds that the runtime has to serve.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub apis: Vec<GroupVersionKind>,
+}
+
+/// Fields of some objects that users may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct IgnoredFields {
+    /// API group of the objects; empty for the core group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Kind of the objects.
+    pub kind: String,
+    /// Name of the one object; all of the kind without it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Namespace of the objects; any without it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// The fields as JSON pointers, for example `/spec/replicas`.
+    #[schemars(length(min = 1, max = 64))]
+    pub paths: Vec<String>,
+}
+
+/// A kind of object, whatever its version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(!default)]
+pub struct GroupKind {
+    /// API group; empty for the core group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Kind.
+    pub kind: String,
 }
 
 /// A kind of object.

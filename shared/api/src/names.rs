@@ -88,6 +88,8 @@ pub mod labels {
     pub const PART_OF: &str = "app.kubernetes.io/part-of";
     /// Value of [`PART_OF`].
     pub const PART_OF_KYMA: &str = "Kyma";
+    /// Ours, `true` on a Kyma in KCP: each ModuleTemplate that is made in its runtime counts.
+    pub const RUNTIME_TEMPLATES: &str = "tidewatch.kyma-project.io/runtime-templates";
     /// On the runtime's namespace; value `enabled`.
     pub const ISTIO_INJECTION: &str = "istio-injection";
     /// On the runtime's namespace; value `enabled`.
@@ -98,6 +100,8 @@ pub mod labels {
 
 /// Annotation keys.
 pub mod annotations {
+    /// Ours, on a Kyma or Manifest in KCP that is being deleted: do not wait for what blocks that; the value says why.
+    pub const FORCE_DELETE: &str = "tidewatch.kyma-project.io/force-delete";
     /// On a KCP Kyma: the runtime's domain, which the agent's certificate carries as SAN.
     pub const SKR_DOMAIN: &str = "skr-domain";
     /// Deprecated name of [`OCM_COMPONENT_NAME`], still written for older readers.
@@ -112,6 +116,8 @@ pub mod annotations {
     pub const INJECT_DATA_FROM_KCP: &str = "operator.kyma-project.io/inject-data-from-kcp";
     /// On every object of a module: tells people not to edit it.
     pub const MANAGED_DISCLAIMER: &str = "operator.kyma-project.io/managed-by-reconciler-disclaimer";
+    /// Ours, on a Manifest: what its ModuleTemplate says besides what the Manifest's spec has room for, as JSON.
+    pub const MODULE_TERMS: &str = "tidewatch.kyma-project.io/module";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use tidewatch_tests::{
     env,
-    verdicts::{self, Mismatch},
+    verdicts::{self, Mismatch, Whose},
 };
 
-async fn mismatches(crds: &[CustomResourceDefinition]) -> Result<Vec<Mismatch>> {
-    verdicts::check(&env::shared().await?.kcp.client()?, crds).await
+async fn mismatches(crds: &[CustomResourceDefinition], whose: Whose) -> Result<Vec<Mismatch>> {
+    verdicts::check(&env::shared().await?.kcp.client()?, crds, whose).await
 }
 
 fn none(found: &[Mismatch]) -> Result<()> {
@@ -21,7 +21,7 @@ fn none(found: &[Mismatch]) -> Result<()> {
 
 #[tokio::test]
 async fn our_crds_give_the_recorded_verdicts() -> Result<()> {
-    none(&mismatches(&tidewatch_api::crds::all()).await?)
+    none(&mismatches(&tidewatch_api::crds::all(), Whose::Ours).await?)
 }
 
 /// With `KLM_CRDS=<folder>`, relative to the root of the checkout, the table itself is checked: it must
@@ -39,7 +39,7 @@ async fn their_crds_give_the_recorded_verdicts() -> Result<()> {
         kinds
     };
     assert_eq!(kinds(&crds), kinds(&tidewatch_api::crds::all()), "all of the kinds");
-    none(&mismatches(&crds).await?)
+    none(&mismatches(&crds, Whose::Theirs).await?)
 }
 
 /// A check that cannot fail shows nothing.
@@ -55,7 +55,7 @@ async fn a_looser_crd_is_noticed() -> Result<()> {
     spec.x_kubernetes_validations = None;
     spec.properties.as_mut().context("no fields")?.remove("internal");
 
-    let found = mismatches(&[crd]).await?;
+    let found = mismatches(&[crd], Whose::Ours).await?;
     let cases: Vec<&str> = found.iter().map(|mismatch| mismatch.case.as_str()).collect();
     let expected =
         ["meta-channels", "meta-both", "meta-neither", "meta-channels-null", "meta-internal-number"];

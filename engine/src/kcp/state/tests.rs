@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::plan::object::ObjectRef;
 
 fn kyma(name: &str, runtime: &str, version: u32, generation: i64) -> Kyma {
     serde_json::from_value(json!({

@@ -1,4 +1,8 @@
 use serde_json::json;
+use tidewatch_api::{
+    CustomResourcePolicy, Module,
+    names::{annotations, conditions, labels},
+};
 
 use super::*;
 use crate::plan::versions::{choose, fixtures::catalog};
@@ -44,7 +48,15 @@ fn run_with(
 ) -> Plan {
     let kyma = kyma();
     let choices = choose(wanted, &catalog());
-    plan(&Input { kyma: &kyma, wanted, choices: &choices, sources, manifests, now: Timestamp::UNIX_EPOCH })
+    plan(&Input {
+        kyma: &kyma,
+        wanted,
+        choices: &choices,
+        sources,
+        manifests,
+        facts: Facts::default(),
+        now: Timestamp::UNIX_EPOCH,
+    })
 }
 
 /// The Manifest that a plan applies, as it would be read back, in a state.
@@ -76,8 +88,15 @@ fn a_manifest_lives_where_its_kyma_does() {
     let (wanted, sources) = (wanted(&["lighthouse"]), sources());
     let choices = choose(&wanted, &catalog());
     let now = Timestamp::UNIX_EPOCH;
-    let input =
-        Input { kyma: &kyma, wanted: &wanted, choices: &choices, sources: &sources, manifests: &[], now };
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &[],
+        facts: Facts::default(),
+        now,
+    };
     let plan = plan(&input);
     assert_eq!(plan.apply[0].namespace().as_deref(), Some("elsewhere"));
     let tracked = plan.status.modules[0].manifest.clone().unwrap();
@@ -183,6 +202,7 @@ fn planning_twice_changes_nothing() {
         choices: &choices,
         sources: &sources,
         manifests: &manifests,
+        facts: Facts::default(),
         now: later,
     };
     assert_eq!(plan(&input).status, first.status, "no timestamp moves when nothing happens");
@@ -198,4 +218,108 @@ fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
     assert_eq!((modules.status.as_str(), modules.message.as_str()), ("False", "the runtime does not answer"));
     assert_eq!(failed.conditions.len(), 2, "the other condition is kept");
     assert_eq!(failed.modules.len(), 1, "what is installed is not forgotten");
+}
+
+#[test]
+fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say() {
+    let bare = installed(State::Ready);
+    assert!(bare.annotations().get(annotations::MODULE_TERMS).is_none(), "nothing to say");
+    let mut told = bare.clone();
+    told.annotations_mut().insert(annotations::MODULE_TERMS.into(), r#"{"sources":["more"]}"#.into());
+    let removed = run(&wanted(&["lighthouse"]), &[told]);
+    assert_eq!(removed.apply.len(), 1);
+    assert!(removed.apply[0].annotations().get(annotations::MODULE_TERMS).is_none());
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    template.spec.progress_deadline_seconds = Some(90);
+    catalog.templates.insert("lighthouse-1.0.0".into(), std::sync::Arc::new(template));
+    let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
+    let choices = choose(&wanted, &catalog);
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let manifests = [bare];
+    let input = Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts,
+        now,
+    };
+    let applied = &plan(&input).apply[0];
+    assert_eq!(applied.terms().unwrap().progress_deadline_seconds, Some(90));
+}
+
+/// What becomes of a module that a gate has stopped.
+fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
+    let choices = choose(&wanted(&["lighthouse"]), &catalog());
+    let mut plan = Plan::default();
+    let status = stopped(gate, &choices[0], existing, &mut plan);
+    (status, plan)
+}
+
+#[test]
+fn a_gate_that_keeps_changes_nothing_and_says_why() {
+    let gate = |installed| {
+        let message = "waits for the window".to_owned();
+        let gate = Gate::Keep { state: State::Processing, message, maintenance: true, retry_at: None };
+        after(gate, installed)
+    };
+    let old = installed(State::Ready);
+    let (status, plan) = gate(Some(&old));
+    assert_eq!(plan, Plan::default(), "nothing is written");
+    assert_eq!((status.version.as_str(), status.maintenance), (old.spec.version.as_str(), true));
+    assert!(status.manifest.is_some());
+    let (status, plan) = gate(None);
+    assert_eq!((status.version.as_str(), status.state, plan), ("", State::Processing, Plan::default()));
+}
+
+#[test]
+fn a_gate_that_removes_does_so_once() {
+    let gate = || Gate::Remove { message: "not for this Kyma".into() };
+    let mut old = installed(State::Ready);
+    let (status, plan) = after(gate(), Some(&old));
+    assert_eq!((status.state, status.message.as_str()), (State::Deleting, "not for this Kyma"));
+    assert_eq!(plan.delete, [old.name_any()]);
+    old.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(after(gate(), Some(&old)).1, Plan::default(), "it is on its way");
+    let (status, plan) = after(gate(), None);
+    assert_eq!((status.state, plan), (State::Error, Plan::default()));
+}
+
+#[test]
+fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
+    let (status, plan) = after(Gate::Leave { state: State::Unmanaged }, Some(&installed(State::Ready)));
+    let expected =
+        ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
+    assert_eq!((status, plan), (expected, Plan::default()));
+}
+
+#[test]
+fn each_change_is_a_decision_and_nothing_else_is() {
+    let words = |plan: &Plan| -> Vec<(&str, String, String)> {
+        plan.decisions.iter().map(|d| (d.what.label(), d.from.0.clone(), d.to.0.clone())).collect()
+    };
+    let asked = wanted(&["lighthouse"]);
+    let entry = |what, from: &str, to: &str| (what, from.to_owned(), to.to_owned());
+    assert_eq!(words(&run(&asked, &[])), [entry("install", "", "1.0.0")]);
+    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
+    assert_eq!(words(&run(&fast, &[installed(State::Ready)])), [entry("upgrade", "1.0.0", "1.1.0")]);
+    assert_eq!(words(&run(&wanted(&[]), &[installed(State::Ready)])), [entry("remove", "1.0.0", "")]);
+    let first = run(&asked, &[installed(State::Ready)]);
+    assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
+    let kyma = Kyma { status: Some(first.status), ..kyma() };
+    let (choices, sources, manifests) = (choose(&asked, &catalog()), sources(), [installed(State::Ready)]);
+    let now = Timestamp::UNIX_EPOCH;
+    let input = Input {
+        kyma: &kyma,
+        wanted: &asked,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts: Facts::default(),
+        now,
+    };
+    assert_eq!(words(&plan(&input)), []);
 }

@@ -1,18 +1,17 @@
-//! A Manifest that is being deleted: the default CR first, then its objects in a safe order, then the
-//! finalizers.
+//! What goes: objects that are not wanted any more, and a Manifest that is being deleted (the default CR first, then its
+//! objects in a safe order, then the finalizers).
 
 use tidewatch_api::{CustomResourcePolicy, Manifest, ManifestStatus, names::finalizers};
 
-use super::{
-    Finish, Lost, Shared,
-    apply::{self, Deleted},
-    manifest::remove,
-};
 use crate::{
+    drive::{
+        Finish, Lost, Shared,
+        apply::{self, Deleted, ObjectError},
+    },
     kcp::state::default_cr,
     plan::{
         manifest::{self as plan, Progress},
-        object::ObjectRef,
+        object::{Gvk, ObjectRef},
     },
     runtime::RuntimeClient,
     stages::{Stage, stage},
@@ -68,4 +67,39 @@ impl Shared {
         self.drop_finalizers(&self.manifests(), manifest, &ours).await?;
         Ok(Finish::Done)
     }
+}
+
+/// Removes objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
+/// what is not gone yet. A CRD that has instances is left alone.
+pub(super) async fn remove(
+    runtime: &RuntimeClient,
+    objects: Vec<ObjectRef>,
+) -> Result<Vec<ObjectRef>, ObjectError> {
+    let mut left: Vec<ObjectRef> = Vec::new();
+    let mut objects = objects.into_iter();
+    let mut rank = None;
+    while let Some(object) = objects.next() {
+        let this = plan::removal_rank(&object.gvk);
+        if rank.is_some_and(|rank| rank != this) && !left.is_empty() {
+            left.push(object);
+            left.extend(objects);
+            return Ok(left);
+        }
+        rank = Some(this);
+        if is_crd(&object.gvk)
+            && let Some(crd) = apply::get(runtime, &object).await?
+            && apply::has_instances(runtime, &crd).await?
+        {
+            left.push(object);
+            continue;
+        }
+        if apply::delete(runtime, &object).await? == Deleted::Going {
+            left.push(object);
+        }
+    }
+    Ok(left)
+}
+
+fn is_crd(gvk: &Gvk) -> bool {
+    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }

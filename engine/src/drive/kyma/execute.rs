@@ -1,0 +1,49 @@
+//! Writes what the plan of a Kyma says in KCP.
+
+use kube::ResourceExt;
+use tidewatch_api::{
+    State,
+    names::{self, field_managers},
+};
+
+use crate::{
+    drive::{Lost, Shared},
+    key::{Cause, WorkKey},
+    plan::kyma::{Decision, Plan},
+    queue::{Class, Push},
+};
+
+impl Shared {
+    /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
+    /// followed to the objects it changed.
+    pub(super) async fn execute(&self, kyma: &str, plan: &Plan, causes: &[Cause]) -> Result<(), Lost> {
+        for manifest in &plan.apply {
+            let name = manifest.name_any();
+            let mut body = serde_json::to_value(manifest).unwrap_or_default();
+            body["apiVersion"] = names::API_VERSION.into();
+            body["kind"] = "Manifest".into();
+            if let Some(body) = body.as_object_mut() {
+                body.remove("status");
+            }
+            self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await?;
+            let key = WorkKey::Manifest { kyma: kyma.to_owned(), name };
+            let mut causes = causes.iter().cloned();
+            // One push per cause; they are merged under the key.
+            let first = causes.next();
+            for cause in std::iter::once(first).chain(causes.map(Some)) {
+                let push = Push { class: Class::UserEdit, cause, guards: Vec::new() };
+                self.queue.push(key.clone(), push);
+            }
+        }
+        for name in &plan.delete {
+            self.delete_kcp(&self.manifests(), name).await?;
+        }
+        for decision in &plan.decisions {
+            let Decision { what, module, from, to, reason } = decision;
+            let version = |(version, state): &(String, State)| format!("{version} {state}");
+            let (from, to) = (version(from), version(to));
+            tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
+        }
+        Ok(())
+    }
+}

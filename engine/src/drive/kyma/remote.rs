@@ -1,0 +1,136 @@
+//! The Kyma in the runtime: what its user wants, what we mark it with, and what its status says.
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, KymaSpec, KymaStatus,
+    names::{self, annotations, field_managers, labels},
+};
+
+use super::Trouble;
+use crate::{
+    drive::{
+        Shared,
+        apply::{self, ObjectError},
+        kcp_writes::differs,
+    },
+    plan::{
+        kyma::runtime_status,
+        object::{Gvk, ObjectRef},
+    },
+    runtime::RuntimeClient,
+};
+
+/// The runtime's Kyma.
+pub(in crate::drive) fn runtime_kyma() -> ObjectRef {
+    ObjectRef {
+        gvk: Gvk::of(names::API_VERSION, "Kyma"),
+        namespace: names::RUNTIME_NAMESPACE.into(),
+        name: names::RUNTIME_KYMA_NAME.into(),
+    }
+}
+
+impl Shared {
+    /// The runtime's Kyma, freshly read; created from KCP's if it does not exist, with our labels on it.
+    pub(super) async fn runtime_kyma_of(
+        &self,
+        kyma: &Kyma,
+        runtime: &RuntimeClient,
+    ) -> Result<Value, ObjectError> {
+        let id = runtime_kyma();
+        let mark = runtime_mark(kyma, &self.config.namespace);
+        let remote = match apply::get(runtime, &id).await? {
+            Some(remote) => remote,
+            None => {
+                // Under another manager than the marks: applying those again must not take the spec away.
+                let mut fresh = mark.clone();
+                fresh["spec"] = serde_json::to_value(&kyma.spec).unwrap_or_default();
+                apply::create(runtime, &fresh, field_managers::KCP).await?;
+                Value::Null
+            }
+        };
+        if differs(&remote["metadata"], &mark["metadata"]) {
+            return apply::apply(runtime, &mark, field_managers::KYMA_SYNC).await;
+        }
+        Ok(remote)
+    }
+}
+
+/// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
+const MAX_REASON: usize = 200;
+
+/// What the runtime's user wants. A spec that cannot be read is not an empty list of modules: that would remove
+/// them all. (The CRD does not allow one, but the CRD is in the runtime's hands.)
+pub(super) fn wishes(remote: &Value) -> Result<KymaSpec, Trouble> {
+    match &remote["spec"] {
+        Value::Null => Ok(KymaSpec::default()),
+        spec => serde_json::from_value(spec.clone()).map_err(|error| {
+            let reason: String = error.to_string().chars().take(MAX_REASON).collect();
+            let what = runtime_kyma();
+            Trouble::Unreadable(format!(
+                "the spec of {what} in the runtime cannot be read: {reason}; nothing was changed; tried again \
+                 when it changes"
+            ))
+        }),
+    }
+}
+
+/// Labels and annotations that the runtime's Kyma carries (contract, section 5.9).
+fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
+    let mut marks = json!({
+        labels::WATCHED_BY: labels::WATCHED_BY_KYMA,
+        labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME,
+    });
+    for label in [labels::RUNTIME_ID, labels::GLOBAL_ACCOUNT_ID, labels::SUBACCOUNT_ID] {
+        if let Some(value) = kyma.labels().get(label) {
+            marks[label] = value.as_str().into();
+        }
+    }
+    json!({
+        "apiVersion": names::API_VERSION, "kind": "Kyma",
+        "metadata": {
+            "name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE, "labels": marks,
+            "annotations": {annotations::OWNED_BY: format!("{namespace}/{}", kyma.name_any())}
+        }
+    })
+}
+
+/// Writes the status that the runtime's user sees, if it differs.
+pub(super) async fn write_runtime_status(
+    runtime: &RuntimeClient,
+    remote: &Value,
+    status: &KymaStatus,
+) -> Result<(), ObjectError> {
+    let status = runtime_status(status);
+    let before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
+    if before == status {
+        return Ok(());
+    }
+    let body = json!({
+        "apiVersion": names::API_VERSION, "kind": "Kyma",
+        "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
+        "status": status
+    });
+    apply::apply_status(runtime, &body, field_managers::KCP).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
+        let wanted = |remote: Value| match wishes(&remote) {
+            Ok(spec) => Ok(spec.modules.len()),
+            Err(Trouble::Unreadable(why)) => Err(why),
+            Err(_) => Err("another trouble".into()),
+        };
+        assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
+        assert_eq!(wanted(json!({"metadata": {}})), Ok(0));
+        for bad in [json!("m".repeat(10_000)), json!([{"name": 7}]), json!({"name": "a"})] {
+            let why = wanted(json!({"spec": {"channel": "regular", "modules": bad}})).unwrap_err();
+            assert!(why.contains("cannot be read") && why.len() < 500, "{why}");
+        }
+        assert!(wanted(json!({"spec": "everything"})).is_err());
+    }
+}

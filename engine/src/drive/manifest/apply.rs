@@ -1,0 +1,52 @@
+//! Applies a bundle's objects and takes up what became of them.
+
+use futures::{StreamExt, stream};
+use serde_json::Value;
+use tidewatch_api::names::field_managers;
+
+use super::{Stopped, ready};
+use crate::{drive::apply, plan::readiness::Readiness, runtime::RuntimeClient};
+
+/// Objects applied to one runtime at the same time.
+const CONCURRENCY: usize = 4;
+
+/// What became of a set of objects.
+#[derive(Default)]
+pub(super) struct Applied {
+    pub(super) workloads: Vec<Readiness>,
+    /// A kind that is not served yet.
+    pub(super) missing: Option<String>,
+    pub(super) failed: Option<Stopped>,
+}
+
+impl Applied {
+    pub(super) fn take(&mut self, other: Self) {
+        self.workloads.extend(other.workloads);
+        if self.missing.is_none() {
+            self.missing = other.missing;
+        }
+        if self.failed.is_none() {
+            self.failed = other.failed;
+        }
+    }
+}
+
+/// Applies objects side by side. One that fails does not hold the others back; the first failure is told.
+pub(super) async fn apply_all(runtime: &RuntimeClient, objects: Vec<Value>) -> Applied {
+    let mut results = stream::iter(objects)
+        .map(|object| async move { apply::apply(runtime, &object, field_managers::APPLIER).await })
+        .buffered(CONCURRENCY);
+    let mut applied = Applied::default();
+    while let Some(result) = results.next().await {
+        match result {
+            Ok(object) => {
+                applied.workloads.extend(ready::of(&object));
+            }
+            Err(error) if error.is_kind_missing() => applied.missing = Some(error.message()),
+            Err(error) => {
+                applied.failed.get_or_insert(error.into());
+            }
+        }
+    }
+    applied
+}

@@ -1,0 +1,90 @@
+//! Manifests: what is installed where.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, State};
+
+use super::{KcpState, Wanted, kyma_key, manifest_key, unindex};
+use crate::plan::{manifest::inventory, object::ObjectRef, owners::Speaker};
+
+impl KcpState {
+    /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
+    pub fn apply_manifest(&mut self, manifest: Manifest) -> Vec<Wanted> {
+        let manifest = Arc::new(manifest);
+        let name = manifest.name_any();
+        let echo = self.is_echo("Manifest", manifest.as_ref());
+        let spec = |m: &Manifest| {
+            (
+                m.metadata.generation,
+                m.labels().clone(),
+                m.annotations().clone(),
+                m.metadata.deletion_timestamp.is_some(),
+            )
+        };
+        let told = |m: &Manifest| {
+            let status = m.status.clone().unwrap_or_default();
+            let seen: Vec<_> = status.conditions.iter().map(|c| c.observed_generation).collect();
+            (
+                status.state,
+                status.last_operation.map(|op| op.operation),
+                seen,
+                m.metadata.deletion_timestamp.is_some(),
+            )
+        };
+        let old = self.manifests.insert(name.clone(), Arc::clone(&manifest));
+        if let Some(kyma) = old.as_deref().and_then(Manifest::kyma_name) {
+            unindex(&mut self.by_kyma, kyma, &name);
+        }
+        let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return Vec::new() };
+        self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
+        let mut objects = inventory(&manifest.status.clone().unwrap_or_default().synced);
+        objects.extend(default_cr(&manifest));
+        self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
+
+        let mut wanted = Vec::new();
+        let change = match &old {
+            None => Some("added"),
+            Some(old) if spec(old) != spec(&manifest) => Some("changed"),
+            Some(_) => None,
+        };
+        // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift.
+        let settled = old.is_none() && is_settled(&manifest);
+        if let Some(change) = change.filter(|_| !echo && !settled) {
+            wanted.push((manifest_key(&kyma, &name), change));
+        }
+        if old.as_deref().map(told) != Some(told(&manifest)) {
+            wanted.push((kyma_key(&kyma), "manifest status changed"));
+        }
+        wanted
+    }
+
+    /// A Manifest is gone.
+    pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
+        self.own_writes.remove(&format!("Manifest/{name}"));
+        let Some(old) = self.manifests.remove(name) else { return Vec::new() };
+        let Some(kyma) = old.kyma_name() else { return Vec::new() };
+        unindex(&mut self.by_kyma, kyma, name);
+        self.owners.release(kyma, name);
+        vec![(kyma_key(kyma), "manifest deleted")]
+    }
+
+    /// The Manifests of a Kyma as last seen.
+    pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
+        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        names.filter_map(|n| self.manifests.get(n)).map(|m| Manifest::clone(m)).collect()
+    }
+}
+
+/// The identity of a Manifest's default CR.
+pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
+    manifest.spec.resource.as_ref().and_then(|cr| ObjectRef::of(&cr.to_value()))
+}
+
+/// Whether a Manifest is Ready for its present spec and not being deleted.
+pub(super) fn is_settled(manifest: &Manifest) -> bool {
+    let Some(status) = &manifest.status else { return false };
+    manifest.metadata.deletion_timestamp.is_none()
+        && status.state == State::Ready
+        && status.conditions.iter().any(|c| c.observed_generation == manifest.metadata.generation)
+}

@@ -1,0 +1,122 @@
+//! What may keep a module from being installed or changed: one gate after the other, and the first that objects decides.
+//!
+//! Gates are asked whether or not a version was found for the module ([`Choice::outcome`]); one that needs a version passes without.
+
+mod access;
+mod central;
+mod managed;
+mod needs;
+mod versions;
+mod windows;
+
+use jiff::Timestamp;
+use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
+
+use super::{notice::Notice, versions::Choice};
+
+/// What a gate says of a module.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gate {
+    /// Nothing against it.
+    Pass,
+    /// What is installed stays as it is, its Manifest too; what is not installed is not installed yet.
+    Keep {
+        /// The module's state.
+        state: State,
+        /// Why, and what ends it.
+        message: String,
+        /// Whether it waits for a maintenance window.
+        maintenance: bool,
+        /// When to look again, if that is a matter of time.
+        retry_at: Option<Timestamp>,
+    },
+    /// It is removed if it is installed, by the ordinary way; if it is not, it is in Error with the message.
+    Remove {
+        /// Why.
+        message: String,
+    },
+    /// Nothing is done about it.
+    Refuse {
+        /// The module's state.
+        state: State,
+        /// Why, and what ends it.
+        message: String,
+    },
+    /// It is the user's: nothing of it is shown but its name and the state.
+    Leave {
+        /// The module's state.
+        state: State,
+    },
+}
+
+/// What the gates know besides the Kyma and its modules. Central settings, mostly; each has a default that lets pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    pub restricted: &'a [String],
+}
+
+/// What a gate looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The user's entry, its channel, its release and the version that was found.
+    pub choice: &'a Choice,
+    /// The module's Manifest.
+    pub installed: Option<&'a Manifest>,
+    /// The Kyma in KCP.
+    pub kyma: &'a Kyma,
+    /// The spec of the runtime's Kyma.
+    pub wanted: &'a KymaSpec,
+    /// The rest.
+    pub facts: &'a Facts<'a>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What a gate says besides its verdict.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notes {
+    /// What the user is told.
+    pub notices: Vec<Notice>,
+    /// The next time at which a gate may say something else though nothing has changed.
+    pub look_at: Option<Timestamp>,
+    /// The state, Ready or Warning, and the text of a module that passes and is Ready otherwise.
+    pub remark: Option<(State, String)>,
+}
+
+impl Notes {
+    /// Asks for a look at a time, or sooner.
+    pub fn look_at(&mut self, at: Timestamp) {
+        self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
+    }
+}
+
+/// A gate. May leave notes whatever its verdict.
+type Judge = fn(&View<'_>, &mut Notes) -> Gate;
+
+/// In the order in which they are asked.
+const GATES: [Judge; 6] =
+    [managed::judge, central::judge, access::judge, versions::judge, needs::judge, windows::judge];
+
+/// Asks the gates until one objects.
+pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    first(&GATES, view, notes)
+}
+
+fn first(gates: &[Judge], view: &View<'_>, notes: &mut Notes) -> Gate {
+    for gate in gates {
+        match gate(view, notes) {
+            Gate::Pass => {}
+            verdict => {
+                if let Gate::Keep { retry_at: Some(at), .. } = &verdict {
+                    notes.look_at(*at);
+                }
+                return verdict;
+            }
+        }
+    }
+    Gate::Pass
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The Manifest of one module of one Kyma.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::ResourceExt;
+use tidewatch_api::{
+    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
+    ModuleTemplate, ModuleTerms,
+    names::{self, annotations, labels},
+};
+
+use super::{Source, namespace_of};
+use crate::plan::{naming::manifest_name, versions::Chosen};
+
+/// The Manifest of one module of one Kyma.
+pub(super) fn manifest_for(
+    kyma: &Kyma,
+    module: &Module,
+    channel: &str,
+    chosen: &Chosen,
+    source: &Source,
+) -> Manifest {
+    let kyma_name = kyma.name_any();
+    let entry = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+    let owner = OwnerReference {
+        api_version: names::API_VERSION.into(),
+        kind: "Kyma".into(),
+        name: kyma_name.clone(),
+        uid: kyma.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    };
+    let terms = ModuleTerms::of(&chosen.template.spec).to_annotation();
+    let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    let image = ImageSpec {
+        repo: source.repo.clone(),
+        name: chosen.component.clone(),
+        ref_: source.layer.clone(),
+        type_: source.type_,
+    };
+    Manifest {
+        metadata: ObjectMeta {
+            name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
+            // An engine may be told to work in another namespace than the usual one.
+            namespace: Some(namespace_of(kyma)),
+            labels: Some(BTreeMap::from([
+                entry(labels::CHANNEL, channel),
+                entry(labels::CONTROLLER_NAME, &module.controller),
+                entry(labels::KYMA_NAME, &kyma_name),
+                entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
+                entry(labels::MODULE_NAME, &module.name),
+            ])),
+            annotations: Some(
+                [
+                    entry(annotations::FQDN, &chosen.component),
+                    entry(annotations::OCM_COMPONENT_NAME, &chosen.component),
+                ]
+                .into_iter()
+                .chain(terms.map(|text| (annotations::MODULE_TERMS.to_owned(), text)))
+                .collect(),
+            ),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: ManifestSpec {
+            custom_resource_policy: module.custom_resource_policy,
+            remote: false,
+            version: chosen.version.clone(),
+            install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
+            resource: chosen
+                .template
+                .spec
+                .data
+                .as_ref()
+                .filter(|_| create)
+                .map(|cr| default_cr(cr, &chosen.template)),
+            localized_images: source.images.clone(),
+            manager: chosen.template.spec.manager.clone(),
+            ..ManifestSpec::default()
+        },
+        status: None,
+    }
+}
+
+/// The default CR, in the runtime's Kyma namespace unless it says otherwise or has none.
+fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObject {
+    let mut cr = data.clone();
+    if data.namespace().is_empty()
+        && !template.is_cluster_scoped()
+        && let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut())
+    {
+        metadata.insert("namespace".into(), names::RUNTIME_NAMESPACE.into());
+    }
+    cr
+}
+
+/// Whether applying `wanted` would change nothing.
+pub(super) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
+    let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
+        part.iter().all(|(k, v)| map.get(k) == Some(v))
+    };
+    existing.spec == wanted.spec
+        && has(existing.labels(), wanted.labels())
+        && has(existing.annotations(), wanted.annotations())
+        // What the template does not say any more is taken off.
+        && existing.annotations().get(annotations::MODULE_TERMS)
+            == wanted.annotations().get(annotations::MODULE_TERMS)
+        && existing.owner_references() == wanted.owner_references()
+}

@@ -1,0 +1,156 @@
+//! What the status of a Kyma says, in KCP and in the runtime.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tidewatch_api::{
+    Kyma, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    names::{self, annotations, conditions, labels},
+};
+
+use super::{Input, namespace_of};
+use crate::plan::status::{self, Says};
+
+/// What a Manifest says of itself, if what it says is about its present spec.
+pub(super) fn progress(manifest: &Manifest) -> (State, String) {
+    let Some(status) = &manifest.status else { return (State::Processing, String::new()) };
+    let generation = manifest.metadata.generation;
+    let current = status.conditions.iter().any(|c| c.observed_generation == generation);
+    match status.state {
+        State::Empty => (State::Processing, String::new()),
+        _ if !current => (State::Processing, String::new()),
+        State::Ready => (State::Ready, String::new()),
+        state => (state, status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()),
+    }
+}
+
+/// The entry of a module that is on its way out.
+pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
+    let message = match &manifest.status {
+        Some(s) if manifest.metadata.deletion_timestamp.is_some() && s.state != State::Ready => {
+            s.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
+        }
+        _ => String::new(),
+    };
+    ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
+}
+
+/// What can be said of an installed module by its Manifest alone.
+pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
+    let text = |map: &BTreeMap<String, String>, key| map.get(key).cloned().unwrap_or_default();
+    let component = text(manifest.annotations(), annotations::OCM_COMPONENT_NAME);
+    ModuleStatus {
+        name: manifest.module_name().unwrap_or_default().to_owned(),
+        channel: text(manifest.labels(), labels::CHANNEL),
+        version: manifest.spec.version.clone(),
+        fqdn: component.clone(),
+        ocm_component_name: component,
+        manifest: Some(tracking("Manifest", &manifest.name_any(), &namespace_of(manifest), None)),
+        ..ModuleStatus::default()
+    }
+}
+
+pub(super) fn tracking(kind: &str, name: &str, namespace: &str, generation: Option<i64>) -> TrackingObject {
+    TrackingObject {
+        api_version: names::API_VERSION.into(),
+        kind: kind.into(),
+        metadata: Some(PartialMeta { name: name.into(), namespace: namespace.into(), generation }),
+    }
+}
+
+pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
+    let before = input.kyma.status.clone().unwrap_or_default();
+    let generation = input.kyma.metadata.generation;
+    let now = status::whole_seconds(input.now);
+    let unready: Vec<&ModuleStatus> =
+        modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
+    let all_ready = unready.is_empty();
+    let message = match unready.first() {
+        None => "all modules are in ready state".to_owned(),
+        Some(first) => {
+            let list: Vec<String> =
+                unready.iter().take(5).map(|m| format!("{} ({})", m.name, m.state)).collect();
+            let more =
+                if unready.len() > 5 { format!(" and {} more", unready.len() - 5) } else { String::new() };
+            let why = if first.message.is_empty() {
+                String::new()
+            } else {
+                format!("; first cause: {}", first.message)
+            };
+            format!("not all modules are in ready state: {}{more}{why}", list.join(", "))
+        }
+    };
+    let says = [
+        Says {
+            type_: conditions::CRDS_SYNC,
+            holds: true,
+            reason: conditions::REASON_READY,
+            message: "CRDs are synchronized to the SKR".into(),
+        },
+        Says {
+            type_: conditions::MODULES,
+            holds: all_ready,
+            reason: conditions::REASON_READY,
+            message: message.clone(),
+        },
+    ];
+    let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
+    let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
+    KymaStatus {
+        state,
+        conditions: says
+            .into_iter()
+            .map(|s| status::condition(&before.conditions, s, generation, now))
+            .collect(),
+        modules,
+        active_channel: input.wanted.channel.clone(),
+        last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
+    }
+}
+
+/// Whether a condition of a Kyma is written by the Kyma's reconcile; others belong to other writers.
+#[must_use]
+pub fn is_own(condition: &str) -> bool {
+    [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
+}
+
+/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
+/// any more that they are all ready.
+#[must_use]
+pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp) -> KymaStatus {
+    let before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let generation = kyma.metadata.generation;
+    let says = Says {
+        type_: conditions::MODULES,
+        holds: false,
+        reason: conditions::REASON_READY,
+        message: message.clone(),
+    };
+    let modules = status::condition(&before.conditions, says, generation, now);
+    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
+    match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        Some(condition) => *condition = modules,
+        None => all.push(modules),
+    }
+    KymaStatus {
+        state,
+        conditions: all,
+        last_operation: Some(status::operation(before.last_operation.as_ref(), message, now)),
+        ..before
+    }
+}
+
+/// The status as the runtime's user sees it: nothing that only exists in KCP.
+#[must_use]
+pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
+    let mut status = status.clone();
+    for module in &mut status.modules {
+        module.manifest = None;
+        if let Some(metadata) = module.template.as_mut().and_then(|t| t.metadata.as_mut()) {
+            metadata.namespace = names::RUNTIME_NAMESPACE.into();
+        }
+    }
+    status
+}

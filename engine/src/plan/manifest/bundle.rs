@@ -1,0 +1,130 @@
+//! A module's rendered objects: marked, namespaced and in the order in which they are applied.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::Value;
+
+use super::{CRD, is};
+use crate::plan::{
+    object::{Gvk, ObjectRef},
+    transform,
+};
+
+/// Where a kind lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In namespaces.
+    Namespaced,
+    /// In the cluster.
+    Cluster,
+}
+
+/// A module's objects, ready to be applied in three steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bundle {
+    /// Namespaces and CRDs: what the others need.
+    pub first: Vec<Value>,
+    /// Everything else.
+    pub main: Vec<Value>,
+    /// Objects of kinds that `first` defines. They can wait for their CRD without holding `main` up.
+    pub custom: Vec<Value>,
+    /// Identities of all of them, in order.
+    pub objects: Vec<ObjectRef>,
+}
+
+/// Why rendered objects make no bundle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BundleError {
+    /// Nothing was rendered. Applying it would prune everything.
+    #[error(
+        "the module's manifest has no objects; nothing is changed, so that nothing is removed by mistake"
+    )]
+    Empty,
+    /// An object lacks its identity.
+    #[error("object {0} of the module's manifest has no apiVersion, kind or metadata.name")]
+    NoIdentity(usize),
+    /// The same object twice.
+    #[error("the module's manifest has {0} twice")]
+    Twice(String),
+}
+
+fn owned(object: &ObjectRef) -> (String, String, String, String) {
+    let (group, kind, namespace, name) = object.identity();
+    (group.into(), kind.into(), namespace.into(), name.into())
+}
+
+/// Marks, strips, namespaces and orders a module's rendered objects. `scopes` tells the scope of kinds
+/// that the runtime knows; kinds that the bundle itself defines are taken from their CRDs.
+pub fn bundle(
+    manifest: (&str, &str),
+    rendered: Vec<Value>,
+    scopes: &BTreeMap<Gvk, Scope>,
+) -> Result<Bundle, BundleError> {
+    if rendered.is_empty() {
+        return Err(BundleError::Empty);
+    }
+    let defined = defined_kinds(&rendered);
+    let mut bundle = Bundle::default();
+    let mut seen = HashSet::new();
+    for (index, mut object) in rendered.into_iter().enumerate() {
+        let mut identity = ObjectRef::of(&object).ok_or(BundleError::NoIdentity(index))?;
+        let own = defined.get(&(identity.gvk.group.clone(), identity.gvk.kind.clone())).copied();
+        match own.or_else(|| scopes.get(&identity.gvk).copied()) {
+            Some(Scope::Cluster) => {
+                identity.namespace.clear();
+                if let Some(metadata) = object["metadata"].as_object_mut() {
+                    metadata.remove("namespace");
+                }
+            }
+            Some(Scope::Namespaced) if identity.namespace.is_empty() => {
+                identity.namespace = "default".into();
+                object["metadata"]["namespace"] = "default".into();
+            }
+            _ => {}
+        }
+        if !seen.insert(owned(&identity)) {
+            return Err(BundleError::Twice(identity.to_string()));
+        }
+        transform::strip(&mut object);
+        transform::mark(&mut object, manifest);
+        let phase = if is(&identity.gvk, CRD) || is(&identity.gvk, ("", "Namespace")) {
+            &mut bundle.first
+        } else if own.is_some() {
+            &mut bundle.custom
+        } else {
+            &mut bundle.main
+        };
+        phase.push(object);
+        bundle.objects.push(identity);
+    }
+    Ok(bundle)
+}
+
+/// Kinds of the rendered objects that the runtime must be asked about.
+#[must_use]
+pub fn foreign_kinds(rendered: &[Value]) -> Vec<Gvk> {
+    let defined = defined_kinds(rendered);
+    let mut kinds: Vec<Gvk> = rendered
+        .iter()
+        .filter_map(ObjectRef::of)
+        .map(|o| o.gvk)
+        .filter(|gvk| !defined.contains_key(&(gvk.group.clone(), gvk.kind.clone())))
+        .collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+fn defined_kinds(rendered: &[Value]) -> BTreeMap<(String, String), Scope> {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    rendered
+        .iter()
+        .filter(|o| ObjectRef::of(o).is_some_and(|r| is(&r.gvk, CRD)))
+        .map(|crd| {
+            let spec = &crd["spec"];
+            let scope =
+                if spec["scope"].as_str() == Some("Cluster") { Scope::Cluster } else { Scope::Namespaced };
+            ((text(&spec["group"]), text(&spec["names"]["kind"])), scope)
+        })
+        .collect()
+}
