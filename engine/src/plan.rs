@@ -12,6 +12,7 @@ pub mod naming;
 pub mod object;
 pub mod owners;
 pub mod readiness;
+pub mod rollout;
 pub mod status;
 pub mod transform;
 pub mod versions;
