@@ -19,3 +19,4 @@ pub mod rollout;
 pub mod status;
 pub mod transform;
 pub mod versions;
+pub mod windows;

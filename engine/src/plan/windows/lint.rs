@@ -1,0 +1,351 @@
+//! What is likely not meant in a policy.
+
+mod pattern;
+mod samples;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use self::pattern::{differs, literals, look_alikes};
+use super::{
+    document::Path,
+    matching::{Field, Pattern},
+    next::length,
+    policy::{Policy, PolicyError, Rule, Times, When},
+    read::shown,
+};
+
+/// Most findings that are told.
+pub const MAX_FINDINGS: usize = 1000;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Good to know.
+    Note,
+    /// Likely a mistake.
+    Warning,
+}
+
+impl Level {
+    /// One word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// What kind of thing it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A pattern matches inside of values; it would not if it had to match them as a whole.
+    AnchorMatters,
+    /// A rule, a part of its pattern, or a window can never count.
+    NeverMatches,
+    /// A pattern matches every value.
+    MatchesEverything,
+    /// A window is too short for an update to begin in it.
+    TooShort,
+    /// All windows are over.
+    Over,
+    /// A character looks like another one.
+    LookAlike,
+    /// A field that nobody reads.
+    UnknownField,
+    /// The Go lifecycle manager reads it differently.
+    ReadDifferently,
+}
+
+impl Kind {
+    /// Its name for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AnchorMatters => "anchor-matters",
+            Self::NeverMatches => "never-matches",
+            Self::MatchesEverything => "matches-everything",
+            Self::TooShort => "too-short",
+            Self::Over => "over",
+            Self::LookAlike => "look-alike",
+            Self::UnknownField => "unknown-field",
+            Self::ReadDifferently => "read-differently",
+        }
+    }
+}
+
+/// One thing that is likely not meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The line, from 1.
+    pub line: usize,
+    /// For example `rules[0].match.region`.
+    pub field: String,
+    /// How bad it is.
+    pub level: Level,
+    /// What kind of thing.
+    pub kind: Kind,
+    /// For people: what happens, and what to write.
+    pub message: String,
+}
+
+/// A finding before its line is known.
+#[derive(Debug)]
+pub(super) struct Remark {
+    level: Level,
+    kind: Kind,
+    path: Path,
+    message: String,
+}
+
+impl Remark {
+    pub(super) fn new(level: Level, kind: Kind, path: Path, message: impl Into<String>) -> Self {
+        Self { level, kind, path, message: message.into() }
+    }
+}
+
+/// What the policy is judged by.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// Values that Kymas have, besides the public names of regions and plans that are known here.
+    pub known: Vec<(Field, String)>,
+}
+
+impl Values {
+    /// The values of one field, in order.
+    fn of(&self, field: Field) -> BTreeSet<&str> {
+        let own = self.known.iter().filter(|(f, _)| *f == field).map(|(_, value)| value.as_str());
+        own.chain(samples::of(field).iter().copied()).collect()
+    }
+}
+
+/// Reads a policy and lists what is likely not meant, in the order of its lines, at most [`MAX_FINDINGS`].
+/// `min` is the time an update needs (see [`next()`](super::next())).
+pub fn lint(text: &str, values: &Values, now: Timestamp, min: Duration) -> Result<Vec<Finding>, PolicyError> {
+    let (policy, remarks) = Policy::read(text)?;
+    let mut lint =
+        Lint { values, now, min: SignedDuration::try_from(min).unwrap_or(SignedDuration::MAX), remarks };
+    lint.policy(&policy);
+    let mut findings: Vec<_> = lint
+        .remarks
+        .into_iter()
+        .take(MAX_FINDINGS)
+        .map(|remark| Finding {
+            line: remark.path.line(text),
+            field: remark.path.to_string(),
+            level: remark.level,
+            kind: remark.kind,
+            message: remark.message,
+        })
+        .collect();
+    findings.sort_by(|a, b| (a.line, &a.field, a.kind).cmp(&(b.line, &b.field, b.kind)));
+    Ok(findings)
+}
+
+struct Lint<'a> {
+    values: &'a Values,
+    now: Timestamp,
+    min: SignedDuration,
+    remarks: Vec<Remark>,
+}
+
+impl Lint<'_> {
+    fn warn(&mut self, kind: Kind, path: Path, message: impl Into<String>) {
+        self.remarks.push(Remark::new(Level::Warning, kind, path, message));
+    }
+
+    fn note(&mut self, kind: Kind, path: Path, message: impl Into<String>) {
+        self.remarks.push(Remark::new(Level::Note, kind, path, message));
+    }
+
+    fn policy(&mut self, policy: &Policy) {
+        let root = Path::default();
+        for (n, rule) in policy.rules().iter().enumerate() {
+            let path = root.key("rules").index(n);
+            self.matching(rule, &path.key("match"));
+            if let Some(message) = never_first(policy.rules(), n) {
+                self.warn(Kind::NeverMatches, path.clone(), message);
+            }
+            self.windows(&rule.windows, &path.key("windows"), policy.default_window().is_empty());
+        }
+        match policy.default_window() {
+            [] => self.note(
+                Kind::NeverMatches,
+                root.key("default"),
+                "there is no default: a Kyma that no rule matches never gets an update that needs a downtime",
+            ),
+            [window, ..] => {
+                self.window(window, &root.key("default"));
+                if self.over(window) {
+                    self.warn(Kind::Over, root.key("default"), "is over and does not come again");
+                }
+            }
+        }
+    }
+
+    fn matching(&mut self, rule: &Rule, path: &Path) {
+        for (field, pattern) in rule.matching.patterns() {
+            let at = path.key(field.name());
+            for (found, like) in look_alikes(pattern.text()) {
+                let (text, code) = (shown(pattern.text()), u32::from(found));
+                let message = match like {
+                    Some(like) => {
+                        format!("'{text}' has U+{code:04X}, which only looks like '{like}'; write '{like}'")
+                    }
+                    None => format!("'{text}' has U+{code:04X}, which cannot be seen; remove it"),
+                };
+                self.warn(Kind::LookAlike, at.clone(), message);
+            }
+            if pattern.is_match("") && !pattern::looks_around(pattern.text()) {
+                let message = format!(
+                    "'{}' matches every value, since a part of it matches nothing at all; remove the empty part, or \
+                     leave {} out of the rule",
+                    shown(pattern.text()),
+                    field.name()
+                );
+                self.warn(Kind::MatchesEverything, at, message);
+                continue;
+            }
+            self.words(pattern, &at);
+            self.anchors(field, pattern, &at);
+        }
+    }
+
+    fn words(&mut self, pattern: &Pattern, at: &Path) {
+        let Some(words) = literals(pattern.text()) else { return };
+        let never: Vec<_> =
+            words.iter().filter(|word| !can_be_in_a_label(word)).map(|w| format!("'{}'", shown(w))).collect();
+        if !never.is_empty() {
+            let message = format!(
+                "{} never matches: the value is a label's, which has at most 63 of the characters a-z, A-Z, 0-9, '-', \
+                 '_' and '.'",
+                never.join(", ")
+            );
+            self.warn(Kind::NeverMatches, at.clone(), message);
+        }
+    }
+
+    fn anchors(&mut self, field: Field, pattern: &Pattern, at: &Path) {
+        let Ok(anchored) = pattern.anchored() else { return };
+        let (inside, begins) = differs(pattern, &anchored, self.values.of(field));
+        let text = shown(pattern.text());
+        if !inside.is_empty() {
+            let message = format!(
+                "'{text}' matches inside of {}: a pattern matches anywhere in the value; write ^(?:{text}) if it has to \
+                 begin so, ^(?:{text})$ if it has to be all of it",
+                quoted(&inside)
+            );
+            self.warn(Kind::AnchorMatters, at.clone(), message);
+        }
+        if !begins.is_empty() {
+            let message = format!(
+                "'{text}' matches the beginning of {}, which it would not if it had to match all of the value",
+                quoted(&begins)
+            );
+            self.note(Kind::AnchorMatters, at.clone(), message);
+        }
+    }
+
+    fn windows(&mut self, windows: &[Times], path: &Path, last: bool) {
+        let then = if last { "and there is no default" } else { "so the default counts" };
+        if windows.is_empty() {
+            self.warn(Kind::NeverMatches, path.clone(), format!("the rule has no window, {then}"));
+            return;
+        }
+        for (n, window) in windows.iter().enumerate() {
+            self.window(window, &path.index(n));
+        }
+        if windows.iter().all(|w| self.over(w)) && windows.iter().any(Times::comes) {
+            self.warn(Kind::Over, path.clone(), format!("all windows of the rule are over, {then}"));
+        }
+        let weekly = windows.iter().position(|w| matches!(w.when(), When::Weekly { .. }) && w.comes());
+        if let Some(first) = weekly.filter(|first| first + 1 < windows.len()) {
+            let message = format!(
+                "the Go lifecycle manager takes the first window of the list that is still ahead, so it never looks past \
+                 windows[{first}], which comes every week; Tidewatch takes the next one"
+            );
+            self.note(Kind::ReadDifferently, path.index(first + 1), message);
+        }
+    }
+
+    fn window(&mut self, window: &Times, path: &Path) {
+        match window.when() {
+            When::Never => {
+                let message =
+                    "has neither days nor dates, so it never comes; add days, or dates to its begin and end";
+                self.warn(Kind::NeverMatches, path.clone(), message);
+            }
+            When::Once { begin, end } if begin >= end => {
+                let message = format!("never comes: its end, {end}, is not after its begin, {begin}");
+                self.warn(Kind::NeverMatches, path.clone(), message);
+            }
+            When::Weekly { .. } if !window.comes() => {
+                self.warn(Kind::NeverMatches, path.clone(), "none of its days is one, so it never comes");
+            }
+            _ if length(window) <= self.min => {
+                let message = format!(
+                    "lasts {:#}, and an update begins only while more than {:#} are left: none ever does",
+                    length(window),
+                    self.min
+                );
+                self.warn(Kind::TooShort, path.clone(), message);
+            }
+            _ => {}
+        }
+    }
+
+    fn over(&self, window: &Times) -> bool {
+        match window.when() {
+            When::Once { end, .. } => end <= self.now,
+            _ => !window.comes(),
+        }
+    }
+}
+
+fn quoted(values: &[&str]) -> String {
+    values.iter().map(|v| format!("'{}'", shown(v))).collect::<Vec<_>>().join(", ")
+}
+
+fn can_be_in_a_label(text: &str) -> bool {
+    text.len() <= 63 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// Why rule `n` is never the first that matches, if that can be shown.
+///
+/// A rule is covered where each of its patterns is: by an earlier rule with the same pattern, or, if it is a list of
+/// words, by one that matches each of these wherever they stand.
+fn never_first(rules: &[Rule], n: usize) -> Option<String> {
+    let (before, rule) = (rules.get(..n)?, rules.get(n)?);
+    if rule.matching.patterns().next().is_none() {
+        return Some("has no pattern, so it matches no Kyma; windows for all belong into default".to_owned());
+    }
+    let mut by = BTreeSet::new();
+    for (field, pattern) in rule.matching.patterns() {
+        let words = literals(pattern.text());
+        let alive = words.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
+        if words.is_some() && alive.is_empty() {
+            continue;
+        }
+        let covers = |earlier: &Pattern| {
+            earlier.text() == pattern.text()
+                || (words.is_some()
+                    && !pattern::looks_around(earlier.text())
+                    && alive.iter().all(|word| earlier.is_match(word)))
+        };
+        let cover = before
+            .iter()
+            .position(|earlier| earlier.matching.patterns().any(|(f, p)| f == field && covers(p)))?;
+        by.insert(cover);
+    }
+    if by.is_empty() {
+        return Some("none of its patterns can match a label's value, so it matches no Kyma".to_owned());
+    }
+    let by: Vec<_> = by.iter().map(|n| format!("rules[{n}]")).collect();
+    Some(format!("is never reached: what it matches is matched before by {}", by.join(" and ")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! What can be told of a pattern by its text.
+
+use super::super::{matching::Pattern, read::is_invisible};
+
+/// Most examples in a message.
+const MAX_EXAMPLES: usize = 3;
+/// Characters that mean something in a regular expression; the dot too, though most who write it mean a dot.
+const SPECIAL: &str = r"\.+*?()[]{}^$";
+
+/// The words of a pattern that is a list of words. Any value with one of them anywhere is matched, and no other.
+pub(super) fn literals(text: &str) -> Option<Vec<&str>> {
+    (!text.contains(|c| SPECIAL.contains(c))).then(|| text.split('|').collect())
+}
+
+/// Whether a pattern may look at what is around its match. If not, it matches each value that has a match in it.
+pub(super) fn looks_around(text: &str) -> bool {
+    text.contains(['^', '$', '\\'])
+}
+
+/// Values that match, but not as a whole: in their middle or at their end, and at their beginning.
+pub(super) fn differs<'v>(
+    pattern: &Pattern,
+    anchored: &Pattern,
+    values: impl IntoIterator<Item = &'v str>,
+) -> (Vec<&'v str>, Vec<&'v str>) {
+    let (mut inside, mut begins) = (Vec::new(), Vec::new());
+    for value in values {
+        let Some(found) = pattern.find(value) else { continue };
+        if anchored.is_match(value) {
+            continue;
+        }
+        let list = if found.start == 0 { &mut begins } else { &mut inside };
+        if list.len() < MAX_EXAMPLES {
+            list.push(value);
+        }
+    }
+    (inside, begins)
+}
+
+/// Characters of `text` that look like ASCII ones, or that cannot be seen (none), each once.
+pub(super) fn look_alikes(text: &str) -> Vec<(char, Option<char>)> {
+    let mut found: Vec<(char, Option<char>)> = Vec::new();
+    for c in text.chars().filter(|c| !c.is_ascii()) {
+        let like = match look_alike(c) {
+            Some(like) => Some(like),
+            None if is_invisible(c) => None,
+            None => continue,
+        };
+        if !found.iter().any(|(seen, _)| *seen == c) {
+            found.push((c, like));
+        }
+    }
+    found
+}
+
+fn look_alike(c: char) -> Option<char> {
+    Some(match c {
+        '\u{A6}' | '\u{1C0}' | '\u{5C0}' | '\u{2223}' | '\u{23D0}' | '\u{2502}' | '\u{2503}' | '\u{2506}'
+        | '\u{2507}' | '\u{250A}' | '\u{250B}' | '\u{254E}' | '\u{254F}' | '\u{2551}' | '\u{2575}'
+        | '\u{2577}' | '\u{258F}' | '\u{2595}' | '\u{2758}' | '\u{FFE8}' => '|',
+        '\u{2010}'..='\u{2015}'
+        | '\u{2043}'
+        | '\u{2212}'
+        | '\u{2500}'
+        | '\u{2501}'
+        | '\u{FE58}'
+        | '\u{FE63}' => '-',
+        '\u{B7}' | '\u{2024}' | '\u{2219}' | '\u{22C5}' | '\u{3002}' => '.',
+        '\u{204E}' | '\u{2217}' => '*',
+        '\u{2C6}' | '\u{2038}' => '^',
+        '\u{A0}' | '\u{2000}'..='\u{200A}' | '\u{202F}' | '\u{205F}' | '\u{3000}' => ' ',
+        // The full-width forms, in the order of ASCII.
+        '\u{FF01}'..='\u{FF5E}' => char::from_u32(u32::from(c) - 0xFEE0)?,
+        // Cyrillic, Greek and other letters.
+        '\u{430}' => 'a',
+        '\u{441}' | '\u{3F2}' => 'c',
+        '\u{501}' => 'd',
+        '\u{435}' => 'e',
+        '\u{261}' => 'g',
+        '\u{4BB}' => 'h',
+        '\u{456}' | '\u{131}' => 'i',
+        '\u{458}' => 'j',
+        '\u{4CF}' => 'l',
+        '\u{43E}' | '\u{3BF}' => 'o',
+        '\u{440}' | '\u{3C1}' => 'p',
+        '\u{455}' => 's',
+        '\u{3C5}' => 'u',
+        '\u{3BD}' | '\u{475}' => 'v',
+        '\u{51D}' => 'w',
+        '\u{445}' | '\u{3C7}' => 'x',
+        '\u{443}' => 'y',
+        _ => return None,
+    })
+}

@@ -1,0 +1,305 @@
+//! From JSON to a policy, with the place of each fault.
+
+use std::str::FromStr;
+
+use jiff::{
+    civil::{Date, Time, Weekday},
+    tz::Offset,
+};
+use serde_json::Value;
+
+use super::{
+    document::{Path, is_field},
+    lint::{Kind, Level, Remark},
+    matching::{Field, Match, Pattern},
+    policy::{DayTime, Policy, Rule, Times, When},
+};
+
+/// Most rules.
+const MAX_RULES: usize = 256;
+/// Most windows of a rule.
+const MAX_WINDOWS: usize = 64;
+/// Most days of a window; there are seven, but a list may repeat one.
+const MAX_DAYS: usize = 16;
+/// What is shown of a value that cannot be read.
+const MAX_SHOWN: usize = 60;
+
+/// A value that means nothing.
+pub(super) struct Bad {
+    /// Where it is.
+    pub(super) path: Path,
+    /// What is wrong, and what is right.
+    pub(super) problem: String,
+}
+
+/// A begin or an end as it is written.
+#[derive(Clone, Copy)]
+struct Moment {
+    date: Option<Date>,
+    at: DayTime,
+}
+
+/// Reads, and notes what is odd.
+#[derive(Default)]
+pub(super) struct Reader {
+    /// What is odd.
+    pub(super) remarks: Vec<Remark>,
+}
+
+impl Reader {
+    /// The whole.
+    pub(super) fn policy(&mut self, value: &Value) -> Result<Policy, Bad> {
+        let path = Path::default();
+        let [rules, default] = self.fields(value, &path, ["rules", "default"])?;
+        let at = path.key("rules");
+        let rules = list(rules, &at, MAX_RULES)?;
+        let rules = rules.iter().enumerate().map(|(n, rule)| self.rule(rule, &at.index(n)));
+        let rules = rules.collect::<Result<_, _>>()?;
+        let default = default.map(|d| self.times(d, &path.key("default"))).transpose()?.flatten();
+        Ok(Policy { rules, default })
+    }
+
+    fn rule(&mut self, value: &Value, path: &Path) -> Result<Rule, Bad> {
+        let [matching, windows] = self.fields(value, path, ["match", "windows"])?;
+        let matching = match matching {
+            Some(value) => self.matching(value, &path.key("match"))?,
+            None => Match::default(),
+        };
+        let at = path.key("windows");
+        let windows = list(windows, &at, MAX_WINDOWS)?;
+        let windows = windows.iter().enumerate().filter_map(|(n, w)| self.times(w, &at.index(n)).transpose());
+        Ok(Rule { matching, windows: windows.collect::<Result<_, _>>()? })
+    }
+
+    fn matching(&mut self, value: &Value, path: &Path) -> Result<Match, Bad> {
+        let values = self.fields(value, path, Field::ALL.map(Field::name))?;
+        let mut patterns = Vec::new();
+        for (field, value) in Field::ALL.into_iter().zip(values) {
+            let at = path.key(field.name());
+            let text = string(value, &at)?;
+            if text.is_empty() {
+                continue;
+            }
+            let pattern = Pattern::new(text).map_err(|problem| Bad { path: at.clone(), problem })?;
+            if text.contains('\\') {
+                self.remarks.push(Remark::new(
+                    Level::Warning,
+                    Kind::ReadDifferently,
+                    at,
+                    "the Go lifecycle manager does not undo JSON's escapes in a pattern, so it reads two backslashes \
+                     where Tidewatch reads one; write the pattern without backslashes, for example [.] and [0-9]",
+                ));
+            }
+            patterns.push((field, pattern));
+        }
+        Ok(Match { patterns })
+    }
+
+    /// A window; none where nothing of it is written.
+    fn times(&mut self, value: &Value, path: &Path) -> Result<Option<Times>, Bad> {
+        let [days, begin, end] = self.fields(value, path, ["days", "begin", "end"])?;
+        let at = path.key("days");
+        let names = list(days, &at, MAX_DAYS)?;
+        let mut days = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let at = at.index(n);
+            let name = string(Some(name), &at)?;
+            match weekday(name) {
+                Some(day) => days.push(day),
+                None => self.remarks.push(Remark::new(
+                    Level::Warning,
+                    Kind::NeverMatches,
+                    at,
+                    format!(
+                        "'{}' is no day and never comes; write Mon, Tue, Wed, Thu, Fri, Sat or Sun",
+                        shown(name)
+                    ),
+                )),
+            }
+        }
+        let texts = [("begin", begin), ("end", end)].map(|(key, value)| (path.key(key), value));
+        let [begin, end] = texts.map(|(at, value)| moment(value, at));
+        let (begin, end) = match (begin?, end?) {
+            (None, None) if names.is_empty() => return Ok(None),
+            (Some(begin), Some(end)) => (begin, end),
+            (begin, _) => {
+                let missing = path.key(if begin.is_none() { "begin" } else { "end" });
+                let problem = format!("is missing; {FORMS}");
+                return Err(Bad { path: missing, problem });
+            }
+        };
+        let when = match (names.is_empty(), begin.date, end.date) {
+            (false, None, None) => When::Weekly { begin: begin.at, end: end.at },
+            (false, ..) => {
+                self.remarks.push(Remark::new(
+                    Level::Warning,
+                    Kind::ReadDifferently,
+                    path.clone(),
+                    "has days, so the dates of its begin and end do not count, only their times",
+                ));
+                When::Weekly { begin: begin.at, end: end.at }
+            }
+            (true, Some(from), Some(until)) => {
+                let time = |date: Date, at: DayTime| at.offset.to_timestamp(date.to_datetime(at.time));
+                match (time(from, begin.at), time(until, end.at)) {
+                    (Ok(begin), Ok(end)) => When::Once { begin, end },
+                    _ => return Err(Bad { path: path.clone(), problem: "is too far from today".into() }),
+                }
+            }
+            (true, ..) => When::Never,
+        };
+        Ok(Some(Times { days, when }))
+    }
+
+    /// The values of the fields of an object, in the order of `names`; `null` counts as absent.
+    fn fields<'v, const N: usize>(
+        &mut self,
+        value: &'v Value,
+        path: &Path,
+        names: [&'static str; N],
+    ) -> Result<[Option<&'v Value>; N], Bad> {
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Null => return Ok([None; N]),
+            other => return Err(wrong(other, "an object", path)),
+        };
+        let keys = names.map(|name| match object.get_key_value(name) {
+            Some((key, _)) => Some(key),
+            None => object.keys().find(|key| is_field(key, name)),
+        });
+        for key in object.keys().filter(|key| !keys.contains(&Some(*key))) {
+            let message = format!("is not read; known here are {}", names.join(", "));
+            self.remarks.push(Remark::new(
+                Level::Warning,
+                Kind::UnknownField,
+                path.key(&shown(key)),
+                message,
+            ));
+        }
+        Ok(keys.map(|key| key.and_then(|key| object.get(key)).filter(|value| !value.is_null())))
+    }
+}
+
+fn list<'v>(value: Option<&'v Value>, path: &Path, limit: usize) -> Result<&'v [Value], Bad> {
+    match value {
+        None => Ok(&[]),
+        Some(Value::Array(items)) if items.len() <= limit => Ok(items),
+        Some(Value::Array(items)) => {
+            let problem = format!("has {} items, the limit is {limit}", items.len());
+            Err(Bad { path: path.clone(), problem })
+        }
+        Some(other) => Err(wrong(other, "a list", path)),
+    }
+}
+
+fn string<'v>(value: Option<&'v Value>, path: &Path) -> Result<&'v str, Bad> {
+    match value {
+        None => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(wrong(other, "a string", path)),
+    }
+}
+
+fn wrong(value: &Value, wanted: &str, path: &Path) -> Bad {
+    let is = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    };
+    Bad { path: path.clone(), problem: format!("is {is}, not {wanted}") }
+}
+
+const FORMS: &str = "with days write a time with its offset, such as 01:00:00+00:00, without days a date too, such as \
+                     2026-03-07T01:00:00Z";
+
+fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
+    let text = string(value, &path)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let (date, time) = match text.split_once('T') {
+        Some((date, time)) => (Some(date), time),
+        None => (None, text),
+    };
+    let date = date.map(|d| Date::from_str(d).ok().filter(|_| d.len() == "2026-03-07".len()));
+    match (date, day_time(time)) {
+        (Some(None), _) | (_, None) => {
+            Err(Bad { path, problem: format!("'{}' is not a time; {FORMS}", shown(text)) })
+        }
+        (date, Some(at)) => Ok(Some(Moment { date: date.flatten(), at })),
+    }
+}
+
+/// `15:04:05` and `Z` or `+01:00`. Fractions of a second are cut off, as they are of no use.
+fn day_time(text: &str) -> Option<DayTime> {
+    let (clock, rest) = text.split_at_checked("15:04:05".len())?;
+    let zone = match rest.strip_prefix('.') {
+        None => rest,
+        Some(fraction) => {
+            let zone = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+            (zone.len() < fraction.len()).then_some(zone)?
+        }
+    };
+    let [hour, minute, second] = numbers(clock)?;
+    let offset = match zone.split_at_checked(1)? {
+        ("Z", "") => 0,
+        (sign @ ("+" | "-"), offset) => {
+            let [hours, minutes] = numbers(offset)?;
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            (i32::from(hours) * 3600 + i32::from(minutes) * 60) * if sign == "-" { -1 } else { 1 }
+        }
+        _ => return None,
+    };
+    let time = Time::new(hour, minute, second, 0).ok()?;
+    Some(DayTime { time, offset: Offset::from_seconds(offset).ok()? })
+}
+
+/// Two digits each, with colons between.
+fn numbers<const N: usize>(text: &str) -> Option<[i8; N]> {
+    let mut numbers = [0; N];
+    let mut parts = text.split(':');
+    for number in &mut numbers {
+        let part = parts.next()?;
+        if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *number = part.parse().ok()?;
+    }
+    parts.next().is_none().then_some(numbers)
+}
+
+fn weekday(name: &str) -> Option<Weekday> {
+    Some(match name {
+        "Mon" => Weekday::Monday,
+        "Tue" => Weekday::Tuesday,
+        "Wed" => Weekday::Wednesday,
+        "Thu" => Weekday::Thursday,
+        "Fri" => Weekday::Friday,
+        "Sat" => Weekday::Saturday,
+        "Sun" => Weekday::Sunday,
+        _ => return None,
+    })
+}
+
+/// A value in a message: short, and without characters that would change the line or hide in it.
+pub(super) fn shown(text: &str) -> String {
+    let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
+    let mut shown: String = text.chars().take(MAX_SHOWN).map(plain).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Characters that take no place on a line, or change its direction.
+pub(super) const fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{AD}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{2069}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}'
+    )
+}
