@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::{Lost, Shared, chain, kcp_writes::lost};
+use super::{Lost, Shared, chain, gate::Gated, kcp_writes::lost};
 use crate::{
     runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
     stages::{Stage, stage},
@@ -60,8 +60,12 @@ impl NoAccess {
 }
 
 impl Shared {
+    fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
+        Gated::new(client, self.gate.clone(), kyma)
+    }
+
     /// A client of the runtime, from the cache or newly made.
-    pub(super) async fn access(&self, kyma: &str) -> Result<Result<RuntimeClient, NoAccess>, Lost> {
+    pub(super) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
         let mut secrets = self.state.read().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
@@ -75,7 +79,7 @@ impl Shared {
         let version = SecretVersion { uid: reference.uid, resource_version: reference.resource_version };
         // Without a fitting client in the cache, the Secret has to be read first.
         if let Ok(client) = self.runtimes.get_or_build(kyma, &version, || Err(())) {
-            return Ok(Ok(client));
+            return Ok(Ok(self.gated(client, kyma)));
         }
         let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
         let secret = match stage(Stage::Connect, api.get_opt(&reference.name)).await {
@@ -100,6 +104,8 @@ impl Shared {
         self.prepared.forget(kyma);
         self.agents.forget(kyma);
         let built = self.runtimes.get_or_build(kyma, &version, || self.connector.client(&access, limits));
-        Ok(built.map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
+        Ok(built
+            .map(|client| self.gated(client, kyma))
+            .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))
     }
 }

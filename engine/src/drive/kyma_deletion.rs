@@ -10,6 +10,7 @@ use tidewatch_api::{
 use super::{
     Finish, Lost, Shared, agent,
     apply::{self, Deleted, ObjectError},
+    gate::Gated,
     kyma::runtime_kyma,
     prepare::RUNTIME_CRDS,
 };
@@ -19,7 +20,6 @@ use crate::{
         object::{Gvk, ObjectRef},
         status,
     },
-    runtime::RuntimeClient,
     stages::{Stage, stage},
 };
 
@@ -32,7 +32,7 @@ fn crd(name: &str) -> ObjectRef {
 }
 
 /// What is left of ours in a runtime.
-async fn left_in(runtime: &RuntimeClient) -> Result<Runtime, ObjectError> {
+async fn left_in(runtime: &Gated) -> Result<Runtime, ObjectError> {
     let kyma = match apply::get(runtime, &runtime_kyma()).await {
         Ok(found) => found.is_some(),
         Err(error) if error.is_kind_missing() => false,
@@ -114,12 +114,7 @@ impl Shared {
         }
     }
 
-    async fn deleted(
-        &self,
-        kyma: &Kyma,
-        runtime: &RuntimeClient,
-        objects: &[ObjectRef],
-    ) -> Result<Finish, Lost> {
+    async fn deleted(&self, kyma: &Kyma, runtime: &Gated, objects: &[ObjectRef]) -> Result<Finish, Lost> {
         let mut going = Vec::new();
         for object in objects {
             match apply::delete(runtime, object).await {
@@ -141,7 +136,7 @@ impl Shared {
     }
 }
 
-async fn say_deleting_in_runtime(runtime: &RuntimeClient) -> Result<(), ObjectError> {
+async fn say_deleting_in_runtime(runtime: &Gated) -> Result<(), ObjectError> {
     let body = json!({
         "apiVersion": names::API_VERSION, "kind": "Kyma",
         "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},

@@ -12,13 +12,13 @@ use crate::{
     drive::{
         Shared,
         apply::{self, ObjectError},
+        gate::Gated,
         kcp_writes::differs,
     },
     plan::{
         kyma::runtime_status,
         object::{Gvk, ObjectRef},
     },
-    runtime::RuntimeClient,
 };
 
 /// The runtime's Kyma.
@@ -32,11 +32,7 @@ pub(in crate::drive) fn runtime_kyma() -> ObjectRef {
 
 impl Shared {
     /// The runtime's Kyma, freshly read; created from KCP's if it does not exist, with our labels on it.
-    pub(super) async fn runtime_kyma_of(
-        &self,
-        kyma: &Kyma,
-        runtime: &RuntimeClient,
-    ) -> Result<Value, ObjectError> {
+    pub(super) async fn runtime_kyma_of(&self, kyma: &Kyma, runtime: &Gated) -> Result<Value, ObjectError> {
         let id = runtime_kyma();
         let mark = runtime_mark(kyma, &self.config.namespace);
         let remote = match apply::get(runtime, &id).await? {
@@ -97,7 +93,7 @@ fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
 
 /// Writes the status that the runtime's user sees, if it differs.
 pub(super) async fn write_runtime_status(
-    runtime: &RuntimeClient,
+    runtime: &Gated,
     remote: &Value,
     status: &KymaStatus,
 ) -> Result<(), ObjectError> {
