@@ -4,6 +4,7 @@
 mod access;
 mod agent;
 mod apply;
+mod gate;
 mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
@@ -11,6 +12,9 @@ mod manifest;
 mod path;
 mod prepare;
 mod sources;
+mod tell;
+
+pub use gate::{Mode, Recorder, Side, Tried};
 
 use std::{sync::Arc, time::Duration};
 
@@ -88,6 +92,9 @@ pub(crate) struct Shared {
     sources: sources::Sources,
     prepared: prepare::Prepared,
     agents: agent::Agents,
+    gone: access::Gone,
+    told: tell::Told,
+    gate: gate::Gate,
     history: History,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -120,6 +127,9 @@ pub(crate) enum Lost {
         #[source]
         source: Box<kube::Error>,
     },
+    /// Nothing may be written now. What was asked for is still to be done.
+    #[error(transparent)]
+    Held(#[from] gate::Held),
     /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
@@ -129,6 +139,7 @@ impl Lost {
     const fn class(&self) -> &'static str {
         match self {
             Self::Kcp { .. } => "kcp",
+            Self::Held(_) => "held",
             Self::Deadline(_) => "deadline",
         }
     }
@@ -182,6 +193,9 @@ impl Engine {
             sources: sources::Sources::default(),
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
+            gone: access::Gone::default(),
+            told: tell::Told::default(),
+            gate: gate::Gate::default(),
             history: History::default(),
             observer,
             clock,
@@ -205,6 +219,24 @@ impl Engine {
         self.0.agents.forget(kyma);
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
         self.0.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
+    }
+
+    /// What the engine may write. [`Mode::Live`] until it is changed.
+    pub fn mode(&self) -> Mode {
+        self.0.gate.mode()
+    }
+
+    /// Changes what the engine may write. A call that is on its way to an API server meanwhile still gets there, within
+    /// [`EngineConfig::call_deadline`]. Work that was held is asked for again; its guards have stayed with it.
+    pub fn set_mode(&self, mode: Mode) {
+        tracing::info!(
+            from = self.mode().label(),
+            to = mode.label(),
+            "what the engine may write has changed"
+        );
+        for key in self.0.gate.set(mode) {
+            self.0.queue.push(key, Push { class: Class::Resync, cause: None, guards: Vec::new() });
+        }
     }
 
     /// The last reconciles.
@@ -279,6 +311,11 @@ impl Shared {
             Ok(Finish::Failed(report, class)) => {
                 (Outcome::Failed, report.message.clone(), Some((retry, *class)))
             }
+            // The delay is for the case that the gate has opened in between; else it is asked for when the mode changes.
+            Err(lost @ Lost::Held(_)) => {
+                let delay = if self.gate.hold(&key) { RETRY.1 } else { RETRY.0 };
+                (Outcome::Waiting, chain(lost), Some((delay, lost.class())))
+            }
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         match outcome {
@@ -329,6 +366,7 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, causes: &[Cause]) -> Result<Finish, Lost> {
+        self.gate.begin(key)?;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
@@ -359,22 +397,4 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_comes_at_its_time_and_within_a_day() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        assert_eq!(until(at(100), at(160)), Duration::from_mins(1));
-        assert_eq!(until(at(100), at(40)), Duration::from_secs(1), "it is past already");
-        assert_eq!(until(at(0), at(1_000_000)), LONGEST_WAIT);
-    }
-
-    #[test]
-    fn retries_slow_down_and_do_not_stay_in_step() {
-        assert_eq!(backoff(RETRY, 0, 0), Duration::from_secs(1));
-        assert_eq!(backoff(RETRY, 40, 0), Duration::from_mins(5));
-        assert_ne!(backoff(RETRY, 5, 1), backoff(RETRY, 5, 999));
-        assert!(backoff(RETRY, 5, 999) > backoff(RETRY, 5, 0).mul_f64(0.79));
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use super::{
     Finish, Lost, NEXT_TRY, Shared,
     apply::{self, ObjectError},
     error_report,
+    gate::Gated,
     kcp_writes::differs,
 };
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
         object::{Gvk, ObjectRef},
     },
     queue::{Class, Push},
-    runtime::{ErrorClass, RuntimeClient},
+    runtime::ErrorClass,
     stages::{Stage, stage},
 };
 
@@ -127,6 +128,7 @@ impl Shared {
                 self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 Ok(Finish::Recheck(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }
+            Err(ObjectError::Held(held)) => Err(held.into()),
             Err(error) => {
                 if error.discredits_client() {
                     self.runtimes.invalidate(name);
@@ -139,7 +141,7 @@ impl Shared {
 
     /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
     /// not allowed any more.
-    async fn configure(&self, runtime: &RuntimeClient, plan: &AgentPlan) -> Result<(), ObjectError> {
+    async fn configure(&self, runtime: &Gated, plan: &AgentPlan) -> Result<(), ObjectError> {
         let role = rbac("ClusterRole");
         let present = apply::get(runtime, &role).await?;
         let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &plan.rules);
@@ -184,16 +186,12 @@ impl Shared {
     }
 }
 
-async fn write_role(runtime: &RuntimeClient, role: &ObjectRef, rules: &[Rule]) -> Result<(), ObjectError> {
+async fn write_role(runtime: &Gated, role: &ObjectRef, rules: &[Rule]) -> Result<(), ObjectError> {
     let body = body(role, &json!({"rules": rules}));
     apply::apply(runtime, &body, field_managers::AGENT).await.map(drop)
 }
 
-async fn write_if_different(
-    runtime: &RuntimeClient,
-    id: &ObjectRef,
-    wanted: &Value,
-) -> Result<(), ObjectError> {
+async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> Result<(), ObjectError> {
     if let Some(present) = apply::get(runtime, id).await? {
         if !differs(&present, wanted) {
             return Ok(());

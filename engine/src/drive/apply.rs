@@ -7,7 +7,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::chain;
+use super::{
+    chain,
+    gate::{Gated, Held, Tried},
+};
 use crate::{
     plan::{
         manifest::Scope,
@@ -28,6 +31,9 @@ pub(super) enum ObjectError {
     /// The object is not one.
     #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
     Malformed(String),
+    /// Nothing may be written now.
+    #[error(transparent)]
+    Held(#[from] Held),
 }
 
 impl From<MapError> for ObjectError {
@@ -48,7 +54,7 @@ impl ObjectError {
     /// Whether trying again can help without anybody changing the object.
     pub(super) const fn is_retryable(&self) -> bool {
         match self {
-            Self::Kind(_) => true,
+            Self::Kind(_) | Self::Held(_) => true,
             // What an apply does not find is its namespace, and no event says that it is there again.
             Self::Call(error) => error.is_retryable() || matches!(error.class, ErrorClass::NotFound),
             Self::Malformed(_) => false,
@@ -66,6 +72,15 @@ impl ObjectError {
             Self::Kind(_) => "kind_missing",
             Self::Call(error) => error.metric_label(),
             Self::Malformed(_) => "malformed",
+            Self::Held(_) => "held",
+        }
+    }
+
+    /// Whether it is no failure: nothing may be written now.
+    pub(super) const fn held(&self) -> Option<Held> {
+        match self {
+            Self::Held(held) => Some(*held),
+            _ => None,
         }
     }
 
@@ -135,34 +150,34 @@ async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> Obj
 }
 
 /// Applies an object and returns what the API server made of it.
-pub(super) async fn apply(
-    runtime: &RuntimeClient,
-    object: &Value,
-    manager: &str,
-) -> Result<Value, ObjectError> {
+pub(super) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Result<Value, ObjectError> {
     let id = identity(object)?;
+    let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
-    let params = PatchParams::apply(manager).force();
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let what = format!("applying {id}");
     match runtime.call(&what, api.patch(&id.name, &params, &Patch::Apply(object))).await {
-        Ok(applied) => to_value(&id, applied),
+        Ok(applied) => {
+            let applied = to_value(&id, applied)?;
+            permit.tried(|| tried(runtime, "apply", &id, applied.clone()));
+            Ok(applied)
+        }
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
     }
 }
 
 /// Applies a status.
-pub(super) async fn apply_status(
-    runtime: &RuntimeClient,
-    object: &Value,
-    manager: &str,
-) -> Result<(), ObjectError> {
+pub(super) async fn apply_status(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
     let id = identity(object)?;
+    let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
-    let params = PatchParams::apply(manager).force();
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let patch = Patch::Apply(object);
-    runtime
+    let applied = runtime
         .call(&format!("applying the status of {id}"), api.patch_status(&id.name, &params, &patch))
         .await?;
+    let applied = to_value(&id, applied)?;
+    permit.tried(|| tried(runtime, "status", &id, applied));
     Ok(())
 }
 
@@ -171,19 +186,18 @@ pub(super) async fn apply_status(
 /// By an apply, not by a POST: for two seconds after a CRD is established, API servers delay every POST of
 /// its kind by two seconds. It does not force, so whoever was faster keeps the values they have set; an
 /// object that conflicts is there, which is what was wanted.
-pub(super) async fn create(
-    runtime: &RuntimeClient,
-    object: &Value,
-    manager: &str,
-) -> Result<(), ObjectError> {
+pub(super) async fn create(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
     let id = identity(object)?;
+    let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let patch = Patch::Apply(object);
-    match runtime
-        .call(&format!("creating {id}"), api.patch(&id.name, &PatchParams::apply(manager), &patch))
-        .await
-    {
-        Ok(_) => Ok(()),
+    let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
+    match runtime.call(&format!("creating {id}"), api.patch(&id.name, &params, &patch)).await {
+        Ok(created) => {
+            let created = to_value(&id, created)?;
+            permit.tried(|| tried(runtime, "create", &id, created));
+            Ok(())
+        }
         Err(error) if error.class == ErrorClass::Conflict => Ok(()),
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
     }
@@ -211,17 +225,24 @@ pub(super) enum Deleted {
 }
 
 /// Deletes an object in the background.
-pub(super) async fn delete(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+pub(super) async fn delete(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+    let permit = runtime.permit()?;
     let api = match api(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
         Err(ObjectError::Kind(_)) => return Ok(Deleted::Gone),
         Err(error) => return Err(error),
     };
-    let params =
-        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    let params = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Background),
+        dry_run: permit.is_dry(),
+        ..DeleteParams::default()
+    };
     match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {
         // A Status means that it is gone; the object itself, that something still holds it.
-        Ok(either) => Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going }),
+        Ok(either) => {
+            permit.tried(|| tried(runtime, "delete", id, Value::Null));
+            Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
+        }
         Err(error) if error.class == ErrorClass::NotFound => Ok(Deleted::Gone),
         Err(error) => Err(error.into()),
     }
@@ -248,6 +269,10 @@ pub(super) async fn has_instances(runtime: &RuntimeClient, crd: &Value) -> Resul
             error => Err(error),
         },
     }
+}
+
+fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, answer: Value) -> Tried {
+    Tried { side: runtime.side(), operation, object: id.to_string(), answer }
 }
 
 fn to_value(id: &ObjectRef, object: DynamicObject) -> Result<Value, ObjectError> {

@@ -10,7 +10,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
 
-use super::{Lost, Shared};
+use super::{
+    Lost, Shared,
+    gate::{Side, Tried},
+};
 use crate::{
     plan::kyma::is_own,
     stages::{Stage, stage},
@@ -50,7 +53,8 @@ impl Shared {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
-        let params = PatchParams::apply(manager).force();
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
         let patch = Patch::Apply(body);
         let result = if status {
             stage(Stage::WriteKcp, api.patch_status(name, &params, &patch)).await
@@ -58,6 +62,11 @@ impl Shared {
             stage(Stage::WriteKcp, api.patch(name, &params, &patch)).await
         };
         match result {
+            Ok(object) if permit.is_dry() => {
+                let operation = if status { "status" } else { "apply" };
+                permit.tried(|| tried(operation, &K::kind(&()), name, serde_json::to_value(&object)));
+                Ok(Some(object))
+            }
             Ok(object) => {
                 self.state.write().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
@@ -98,8 +107,13 @@ impl Shared {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        match stage(Stage::WriteKcp, api.delete(name, &DeleteParams::background())).await {
-            Ok(_) => Ok(()),
+        let permit = self.gate.kcp()?;
+        let params = DeleteParams { dry_run: permit.is_dry(), ..DeleteParams::background() };
+        match stage(Stage::WriteKcp, api.delete(name, &params)).await {
+            Ok(_) => {
+                permit.tried(|| tried("delete", &K::kind(&()), name, Ok(Value::Null)));
+                Ok(())
+            }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
             Err(error) => Err(lost(format!("deleting {} {name}", K::kind(&())), error)),
         }
@@ -117,13 +131,22 @@ impl Shared {
         }
         let name = object.name_any();
         let body = json!({"metadata": {"finalizers": left, "resourceVersion": object.resource_version()}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(body));
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
+        let patch = Patch::Merge(body);
         match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                permit.tried(|| tried("finalizers", &K::kind(&()), &name, Ok(Value::Null)));
+                Ok(())
+            }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
             Err(error) => Err(lost(format!("removing the finalizers of {} {name}", K::kind(&())), error)),
         }
     }
+}
+
+fn tried(operation: &'static str, kind: &str, name: &str, answer: serde_json::Result<Value>) -> Tried {
+    Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), answer: answer.unwrap_or_default() }
 }
 
 pub(super) fn lost(what: String, source: kube::Error) -> Lost {

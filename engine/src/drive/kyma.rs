@@ -10,7 +10,9 @@ use tidewatch_api::{
     names::{self, field_managers, finalizers, labels},
 };
 
-use super::{Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, kcp_writes::lost};
+use super::{
+    Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
+};
 pub(super) use remote::runtime_kyma;
 use remote::{wishes, write_runtime_status};
 
@@ -21,7 +23,6 @@ use crate::{
         kyma::{Input, Plan, failed_status, plan},
         versions::choose,
     },
-    runtime::RuntimeClient,
     stages::{Stage, stage},
 };
 
@@ -33,6 +34,7 @@ impl Shared {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
             self.agents.forget(name);
+            self.gone.forget(name);
             self.history.forget(name);
             return Ok(Finish::Done);
         };
@@ -80,7 +82,7 @@ impl Shared {
     async fn reconcile_reachable(
         &self,
         kyma: &Kyma,
-        runtime: &RuntimeClient,
+        runtime: &Gated,
         causes: &[Cause],
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
@@ -108,6 +110,8 @@ impl Shared {
         self.execute(&name, &plan, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
+        let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
+        self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         Ok(finish_of(&plan))
     }
 
@@ -120,6 +124,9 @@ impl Shared {
 
     /// The runtime answers wrongly or not at all: nothing is changed but what the status says.
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
+        if let Some(held) = error.held() {
+            return Err(held.into());
+        }
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
         }

@@ -18,7 +18,13 @@ use self::{
     default_cr::{cr_condition, create_default_cr},
     remove::remove,
 };
-use super::{Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, kcp_writes::lost};
+use super::{
+    Finish, Lost, NEXT_TRY, Shared,
+    apply::ObjectError,
+    error_report,
+    gate::{Gated, Held},
+    kcp_writes::lost,
+};
 use crate::{
     kcp::state::default_cr,
     key::Report,
@@ -28,7 +34,6 @@ use crate::{
         owners::Speaker,
         readiness::{self, Readiness},
     },
-    runtime::RuntimeClient,
     stages::{Stage, stage},
 };
 
@@ -41,11 +46,14 @@ pub(super) struct Stopped {
     pub(super) discredits_client: bool,
     /// The kind of failure.
     pub(super) class: &'static str,
+    /// It is no failure: nothing may be written now.
+    pub(super) held: Option<Held>,
 }
 
 impl From<ObjectError> for Stopped {
     fn from(error: ObjectError) -> Self {
         Self {
+            held: error.held(),
             message: error.message(),
             retryable: error.is_retryable(),
             discredits_client: error.discredits_client(),
@@ -56,7 +64,7 @@ impl From<ObjectError> for Stopped {
 
 impl Stopped {
     const fn for_good(message: String) -> Self {
-        Self { message, retryable: false, discredits_client: false, class: "final" }
+        Self { message, retryable: false, discredits_client: false, class: "final", held: None }
     }
 }
 
@@ -74,7 +82,10 @@ impl Shared {
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
-                return self.let_manifest_go(&manifest).await;
+                return match self.doubts(kyma).await? {
+                    None => self.let_manifest_go(&manifest).await,
+                    Some(wait) => Ok(wait),
+                };
             }
             Err(why) => return self.stopped(&manifest, Stopped::for_good(why.message())).await,
         };
@@ -110,7 +121,7 @@ impl Shared {
         &self,
         kyma: &str,
         manifest: &Manifest,
-        runtime: &RuntimeClient,
+        runtime: &Gated,
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
         let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
@@ -209,6 +220,9 @@ impl Shared {
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
     ) -> Result<Finish, Lost> {
+        if let Some(held) = stopped.held {
+            return Err(held.into());
+        }
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }

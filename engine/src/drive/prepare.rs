@@ -13,8 +13,8 @@ use tidewatch_api::{
 use super::{
     Shared,
     apply::{self, ObjectError},
+    gate::Gated,
 };
-use crate::runtime::RuntimeClient;
 
 /// CRDs that a runtime gets, by name.
 pub(super) const RUNTIME_CRDS: [&str; 3] = [
@@ -63,7 +63,7 @@ fn with_kind(crd: &CustomResourceDefinition) -> Value {
 
 impl Shared {
     /// Applies what is missing. Costs nothing if this process has done it before.
-    pub(super) async fn prepare(&self, kyma: &str, runtime: &RuntimeClient) -> Result<(), ObjectError> {
+    pub(super) async fn prepare(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         let wanted = wanted();
         let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
         if self.prepared.0.lock().get(kyma) == Some(&hash) {

@@ -5,7 +5,10 @@ use serde_json::Value;
 use tidewatch_api::names::field_managers;
 
 use super::{Stopped, ready};
-use crate::{drive::apply, plan::readiness::Readiness, runtime::RuntimeClient};
+use crate::{
+    drive::{apply, gate::Gated},
+    plan::readiness::Readiness,
+};
 
 /// Objects applied to one runtime at the same time.
 const CONCURRENCY: usize = 4;
@@ -32,7 +35,7 @@ impl Applied {
 }
 
 /// Applies objects side by side. One that fails does not hold the others back; the first failure is told.
-pub(super) async fn apply_all(runtime: &RuntimeClient, objects: Vec<Value>) -> Applied {
+pub(super) async fn apply_all(runtime: &Gated, objects: Vec<Value>) -> Applied {
     let mut results = stream::iter(objects)
         .map(|object| async move { apply::apply(runtime, &object, field_managers::APPLIER).await })
         .buffered(CONCURRENCY);

@@ -3,9 +3,11 @@
 use tidewatch_api::{CustomResourcePolicy, Manifest, names::field_managers};
 
 use crate::{
-    drive::apply::{self, ObjectError},
+    drive::{
+        apply::{self, ObjectError},
+        gate::Gated,
+    },
     plan::object::ObjectRef,
-    runtime::RuntimeClient,
 };
 
 /// The `ModuleCR` condition, for Manifests that create one.
@@ -19,7 +21,7 @@ pub(super) fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
 /// `None`: none is wanted; `Some(false)`: its kind is not served yet.
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
-    runtime: &RuntimeClient,
+    runtime: &Gated,
 ) -> Result<Option<bool>, ObjectError> {
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| cr_condition(manifest, true).is_some()) else {
         return Ok(None);

@@ -7,13 +7,13 @@ use crate::{
     drive::{
         Finish, Lost, Shared,
         apply::{self, Deleted, ObjectError},
+        gate::Gated,
     },
     kcp::state::default_cr,
     plan::{
         manifest::{self as plan, Progress},
         object::{Gvk, ObjectRef},
     },
-    runtime::RuntimeClient,
     stages::{Stage, stage},
 };
 
@@ -22,7 +22,7 @@ impl Shared {
         &self,
         kyma: &str,
         manifest: &Manifest,
-        runtime: &RuntimeClient,
+        runtime: &Gated,
     ) -> Result<Finish, Lost> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let status = |left: &[ObjectRef], what: &str| -> ManifestStatus {
@@ -71,10 +71,7 @@ impl Shared {
 
 /// Removes objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
 /// what is not gone yet. A CRD that has instances is left alone.
-pub(super) async fn remove(
-    runtime: &RuntimeClient,
-    objects: Vec<ObjectRef>,
-) -> Result<Vec<ObjectRef>, ObjectError> {
+pub(super) async fn remove(runtime: &Gated, objects: Vec<ObjectRef>) -> Result<Vec<ObjectRef>, ObjectError> {
     let mut left: Vec<ObjectRef> = Vec::new();
     let mut objects = objects.into_iter();
     let mut rank = None;

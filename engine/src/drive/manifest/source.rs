@@ -7,19 +7,14 @@ use tidewatch_api::{Manifest, SourceType};
 
 use super::Stopped;
 use crate::{
-    drive::{Shared, apply, chain},
+    drive::{Shared, apply, chain, gate::Gated},
     oci::{self, Digest, OciError},
     plan::manifest::{self as plan, Bundle},
-    runtime::RuntimeClient,
 };
 
 impl Shared {
     /// Reads, verifies, renders and orders the module's objects.
-    pub(super) async fn bundle_of(
-        &self,
-        manifest: &Manifest,
-        runtime: &RuntimeClient,
-    ) -> Result<Bundle, Stopped> {
+    pub(super) async fn bundle_of(&self, manifest: &Manifest, runtime: &Gated) -> Result<Bundle, Stopped> {
         let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
         let media_type = match source.type_ {
             SourceType::OciDir => "application/x-tar",
@@ -63,6 +58,7 @@ impl Shared {
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
             discredits_client: false,
             class: error.metric_label(),
+            held: None,
         })
     }
 }

@@ -1,0 +1,189 @@
+//! Whether anything may be written now. Every writer asks, whatever has brought it there.
+
+use std::{collections::BTreeSet, fmt, ops::Deref, sync::Arc};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::{key::WorkKey, runtime::RuntimeClient};
+
+/// What the engine may write.
+#[derive(Clone, Default)]
+pub enum Mode {
+    /// Everything.
+    #[default]
+    Live,
+    /// Nothing in runtimes. KCP is watched, and what is found may be written there. No event is acknowledged.
+    Paused,
+    /// Nothing anywhere: another engine works. KCP is watched. No event is acknowledged.
+    Standby,
+    /// Everything is tried (`dryRun=All`) and nothing is stored; the recorder hears of each write.
+    DryRun(Arc<dyn Recorder>),
+}
+
+impl Mode {
+    /// One word, for metrics and logs.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Paused => "paused",
+            Self::Standby => "standby",
+            Self::DryRun(_) => "dry_run",
+        }
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Where something would be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// In KCP.
+    Kcp,
+    /// In a runtime.
+    Runtime {
+        /// Name of its Kyma.
+        kyma: String,
+    },
+}
+
+/// A write that was tried and not stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// Where.
+    pub side: Side,
+    /// `apply`, `status`, `create`, `delete` or `finalizers`.
+    pub operation: &'static str,
+    /// The object, as `Kind namespace/name`.
+    pub object: String,
+    /// What the API server made of it; null for a deletion. May hold Secret data: not for logs.
+    pub answer: Value,
+}
+
+/// Hears of the writes of a dry run. Called from reconciles: must not block.
+pub trait Recorder: Send + Sync + 'static {
+    /// A write was tried.
+    fn tried(&self, write: Tried);
+}
+
+/// Nothing may be written there now. No failure: the work waits as it is, and nobody is told that it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine is {0} and writes nothing there; the work goes on when it is live")]
+pub(crate) struct Held(&'static str);
+
+/// Leave to write.
+pub(crate) struct Permit(Option<Arc<dyn Recorder>>);
+
+impl Permit {
+    /// Whether the API server is to be asked to store nothing.
+    pub(crate) const fn is_dry(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells the recorder, in a dry run.
+    pub(crate) fn tried(&self, tried: impl FnOnce() -> Tried) {
+        if let Some(recorder) = &self.0 {
+            recorder.tried(tried());
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    mode: Mode,
+    /// Work that was stopped, until the mode changes. At most the keys there are.
+    held: BTreeSet<WorkKey>,
+}
+
+/// The engine's one gate. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate(Arc<Mutex<Inner>>);
+
+impl Gate {
+    /// Leave to write in runtimes.
+    pub(crate) fn runtime(&self) -> Result<Permit, Held> {
+        match &self.0.lock().mode {
+            Mode::Live => Ok(Permit(None)),
+            Mode::DryRun(recorder) => Ok(Permit(Some(Arc::clone(recorder)))),
+            mode @ (Mode::Paused | Mode::Standby) => Err(Held(mode.label())),
+        }
+    }
+
+    /// Leave to write in KCP.
+    pub(crate) fn kcp(&self) -> Result<Permit, Held> {
+        match &self.0.lock().mode {
+            Mode::Live | Mode::Paused => Ok(Permit(None)),
+            Mode::DryRun(recorder) => Ok(Permit(Some(Arc::clone(recorder)))),
+            Mode::Standby => Err(Held(Mode::Standby.label())),
+        }
+    }
+
+    /// Leave to begin a piece of work.
+    pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
+        match key {
+            WorkKey::Kyma { .. } | WorkKey::Manifest { .. } | WorkKey::Agent { .. } => self.runtime(),
+            WorkKey::Path { .. } | WorkKey::Watcher { .. } => self.kcp(),
+        }
+    }
+
+    /// Remembers work that was stopped. `false` if it may go on by now.
+    pub(crate) fn hold(&self, key: &WorkKey) -> bool {
+        let held = self.begin(key).is_err();
+        if held {
+            self.0.lock().held.insert(key.clone());
+        }
+        held && self.begin(key).is_err()
+    }
+
+    /// Changes the mode and gives back the work that was stopped, to be asked for again.
+    pub(crate) fn set(&self, mode: Mode) -> BTreeSet<WorkKey> {
+        let mut inner = self.0.lock();
+        inner.mode = mode;
+        std::mem::take(&mut inner.held)
+    }
+
+    /// The mode.
+    pub(crate) fn mode(&self) -> Mode {
+        self.0.lock().mode.clone()
+    }
+}
+
+/// A runtime's client that knows whether it may write.
+#[derive(Clone, Debug)]
+pub(crate) struct Gated {
+    client: RuntimeClient,
+    gate: Gate,
+    kyma: Arc<str>,
+}
+
+impl Gated {
+    pub(crate) fn new(client: RuntimeClient, gate: Gate, kyma: &str) -> Self {
+        Self { client, gate, kyma: kyma.into() }
+    }
+
+    /// Leave to write in this runtime.
+    pub(crate) fn permit(&self) -> Result<Permit, Held> {
+        self.gate.runtime()
+    }
+
+    /// This runtime, for a recorder.
+    pub(crate) fn side(&self) -> Side {
+        Side::Runtime { kyma: self.kyma.to_string() }
+    }
+}
+
+impl Deref for Gated {
+    type Target = RuntimeClient;
+
+    fn deref(&self) -> &RuntimeClient {
+        &self.client
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use kube::client::Body;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    drive::apply::{self, ObjectError},
+    plan::object::ObjectRef,
+};
+
+/// What the scripted runtime was asked.
+#[derive(Default)]
+struct Seen {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+    dry: AtomicUsize,
+}
+
+/// A runtime that knows ConfigMaps, takes everything and counts.
+fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    let shared = Arc::clone(&seen);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let seen = Arc::clone(&shared);
+        async move {
+            let counter = if request.method() == http::Method::GET { &seen.reads } else { &seen.writes };
+            counter.fetch_add(1, Ordering::SeqCst);
+            let path = request.uri().path().to_owned();
+            let query = request.uri().query().unwrap_or_default().contains("dryRun=All");
+            // A deletion says it in its body.
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let dry = query || String::from_utf8_lossy(&body).contains(r#""dryRun":["All"]"#);
+            seen.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
+            let answer = if path == "/api/v1" {
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
+                    {"name": "configmaps", "singularName": "configmap", "namespaced": true, "kind": "ConfigMap",
+                     "verbs": ["get"]}]})
+            } else {
+                config_map()
+            };
+            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    (Gated::new(client, gate.clone(), "harbour"), seen)
+}
+
+fn config_map() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}})
+}
+
+/// Every writer once; the words of those that were held.
+async fn write_everything(runtime: &Gated) -> Vec<String> {
+    let (body, id) = (config_map(), ObjectRef::of(&config_map()).unwrap());
+    let results = [
+        apply::apply(runtime, &body, "m").await.map(drop),
+        apply::apply_status(runtime, &body, "m").await,
+        apply::create(runtime, &body, "m").await,
+        apply::delete(runtime, &id).await.map(drop),
+    ];
+    let held = results.into_iter().filter_map(Result::err);
+    held.map(|error| {
+        assert!(matches!(error, ObjectError::Held(_)), "{error}");
+        error.message()
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_paused() {
+    let gate = Gate::default();
+    let (runtime, seen) = runtime(&gate);
+    for (mode, writes) in [(Mode::Paused, 0), (Mode::Standby, 0), (Mode::Live, 4)] {
+        let label = mode.label();
+        gate.set(mode);
+        let held = write_everything(&runtime).await;
+        assert_eq!(seen.writes.load(Ordering::SeqCst), writes, "{label}");
+        assert_eq!(held.len(), 4 - writes, "{label}");
+        assert!(held.iter().all(|message| message.contains(label)), "{held:?}");
+    }
+    gate.set(Mode::Paused);
+    assert!(apply::get(&runtime, &ObjectRef::of(&config_map()).unwrap()).await.unwrap().is_some());
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Tried>>);
+
+impl Recorder for Heard {
+    fn tried(&self, write: Tried) {
+        self.0.lock().push(write);
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_stores_nothing_and_tells_everything() {
+    let (gate, heard) = (Gate::default(), Arc::new(Heard::default()));
+    gate.set(Mode::DryRun(Arc::clone(&heard) as Arc<dyn Recorder>));
+    let (runtime, seen) = runtime(&gate);
+    assert!(write_everything(&runtime).await.is_empty());
+    assert_eq!((seen.writes.load(Ordering::SeqCst), seen.dry.load(Ordering::SeqCst)), (4, 4));
+    let heard = heard.0.lock();
+    let operations: Vec<_> = heard.iter().map(|tried| tried.operation).collect();
+    assert_eq!(operations, ["apply", "status", "create", "delete"]);
+    assert!(heard.iter().all(|tried| tried.side == Side::Runtime { kyma: "harbour".into() }));
+    assert!(heard.iter().all(|tried| tried.object == "ConfigMap n/c"));
+}
+
+#[test]
+fn held_work_comes_back_when_the_mode_changes() {
+    let gate = Gate::default();
+    let kyma = WorkKey::Kyma { kyma: "a".into() };
+    let path = WorkKey::Path { kyma: "a".into() };
+    assert!(!gate.hold(&kyma), "nothing is held while it is live");
+    gate.set(Mode::Paused);
+    assert!(gate.hold(&kyma) && gate.hold(&kyma));
+    assert!(gate.begin(&path).is_ok(), "a pause lets KCP's conditions be written");
+    gate.set(Mode::Standby);
+    assert!(gate.begin(&path).is_err());
+    assert!(gate.hold(&kyma));
+    assert_eq!(gate.set(Mode::Live), BTreeSet::from([kyma]));
+    assert!(gate.set(Mode::Live).is_empty());
+}

@@ -1,0 +1,240 @@
+//! Tells users by Events (core/v1) what a plan has noticed. Never fails a reconcile, and never says the same twice an hour.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{Api, ResourceExt, api::PostParams};
+use parking_lot::Mutex;
+use tidewatch_api::names;
+use tokio::time::Instant;
+
+use super::{Shared, chain, gate::Gated};
+use crate::{
+    oci::lru::Lru,
+    plan::notice::{About, Notice},
+};
+
+/// The same notice is told once in this time.
+const ONCE_IN: Duration = Duration::from_hours(1);
+/// Notices remembered for that; the oldest are forgotten, and may then be told sooner.
+const REMEMBERED: u64 = 20_000;
+/// Events a second of the whole engine, and how many at once. What is more is left out and told at the next reconcile.
+const RATE: (f64, f64) = (10.0, 100.0);
+/// Notices of one reconcile.
+const AT_ONCE: usize = 8;
+/// The deadline of one Event in KCP.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Longest message of an Event that API servers take, in bytes.
+const MAX_MESSAGE: usize = 1024;
+/// Who says it.
+const COMPONENT: &str = "tidewatch";
+
+/// What was told.
+#[derive(Debug)]
+pub(super) struct Told(Mutex<Book>);
+
+#[derive(Debug)]
+struct Book {
+    said: Lru<u64, Instant>,
+    tokens: f64,
+    filled_at: Option<Instant>,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self(Mutex::new(Book { said: Lru::new(REMEMBERED), tokens: RATE.1, filled_at: None }))
+    }
+}
+
+impl Told {
+    /// Whether this may be told now; it counts as told then.
+    fn admit(&self, notice: u64, now: Instant) -> bool {
+        let mut book = self.0.lock();
+        if book.said.get(&notice).is_some_and(|at| now.duration_since(*at) < ONCE_IN) {
+            return false;
+        }
+        let since = book.filled_at.map_or(Duration::ZERO, |at| now.duration_since(at));
+        book.filled_at = Some(now);
+        book.tokens = (book.tokens + since.as_secs_f64() * RATE.0).min(RATE.1);
+        if book.tokens < 1.0 {
+            return false;
+        }
+        book.tokens -= 1.0;
+        book.said.insert(notice, now, 1);
+        true
+    }
+}
+
+/// The same for the same notice about the same object, in every process.
+fn fingerprint(kyma: &str, notice: &Notice) -> u64 {
+    let Notice { about, kind, reason, message } = notice;
+    xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{about:?}\n{kind:?}\n{reason}\n{message}").as_bytes())
+}
+
+/// The Event. Its name is the same for an hour, so that another process does not say it again.
+fn event(notice: &Notice, object: ObjectReference, fingerprint: u64, now: Timestamp) -> Event {
+    let hour = now.as_second() / 3600;
+    let name = format!("{}.{fingerprint:016x}.{hour:x}", object.name.as_deref().unwrap_or_default());
+    let mut end = notice.message.len().min(MAX_MESSAGE);
+    while !notice.message.is_char_boundary(end) {
+        end -= 1;
+    }
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: object.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        involved_object: object,
+        type_: Some(notice.kind.as_str().to_owned()),
+        reason: Some(notice.reason.to_owned()),
+        message: Some(notice.message[..end].to_owned()),
+        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: None }),
+        reporting_component: Some(COMPONENT.to_owned()),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(names::API_VERSION.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid,
+        ..ObjectReference::default()
+    }
+}
+
+impl Shared {
+    /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
+    /// the uid of the Kyma in it, without which tools do not find the Event.
+    pub(super) async fn tell(&self, kyma: &str, runtime: Option<(&Gated, &str)>, notices: &[Notice]) {
+        for notice in notices.iter().take(AT_ONCE) {
+            let fingerprint = fingerprint(kyma, notice);
+            let leave = match &notice.about {
+                About::RuntimeKyma => match runtime {
+                    Some((runtime, _)) => runtime.permit(),
+                    None => continue,
+                },
+                About::Kyma | About::Manifest(_) => self.gate.kcp(),
+            };
+            if leave.map_or(true, |permit| permit.is_dry()) || !self.told.admit(fingerprint, Instant::now()) {
+                continue;
+            }
+            let namespace = self.config.namespace.as_str();
+            let (object, runtime) = match (&notice.about, runtime) {
+                (About::RuntimeKyma, Some((runtime, uid))) => {
+                    let (namespace, name) = (names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME);
+                    let uid = (!uid.is_empty()).then(|| uid.to_owned());
+                    (reference("Kyma", namespace, name, uid), Some(runtime))
+                }
+                (About::RuntimeKyma, None) => continue,
+                (About::Kyma, _) => {
+                    let uid = self.state.read().kyma(kyma).and_then(|k| k.uid());
+                    (reference("Kyma", namespace, kyma, uid), None)
+                }
+                (About::Manifest(name), _) => {
+                    let manifests = self.state.read().manifests_of(kyma);
+                    let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
+                    (reference("Manifest", namespace, name, uid), None)
+                }
+            };
+            let event = event(notice, object, fingerprint, self.now());
+            if let Err(error) = self.write_event(&event, runtime).await {
+                let reason = notice.reason;
+                tracing::debug!(
+                    kyma,
+                    reason,
+                    error,
+                    "an Event could not be written; the status says the same"
+                );
+            }
+        }
+    }
+
+    async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), String> {
+        let params = PostParams::default();
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let taken = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 409);
+        if let Some(runtime) = runtime {
+            let api: Api<Event> = Api::namespaced(runtime.kube(), &namespace);
+            let create = async {
+                match api.create(&params, event).await {
+                    Err(error) if !taken(&error) => Err(error),
+                    _ => Ok(()),
+                }
+            };
+            return runtime.call("writing an Event", create).await.map_err(|error| chain(&error));
+        }
+        let api: Api<Event> = Api::namespaced(self.kcp.clone(), &namespace);
+        match tokio::time::timeout(DEADLINE, api.create(&params, event)).await {
+            Err(elapsed) => Err(elapsed.to_string()),
+            Ok(Err(error)) if !taken(&error) => Err(chain(&error)),
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::notice::Kind;
+
+    fn notice(message: &str) -> Notice {
+        Notice {
+            about: About::Kyma,
+            kind: Kind::Warning,
+            reason: "VersionDeprecated",
+            message: message.into(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_is_said_once_an_hour() {
+        let (told, start) = (Told::default(), Instant::now());
+        let (one, other) = (fingerprint("k", &notice("a")), fingerprint("k", &notice("b")));
+        assert!(told.admit(one, start));
+        assert!(told.admit(other, start), "another text is another notice");
+        assert_ne!(one, fingerprint("j", &notice("a")), "another Kyma has its own");
+        assert!(!told.admit(one, start + ONCE_IN / 2));
+        assert!(told.admit(one, start + ONCE_IN));
+        assert!(!told.admit(one, start + ONCE_IN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_notices_is_slowed_down_and_told_later() {
+        let (told, start) = (Told::default(), Instant::now());
+        let admitted = |now| (0..1000).filter(|n| told.admit(*n, now)).count();
+        assert_eq!(admitted(start), 100);
+        assert_eq!(admitted(start), 0);
+        assert_eq!(admitted(start + Duration::from_secs(2)), 20, "those that were left out come next");
+    }
+
+    #[test]
+    fn an_event_names_its_object_and_fits() {
+        let long = notice(&"ö".repeat(2000));
+        let object = reference("Kyma", "kcp-system", "harbour", Some("uid".into()));
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let first = event(&long, object.clone(), 7, at(7200));
+        assert!(first.message.as_ref().unwrap().len() <= MAX_MESSAGE);
+        assert_eq!(
+            (first.type_.as_deref(), first.reason.as_deref()),
+            (Some("Warning"), Some("VersionDeprecated"))
+        );
+        assert_eq!(first.metadata.namespace.as_deref(), Some("kcp-system"));
+        assert_eq!(
+            first.metadata.name,
+            event(&long, object.clone(), 7, at(7300)).metadata.name,
+            "the same hour"
+        );
+        assert_ne!(first.metadata.name, event(&long, object, 7, at(10_800)).metadata.name);
+    }
+}
