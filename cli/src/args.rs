@@ -4,7 +4,7 @@ use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{certs, explain, generate, module, output::Format};
+use crate::{certs, explain, generate, lint, module, output::Format};
 
 /// Tools around Tidewatch: certificates, modules, generated files.
 #[derive(Debug, Parser)]
@@ -27,6 +27,9 @@ enum Command {
     Module(module::Command),
     /// Show what was done for one runtime, and why.
     Explain(explain::Explain),
+    /// Check files that operators write.
+    #[command(subcommand)]
+    Lint(lint::Command),
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
     /// Play a scenario with thousands of simulated runtimes, and report what became of it.
@@ -56,6 +59,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Certs(command) => certs::run(command, output),
         Command::Module(command) => module::run(command, output).await,
         Command::Explain(explain) => explain::run(explain, output).await,
+        Command::Lint(command) => lint::run(command, output),
         Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
         Command::Simulate(simulate) => {
             let format = match output {
@@ -95,7 +99,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in ["certs", "demo", "explain", "module", "simulate", "generate", "completion"] {
+        for command in ["certs", "demo", "explain", "lint", "module", "simulate", "generate", "completion"] {
             assert!(script.contains(command), "{command}");
         }
     }

@@ -5,6 +5,7 @@ mod certs;
 mod explain;
 mod files;
 mod generate;
+mod lint;
 mod module;
 mod output;
 

@@ -1,7 +1,19 @@
 //! Which version of a module a Kyma gets, and why not.
+//!
+//! Who calls it: the Kyma's reconcile, for every entry of the user's list, before the plan is made ([`choose`], by
+//! [`resolve`]); the gate of versions in the Kyma's plan asks [`may_replace`] for what is installed, and
+//! [`deprecation`] for what to tell the user.
+
+mod deprecation;
+mod legacy;
+mod order;
+mod resolve;
 
 use std::sync::Arc;
 
+pub use deprecation::{Deprecation, NEAR, Phase, deprecation};
+pub use order::{Step, may_replace, step};
+pub use resolve::{Listed, Offer, Origin, Wish, resolve};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State, names};
 
 /// What KCP offers. Looking things up is the only thing a planner asks of it.
@@ -74,13 +86,69 @@ pub enum Fault {
         /// The module.
         module: String,
     },
+    /// The version that is asked for is not offered.
+    #[error(
+        "module '{module}' has no version {version} (it has: {known}); ask for one of these, or for a channel"
+    )]
+    NotOffered {
+        /// The module.
+        module: String,
+        /// The version asked for.
+        version: String,
+        /// Versions there are.
+        known: String,
+    },
+    /// Several templates of the old kind for one channel.
+    #[error(
+        "module '{module}' has more than one ModuleTemplate for channel '{channel}' ({templates}); tried again when \
+         one of them goes"
+    )]
+    Ambiguous {
+        /// The module.
+        module: String,
+        /// The channel.
+        channel: String,
+        /// Their names.
+        templates: String,
+    },
+    /// The version is lower than the installed one.
+    #[error(
+        "version {wanted} is lower than the installed {installed}: a module is not downgraded, and {installed} stays; \
+         it goes on with the next higher version, or remove the module and add it again"
+    )]
+    Downgrade {
+        /// The installed version.
+        installed: String,
+        /// The version it would get.
+        wanted: String,
+    },
+    /// One of the versions is none, so that nobody can say which is lower.
+    #[error(
+        "version {wanted} cannot be compared with the installed {installed}, which stays: one of them is not of the \
+         form 1.2.3; it goes on with a version that can be"
+    )]
+    NotComparable {
+        /// The installed version.
+        installed: String,
+        /// The version it would get.
+        wanted: String,
+    },
     /// The release meta names no OCM component.
     #[error("the ModuleReleaseMeta '{module}' has no ocmComponentName; tried again when it changes")]
     NoComponent {
         /// The module.
         module: String,
     },
-    /// The channel's version has no template.
+    /// A template of the old kind says neither its component nor its version.
+    #[error(
+        "the ModuleTemplate '{template}' has no descriptor with the name and the version of a component; tried again \
+         when it changes"
+    )]
+    NoDescriptor {
+        /// The template.
+        template: String,
+    },
+    /// The version has no template.
     #[error(
         "module '{module}' has no ModuleTemplate '{template}' for version {version}; tried again when it appears"
     )]
@@ -95,12 +163,14 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The state of a module with this fault. One that is installed already keeps running its old
-    /// version, so that is a warning (contract, section 5.7).
+    /// The state of a module with this fault (contract, section 5.7). One that is installed keeps running its old
+    /// version, so that is a warning; a channel that is not there is an error all the same, since the user asked
+    /// for it.
     #[must_use]
     pub const fn state(&self, installed: bool) -> State {
         match self {
-            Self::Mandatory { .. } => State::Warning,
+            Self::Mandatory { .. } | Self::Downgrade { .. } | Self::NotComparable { .. } => State::Warning,
+            Self::NoSuchChannel { .. } | Self::ChannelNone { .. } => State::Error,
             _ if installed => State::Warning,
             _ => State::Error,
         }
@@ -115,7 +185,9 @@ pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog) -> Vec<Choice> {
         .iter()
         .map(|module| {
             let channel = channel_of(module, wanted);
-            let outcome = choose_one(&module.name, &channel, catalog);
+            let wish = Wish { module: &module.name, channel: &channel, pin: None };
+            let offer = Offer { catalog, versions: &[], legacy: &[], local: &[] };
+            let outcome = resolve(wish, &offer).map(|(chosen, _)| chosen);
             Choice { module: module.clone(), channel, release: catalog.release(&module.name), outcome }
         })
         .collect()
@@ -129,32 +201,6 @@ fn channel_of(module: &Module, wanted: &KymaSpec) -> String {
         .find(|c| !c.is_empty())
         .unwrap_or(names::DEFAULT_CHANNEL)
         .to_owned()
-}
-
-fn choose_one(module: &str, channel: &str, catalog: &dyn Catalog) -> Result<Chosen, Fault> {
-    let owned = || module.to_owned();
-    if channel == names::CHANNEL_NONE {
-        return Err(Fault::ChannelNone { module: owned() });
-    }
-    let release = catalog.release(module).ok_or_else(|| Fault::UnknownModule { module: owned() })?;
-    if release.mandatory_version().is_some() {
-        return Err(Fault::Mandatory { module: owned() });
-    }
-    let Some(version) = release.version_of(channel) else {
-        let known: Vec<_> = release.spec.channels.iter().flatten().map(|c| c.channel.as_str()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(Fault::NoSuchChannel { module: owned(), channel: channel.to_owned(), known });
-    };
-    if release.spec.ocm_component_name.is_empty() {
-        return Err(Fault::NoComponent { module: owned() });
-    }
-    let name = ModuleTemplate::object_name(module, version);
-    let template = catalog.template(&name).ok_or_else(|| Fault::NoTemplate {
-        module: owned(),
-        version: version.to_owned(),
-        template: name,
-    })?;
-    Ok(Chosen { version: version.to_owned(), component: release.spec.ocm_component_name.clone(), template })
 }
 
 #[cfg(test)]
@@ -209,45 +255,4 @@ pub(crate) mod fixtures {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(kyma_channel: &str, module: &str, channel: Option<&str>) -> KymaSpec {
-        let module = Module { name: module.into(), channel: channel.map(Into::into), ..Module::default() };
-        KymaSpec { channel: kyma_channel.into(), modules: vec![module], ..KymaSpec::default() }
-    }
-
-    fn version(kyma_channel: &str, module: &str, channel: Option<&str>) -> Result<String, Fault> {
-        choose(&wanted(kyma_channel, module, channel), &fixtures::catalog())
-            .remove(0)
-            .outcome
-            .map(|chosen| chosen.version)
-    }
-
-    #[test]
-    fn the_channel_nearest_to_the_module_counts() {
-        assert_eq!(version("regular", "lighthouse", None).unwrap(), "1.0.0");
-        assert_eq!(version("regular", "lighthouse", Some("fast")).unwrap(), "1.1.0");
-        assert_eq!(version("fast", "lighthouse", None).unwrap(), "1.1.0");
-        assert_eq!(version("", "lighthouse", None).unwrap(), "1.0.0");
-    }
-
-    #[test]
-    fn every_fault_names_its_cause() {
-        let text = |r: Result<String, Fault>| r.unwrap_err().to_string();
-        assert!(text(version("regular", "nothere", None)).contains("no ModuleReleaseMeta of that name"));
-        assert!(
-            text(version("odd", "lighthouse", None))
-                .contains("channel 'odd' (it has: regular, fast, broken)")
-        );
-        assert!(text(version("none", "lighthouse", None)).contains("'none'"));
-        assert!(text(version("broken", "lighthouse", None)).contains("lighthouse-9.9.9"));
-        assert!(text(version("regular", "guard", None)).contains("mandatory"));
-    }
-
-    #[test]
-    fn a_fault_of_an_installed_module_is_a_warning() {
-        let fault = version("odd", "lighthouse", None).unwrap_err();
-        assert_eq!((fault.state(false), fault.state(true)), (State::Error, State::Warning));
-    }
-}
+mod tests;

@@ -1,0 +1,82 @@
+//! Templates of the old kind: one for each channel, without a release meta.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use tidewatch_api::ModuleTemplate;
+
+use super::{Chosen, Fault, resolve::Wish};
+
+/// The version that the templates of one module give. `templates` are those of this module only; with a pin, the
+/// channel does not count. None if there is no template at all.
+pub(super) fn choose(wish: Wish<'_>, templates: &[&Arc<ModuleTemplate>]) -> Option<Result<Chosen, Fault>> {
+    if templates.is_empty() {
+        return None;
+    }
+    let (module, channel) = (wish.module.to_owned(), wish.channel.to_owned());
+    if templates.iter().any(|t| t.spec.mandatory == Some(true)) {
+        return Some(Err(Fault::Mandatory { module }));
+    }
+    let fits = |t: &ModuleTemplate| match wish.pin {
+        Some(pin) => version(t) == Some(pin),
+        None => t.spec.channel == wish.channel,
+    };
+    let mut fitting: Vec<_> = templates.iter().filter(|t| fits(t)).collect();
+    fitting.sort_by_key(|t| t.name_any());
+    Some(match (fitting.as_slice(), wish.pin) {
+        // Two channels may have the same version; both templates are of that version.
+        ([one], _) | ([one, ..], Some(_)) => chosen(one),
+        ([], Some(pin)) => {
+            let known = sorted(templates.iter().filter_map(|t| version(t)));
+            Err(Fault::NotOffered { module, version: pin.to_owned(), known })
+        }
+        ([], None) => {
+            let known = sorted(templates.iter().map(|t| t.spec.channel.as_str()).filter(|c| !c.is_empty()));
+            Err(Fault::NoSuchChannel { module, channel, known })
+        }
+        (several, None) => {
+            let names: Vec<_> = several.iter().map(|t| t.name_any()).collect();
+            Err(Fault::Ambiguous { module, channel, templates: sorted(names.iter().map(String::as_str)) })
+        }
+    })
+}
+
+fn chosen(template: &Arc<ModuleTemplate>) -> Result<Chosen, Fault> {
+    match (version(template), component(template, "name")) {
+        (Some(version), Some(component)) => Ok(Chosen {
+            version: version.to_owned(),
+            component: component.to_owned(),
+            template: Arc::clone(template),
+        }),
+        _ => Err(Fault::NoDescriptor { template: template.name_any() }),
+    }
+}
+
+/// What the template says, or else its descriptor.
+fn version(template: &ModuleTemplate) -> Option<&str> {
+    Some(template.spec.version.as_str()).filter(|v| !v.is_empty()).or_else(|| component(template, "version"))
+}
+
+fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
+    template.spec.descriptor.0.get("component")?.get(field)?.as_str().filter(|text| !text.is_empty())
+}
+
+fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    list(names.into_iter())
+}
+
+/// Names for a message, each once, at most ten.
+pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut shown: Vec<&str> = Vec::new();
+    for name in names {
+        if shown.len() == 10 && !shown.contains(&name) {
+            return format!("{} and more", shown.join(", "));
+        }
+        if !shown.contains(&name) {
+            shown.push(name);
+        }
+    }
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+}

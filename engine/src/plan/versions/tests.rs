@@ -1,0 +1,297 @@
+use std::fmt::Write;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn wanted(kyma_channel: &str, module: &str, channel: Option<&str>) -> KymaSpec {
+    let module = Module { name: module.into(), channel: channel.map(Into::into), ..Module::default() };
+    KymaSpec { channel: kyma_channel.into(), modules: vec![module], ..KymaSpec::default() }
+}
+
+fn version(kyma_channel: &str, module: &str, channel: Option<&str>) -> Result<String, Fault> {
+    choose(&wanted(kyma_channel, module, channel), &fixtures::catalog())
+        .remove(0)
+        .outcome
+        .map(|chosen| chosen.version)
+}
+
+#[test]
+fn the_channel_nearest_to_the_module_counts() {
+    assert_eq!(version("regular", "lighthouse", None).unwrap(), "1.0.0");
+    assert_eq!(version("regular", "lighthouse", Some("fast")).unwrap(), "1.1.0");
+    assert_eq!(version("fast", "lighthouse", None).unwrap(), "1.1.0");
+    assert_eq!(version("", "lighthouse", None).unwrap(), "1.0.0");
+}
+
+#[test]
+fn every_fault_names_its_cause() {
+    let text = |r: Result<String, Fault>| r.unwrap_err().to_string();
+    assert!(text(version("regular", "nothere", None)).contains("no ModuleReleaseMeta of that name"));
+    assert!(
+        text(version("odd", "lighthouse", None)).contains("channel 'odd' (it has: regular, fast, broken)")
+    );
+    assert!(text(version("none", "lighthouse", None)).contains("'none'"));
+    assert!(text(version("broken", "lighthouse", None)).contains("lighthouse-9.9.9"));
+    assert!(text(version("regular", "guard", None)).contains("mandatory"));
+}
+
+#[test]
+fn a_fault_of_an_installed_module_is_a_warning_but_for_a_missing_channel() {
+    let states = |fault: Fault| (fault.state(false), fault.state(true));
+    let fault = |channel, module| version(channel, module, None).unwrap_err();
+    assert_eq!(states(fault("regular", "nothere")), (State::Error, State::Warning));
+    assert_eq!(states(fault("broken", "lighthouse")), (State::Error, State::Warning));
+    assert_eq!(states(fault("odd", "lighthouse")), (State::Error, State::Error));
+    assert_eq!(states(fault("regular", "guard")), (State::Warning, State::Warning));
+}
+
+/// A template of the old kind.
+fn old(name: &str, module: &str, channel: &str, spec: Value, descriptor: Value) -> Arc<ModuleTemplate> {
+    let mut template = json!({"metadata": {"name": name}, "spec": {"moduleName": module, "channel": channel,
+        "descriptor": descriptor}});
+    template["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    Arc::new(serde_json::from_value(template).unwrap())
+}
+
+fn component(module: &str, version: &str) -> Value {
+    json!({"component": {"name": format!("tidewatch.dev/module/{module}"), "version": version}})
+}
+
+/// What KCP has of the old kind, beside the catalog of the fixtures.
+fn old_templates() -> Vec<Arc<ModuleTemplate>> {
+    vec![
+        old("buoy-regular", "buoy", "regular", json!({}), component("buoy", "0.9.0")),
+        old("buoy-fast", "buoy", "fast", json!({"version": "1.0.0"}), component("buoy", "0.0.0")),
+        old("buoy-next", "buoy", "next", json!({}), json!({})),
+        old("buoy-twin-b", "buoy", "twin", json!({}), component("buoy", "0.9.0")),
+        old("buoy-twin-a", "buoy", "twin", json!({}), component("buoy", "0.9.0")),
+        old("anchor-regular", "anchor", "regular", json!({"mandatory": true}), component("anchor", "1.0.0")),
+        // Shadowed: its release meta counts.
+        old("lighthouse-beta", "lighthouse", "beta", json!({}), component("lighthouse", "7.0.0")),
+    ]
+}
+
+/// What a user has made in the runtime.
+fn own_templates() -> Vec<Arc<ModuleTemplate>> {
+    vec![
+        old("raft-regular", "raft", "regular", json!({"version": "0.1.0"}), component("raft", "0.1.0")),
+        old(
+            "lighthouse-mine",
+            "lighthouse",
+            "regular",
+            json!({"version": "8.0.0"}),
+            component("lighthouse", "8.0.0"),
+        ),
+        old("buoy-mine", "buoy", "mine", json!({"version": "8.0.0"}), component("buoy", "8.0.0")),
+    ]
+}
+
+const LISTED: [Listed<'static>; 2] = [
+    Listed { version: "1.0.0", deprecation_date: Some("2026-12-31"), deprecation_message: Some("go to 1.1") },
+    Listed { version: "0.8.0", deprecation_date: None, deprecation_message: None },
+];
+
+#[test]
+fn every_wish_has_its_outcome() {
+    let (catalog, legacy, local) = (fixtures::catalog(), old_templates(), own_templates());
+    let wishes = [
+        ("lighthouse", "regular", None),
+        ("lighthouse", "fast", None),
+        ("lighthouse", "beta", None),
+        ("lighthouse", "none", None),
+        ("lighthouse", "broken", None),
+        ("lighthouse", "regular", Some("1.1.0")),
+        ("lighthouse", "none", Some("1.0.0")),
+        ("lighthouse", "regular", Some("")),
+        ("lighthouse", "regular", Some("0.8.0")),
+        ("lighthouse", "regular", Some("8.0.0")),
+        ("guard", "regular", None),
+        ("guard", "regular", Some("2.0.0")),
+        ("buoy", "regular", None),
+        ("buoy", "fast", None),
+        ("buoy", "next", None),
+        ("buoy", "twin", None),
+        ("buoy", "mine", None),
+        ("buoy", "odd", Some("0.9.0")),
+        ("buoy", "regular", Some("8.0.0")),
+        ("anchor", "regular", None),
+        ("raft", "regular", None),
+        ("raft", "fast", None),
+        ("raft", "fast", Some("0.1.0")),
+        ("nothere", "regular", None),
+    ];
+    let mut table = String::new();
+    for (module, channel, pin) in wishes {
+        let wish = Wish { module, channel, pin };
+        let offer = Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local };
+        let outcome = match resolve(wish, &offer) {
+            Ok((chosen, origin)) => {
+                let template = chosen.template.metadata.name.clone().unwrap();
+                format!("{} of {} by {template} ({origin:?})", chosen.version, chosen.component)
+            }
+            Err(fault) => format!("{}, installed {}: {fault}", fault.state(false), fault.state(true)),
+        };
+        let pin = pin.map(|pin| format!(" pinned '{pin}'")).unwrap_or_default();
+        writeln!(table, "{module} {channel}{pin}\n  {outcome}").unwrap();
+    }
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn only_a_lower_version_is_refused() {
+    let cases = [
+        ("1.2.3", "1.2.3"),
+        ("1.2.3", "1.2.2"),
+        ("1.10.0", "1.9.9"),
+        ("1.2.3", "1.3.0-rc1"),
+        ("1.2.3", "1.2.3-rc1"),
+        ("1.2.3-rc2", "1.2.3-rc1"),
+        ("2.0.0-rc1", "1.9.0"),
+        ("v1.2.3", "1.2.4"),
+        ("", "0.0.1"),
+        ("latest", "1.0.0"),
+        ("1.0.0", "1.0"),
+    ];
+    let mut table = String::new();
+    for (old, new) in cases {
+        let says = may_replace(Some(old), new, false);
+        assert_eq!(may_replace(Some(old), new, true), Ok(()));
+        assert_eq!(may_replace(None, new, false), Ok(()));
+        let text = says.map_or_else(|fault| format!("{}: {fault}", fault.state(true)), |()| "yes".to_owned());
+        writeln!(table, "'{old}' -> '{new}'  {text}").unwrap();
+    }
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn a_versions_end_is_told_in_steps() {
+    let table: Vec<_> =
+        ["2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z", "2026-12-30T23:59:59Z", "2026-12-31T00:00:00Z"]
+            .into_iter()
+            .map(|now| {
+                let end = deprecation(&LISTED, "1.0.0", now.parse().unwrap()).unwrap();
+                let next = end.next.map(|next| next.to_string());
+                format!("{now}  {:?}, next {next:?}: {}", end.phase, end.message)
+            })
+            .collect();
+    insta::assert_snapshot!(table.join("\n"));
+}
+
+#[test]
+fn an_end_without_a_good_date_is_told_too() {
+    let end = |date, message| {
+        let listed = Listed { version: "1.0.0", deprecation_date: date, deprecation_message: message };
+        deprecation(&[listed], "1.0.0", Timestamp::UNIX_EPOCH)
+    };
+    assert_eq!(end(None, None), None);
+    assert_eq!(end(Some(""), Some(" ")), None);
+    assert_eq!(deprecation(&LISTED, "9.9.9", Timestamp::UNIX_EPOCH), None);
+    let message = |date, message| end(date, message).map(|e| (e.date, e.phase, e.next, e.message)).unwrap();
+    let announced = |text: &str| (None, Phase::Announced, None, text.to_owned());
+    assert_eq!(message(None, Some("use\n2")), announced("version 1.0.0 is deprecated: use 2"));
+    assert_eq!(
+        message(Some("soon"), None),
+        announced("version 1.0.0 is deprecated (its date, 'soon', cannot be read)")
+    );
+    let exact = end(Some("2026-12-31T12:00:00+02:00"), None).unwrap();
+    assert_eq!(exact.date, Some("2026-12-31T10:00:00Z".parse().unwrap()));
+    assert_eq!(end(Some("0001-01-01T00:00:00Z"), None).unwrap().phase, Phase::Ended);
+}
+
+fn any_version() -> impl Strategy<Value = String> {
+    (0..4u8, 0..4u8, 0..12u8, prop_oneof![Just(""), Just("-rc1"), Just("-beta")])
+        .prop_map(|(a, b, c, pre)| format!("{a}.{b}.{c}{pre}"))
+}
+
+fn any_wish() -> impl Strategy<Value = (String, String, Option<String>)> {
+    let name = |names: &[&'static str]| proptest::sample::select(names.to_vec()).prop_map(str::to_owned);
+    let pins = ["1.0.0", "1.1.0", "0.8.0", "0.9.0", "8.0.0", "0.1.0", "2.0.0", ""];
+    (
+        name(&["lighthouse", "guard", "buoy", "anchor", "raft", "nothere"]),
+        name(&["regular", "fast", "beta", "twin", "mine", "none", "broken"]),
+        proptest::option::of(name(&pins)),
+    )
+}
+
+/// An outcome that can be compared.
+fn outcome(result: Result<(Chosen, Origin), Fault>) -> Result<(String, String, Origin), Fault> {
+    result.map(|(chosen, origin)| {
+        (chosen.version, chosen.template.metadata.name.clone().unwrap_or_default(), origin)
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_installed_never_gets_lower(installed in any_version(), wanted in any_version()) {
+        let core = |v: &str| -> Vec<u32> { v.split('-').next().unwrap().split('.').map(|n| n.parse().unwrap()).collect() };
+        let passes = may_replace(Some(&installed), &wanted, false).is_ok();
+        prop_assert_eq!(passes, core(&wanted) >= core(&installed));
+        // Whoever may not go back could have gone forward.
+        prop_assert!(passes || may_replace(Some(&wanted), &installed, false).is_ok());
+    }
+
+    #[test]
+    fn a_pin_does_not_care_for_channels((module, channel, pin) in any_wish(), other in "[a-z]{3,8}") {
+        let Some(pin) = pin.filter(|pin| !pin.is_empty()) else { return Ok(()) };
+        let (catalog, legacy, local) = (fixtures::catalog(), old_templates(), own_templates());
+        let offer = Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local };
+        let of = |channel: &str| outcome(resolve(Wish { module: &module, channel, pin: Some(&pin) }, &offer));
+        prop_assert_eq!(of(&channel), of(&other));
+        if let Ok((version, ..)) = of(&channel) {
+            prop_assert_eq!(version, pin);
+        }
+    }
+
+    /// What a runtime has never counts where KCP has the module, and what is old never where there is a release meta;
+    /// the order in which things are listed never counts.
+    #[test]
+    fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
+        let (catalog, mut legacy, mut local) = (fixtures::catalog(), old_templates(), own_templates());
+        let wish = Wish { module: &module, channel: &channel, pin: pin.as_deref() };
+        let all = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local }));
+        let kcp = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &[] }));
+        if catalog.release(&module).is_some() {
+            let new = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &[], local: &[] }));
+            prop_assert_eq!(&all, &new);
+        }
+        if !matches!(kcp, Err(Fault::UnknownModule { .. })) {
+            prop_assert_eq!(&all, &kcp);
+        }
+        let (a, b) = (legacy.len(), local.len());
+        legacy.rotate_left(usize::try_from(order).unwrap() % a);
+        local.rotate_left(usize::try_from(order >> 8).unwrap() % b);
+        let turned = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local }));
+        prop_assert_eq!(all, turned);
+    }
+
+    /// Phases come in their order, each begins when the one before said, and a message changes only then.
+    #[test]
+    fn the_next_look_is_the_next_phase(end in 0..4_000_000_000i64, now in 0..4_000_000_000i64, later in 0..100_000_000i64) {
+        let date = Timestamp::from_second(end).unwrap().to_string();
+        let listed = [Listed { version: "1.0.0", deprecation_date: Some(&date), deprecation_message: None }];
+        let at = |t| deprecation(&listed, "1.0.0", t).unwrap();
+        let now = Timestamp::from_second(now).unwrap();
+        let then = now + SignedDuration::from_secs(later);
+        let (a, b) = (at(now), at(then));
+        prop_assert!(a.phase <= b.phase);
+        prop_assert_eq!(a.next.is_none_or(|next| then < next), a.phase == b.phase);
+        if let Some(next) = a.next {
+            prop_assert!(next > now);
+            prop_assert!(at(next).phase > a.phase);
+        }
+        if a.phase == b.phase {
+            prop_assert_eq!(a, b);
+        }
+    }
+
+    #[test]
+    fn no_text_panics(a: String, b: String, c: String) {
+        let _ = may_replace(Some(&a), &b, false);
+        let listed = [Listed { version: &a, deprecation_date: Some(&b), deprecation_message: Some(&c) }];
+        let _ = deprecation(&listed, &a, Timestamp::MAX);
+        let _ = deprecation(&listed, &a, Timestamp::MIN);
+    }
+}
