@@ -143,6 +143,28 @@ fn a_module_cr_shows_its_state_and_why() {
 }
 
 #[test]
+fn a_manager_that_was_not_read_leaves_it_to_all() {
+    let web = object("apps/v1", "Deployment", "web");
+    let mut manifest = Manifest::default();
+    let judged =
+        [(web.clone(), processing(&web, "w")), (object("batch/v1", "Job", "job"), ObjectReadiness::Ready)];
+    let manager = |group: &str, kind: &str, name: &str| {
+        let (group, kind, name) = (group.into(), kind.into(), name.into());
+        Some(Manager { group, version: "v1".into(), kind, namespace: "n".into(), name })
+    };
+    let waits = Readiness::Processing("Deployment n/web: w".into());
+    for (names, says) in [
+        (None, waits.clone()),
+        (manager("batch", "Job", "elsewhere"), waits.clone()),
+        (manager("apps", "Deployment", "web"), waits),
+        (manager("batch", "Job", "job"), Readiness::Ready),
+    ] {
+        manifest.spec.manager = names;
+        assert_eq!(of_module(&manifest, &judged), says, "{:?}", manifest.spec.manager);
+    }
+}
+
+#[test]
 fn errors_outrank_processing() {
     let p = Readiness::Processing("p".into());
     let e = Readiness::Error("e".into());
