@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{StreamExt, stream};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -24,7 +25,7 @@ use crate::{
         manifest::{self as plan, Bundle, Progress},
         object::{Gvk, ObjectRef},
         owners::Speaker,
-        readiness::{self, Readiness},
+        readiness::{self, Facts, ObjectReadiness, Readiness},
     },
     runtime::RuntimeClient,
     stages::{Stage, stage},
@@ -178,9 +179,10 @@ impl Shared {
         let owned: Vec<ObjectRef> = all.iter().cloned().chain(default_cr(manifest)).collect();
         self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
 
+        let facts = Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() };
         let mut applied = Applied::default();
         for phase in [bundle.first, bundle.main, bundle.custom] {
-            applied.take(stage(Stage::Apply, apply_all(runtime, phase)).await);
+            applied.take(stage(Stage::Apply, apply_all(runtime, phase, &facts, self.now())).await);
         }
         let mut left = Vec::new();
         if applied.failed.is_none() {
@@ -231,14 +233,16 @@ impl Shared {
             self.write_manifest_status(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
-        let readiness = readiness::worst(applied.workloads);
+        let (readiness, told) = (readiness::of_module(manifest, &applied.judged), applied.is_told());
         let status = write(Progress::Applied(readiness.clone()));
         self.write_manifest_status(manifest, &status).await?;
         Ok(match readiness {
             Readiness::Ready => Finish::Done,
             // The agent reports the workload's next change.
-            Readiness::Processing(what) => Finish::Waiting(what),
-            Readiness::Error(message) => Finish::Settled(error_report(message)),
+            Readiness::Processing(what) if told => Finish::Waiting(what),
+            Readiness::Processing(what) => Finish::Recheck(what),
+            Readiness::Error(message) if told => Finish::Settled(error_report(message)),
+            Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
         })
     }
 
@@ -281,7 +285,7 @@ fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
 /// What became of a set of objects.
 #[derive(Default)]
 struct Applied {
-    workloads: Vec<Readiness>,
+    judged: Vec<(ObjectRef, ObjectReadiness)>,
     /// A kind that is not served yet.
     missing: Option<String>,
     failed: Option<Stopped>,
@@ -289,7 +293,7 @@ struct Applied {
 
 impl Applied {
     fn take(&mut self, other: Self) {
-        self.workloads.extend(other.workloads);
+        self.judged.extend(other.judged);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
@@ -297,22 +301,31 @@ impl Applied {
             self.failed = other.failed;
         }
     }
+
+    /// Whether the agent reports the next change of all that is not ready. Of other kinds nobody does yet.
+    fn is_told(&self) -> bool {
+        self.judged
+            .iter()
+            .all(|(object, readiness)| !readiness.is_unready() || object.gvk.kind == "Deployment")
+    }
 }
 
 /// Applies objects side by side. One that fails does not hold the others back; the first failure is told.
-async fn apply_all(runtime: &RuntimeClient, objects: Vec<Value>) -> Applied {
+async fn apply_all(
+    runtime: &RuntimeClient,
+    objects: Vec<Value>,
+    facts: &Facts<'_>,
+    now: Timestamp,
+) -> Applied {
     let mut results = stream::iter(objects)
         .map(|object| async move { apply::apply(runtime, &object, field_managers::APPLIER).await })
         .buffered(CONCURRENCY);
     let mut applied = Applied::default();
     while let Some(result) = results.next().await {
         match result {
-            Ok(object) => {
-                if ObjectRef::of(&object).is_some_and(|o| o.gvk.group == "apps" && o.gvk.kind == "Deployment")
-                {
-                    applied.workloads.push(readiness::deployment(&object));
-                }
-            }
+            Ok(object) => applied
+                .judged
+                .extend(ObjectRef::of(&object).map(|id| (id, readiness::readiness(&object, facts, now)))),
             Err(error) if error.is_kind_missing() => applied.missing = Some(error.message()),
             Err(error) => {
                 applied.failed.get_or_insert(error.into());

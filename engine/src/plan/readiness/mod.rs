@@ -279,32 +279,5 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The readiness of a Deployment by itself, with no deadline of ours: what [`readiness`] says of it.
-#[must_use]
-pub fn deployment(object: &Value) -> Readiness {
-    let id = ObjectRef::of(object).unwrap_or_else(|| ObjectRef {
-        gvk: Gvk::of("apps/v1", "Deployment"),
-        namespace: String::new(),
-        name: object["metadata"]["name"].as_str().unwrap_or("?").to_owned(),
-    });
-    let cause = |text| Cause { object: id.clone(), text }.to_string();
-    match says(&Gvk::of("apps/v1", "Deployment"), object, &Facts::default()) {
-        Says::Ready | Says::Unknown => Readiness::Ready,
-        Says::Processing(text) => Readiness::Processing(cause(text)),
-        Says::Error(text) => Readiness::Error(cause(text)),
-    }
-}
-
-/// The readiness of a set of workloads: the first error, else the first that is on its way, else ready.
-#[must_use]
-pub fn worst(all: impl IntoIterator<Item = Readiness>) -> Readiness {
-    let rank = |r: &Readiness| match r {
-        Readiness::Ready => 0,
-        Readiness::Processing(_) => 1,
-        Readiness::Error(_) => 2,
-    };
-    all.into_iter().fold(Readiness::Ready, |worst, r| if rank(&r) > rank(&worst) { r } else { worst })
-}
-
 #[cfg(test)]
 mod tests;

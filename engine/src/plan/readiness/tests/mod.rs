@@ -163,29 +163,3 @@ fn a_manager_that_was_not_read_leaves_it_to_all() {
         assert_eq!(of_module(&manifest, &judged), says, "{:?}", manifest.spec.manager);
     }
 }
-
-#[test]
-fn errors_outrank_processing() {
-    let p = Readiness::Processing("p".into());
-    let e = Readiness::Error("e".into());
-    assert_eq!(worst([Readiness::Ready, p.clone(), e.clone(), p.clone()]), e);
-    assert_eq!(worst([p.clone(), Readiness::Ready]), p);
-    assert_eq!(worst([]), Readiness::Ready);
-}
-
-#[test]
-fn the_deployment_by_itself_says_what_the_rule_says() {
-    let of = |status: Value| {
-        deployment(
-            &json!({"metadata": {"name": "d", "generation": 2}, "spec": {"replicas": 2}, "status": status}),
-        )
-    };
-    assert_eq!(
-        of(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2})),
-        Readiness::Ready
-    );
-    assert_eq!(
-        of(json!({"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 1})),
-        Readiness::Processing("Deployment d: not all of its 2 replicas are updated and available".into())
-    );
-}
