@@ -2,7 +2,6 @@
 
 mod apply;
 mod default_cr;
-mod ready;
 mod remove;
 mod source;
 
@@ -32,7 +31,7 @@ use crate::{
         manifest::{self as plan, Bundle, Progress},
         object::ObjectRef,
         owners::Speaker,
-        readiness::{self, Readiness},
+        readiness::{self, Facts, Readiness},
     },
     stages::{Stage, stage},
 };
@@ -140,9 +139,10 @@ impl Shared {
         let owned: Vec<ObjectRef> = all.iter().cloned().chain(default_cr(manifest)).collect();
         self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
 
+        let facts = Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() };
         let mut applied = Applied::default();
         for phase in [bundle.first, bundle.main, bundle.custom] {
-            applied.take(stage(Stage::Apply, apply_all(runtime, phase)).await);
+            applied.take(stage(Stage::Apply, apply_all(runtime, phase, &facts, self.now())).await);
         }
         let mut left = Vec::new();
         if applied.failed.is_none() {
@@ -193,14 +193,16 @@ impl Shared {
             self.write_manifest_status(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
-        let readiness = readiness::worst(applied.workloads);
+        let (readiness, told) = (readiness::of_module(manifest, &applied.judged), applied.is_told());
         let status = write(Progress::Applied(readiness.clone()));
         self.write_manifest_status(manifest, &status).await?;
         Ok(match readiness {
             Readiness::Ready => Finish::Done,
             // The agent reports the workload's next change.
-            Readiness::Processing(what) => Finish::Waiting(what),
-            Readiness::Error(message) => Finish::Settled(error_report(message)),
+            Readiness::Processing(what) if told => Finish::Waiting(what),
+            Readiness::Processing(what) => Finish::Recheck(what),
+            Readiness::Error(message) if told => Finish::Settled(error_report(message)),
+            Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
         })
     }
 

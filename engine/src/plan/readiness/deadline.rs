@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use tidewatch_api::{Manifest, names::conditions};
 
 use super::{Facts, Says};
 
@@ -25,6 +26,14 @@ pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestam
 #[must_use]
 pub fn look_at(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Option<Timestamp> {
     Some(due(object, facts, now)).filter(|due| *due > now)
+}
+
+/// Since when a Manifest is not installed, as its status says: it is what is left of the first sight after a restart.
+#[must_use]
+pub fn not_ready_since(manifest: &Manifest) -> Option<Timestamp> {
+    let installation =
+        manifest.status.as_ref()?.conditions.iter().find(|c| c.type_ == conditions::INSTALLATION)?;
+    (installation.status == "False").then_some(installation.last_transition_time.0)
 }
 
 /// The deadline counts from the latest of: first seen not ready, created, changed by us. So an upgrade starts it anew, and
@@ -129,6 +138,19 @@ mod tests {
                 assert!(waits(&object, &facts, ends - 1) && !waits(&object, &facts, ends), "{object}");
             }
         }
+    }
+
+    #[test]
+    fn what_a_manifest_says_outlasts_a_restart() {
+        let said = |status: &str| {
+            let condition = json!({"type": "Installation", "status": status, "reason": "Ready", "message": "",
+                                   "lastTransitionTime": "1970-01-01T00:16:40Z"});
+            let status = serde_json::from_value(json!({"state": "", "conditions": [condition]})).unwrap();
+            let manifest = Manifest { status, ..Manifest::default() };
+            not_ready_since(&manifest)
+        };
+        assert_eq!((said("False"), said("True")), (Some(at(1_000)), None));
+        assert_eq!(not_ready_since(&Manifest::default()), None);
     }
 
     #[test]

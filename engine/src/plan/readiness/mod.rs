@@ -9,7 +9,7 @@ use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tidewatch_api::Manager;
+use tidewatch_api::{Manager, Manifest};
 
 use super::object::{Gvk, ObjectRef};
 
@@ -23,7 +23,7 @@ mod text;
 mod workloads;
 
 pub use custom::{CrState, module_cr};
-pub use deadline::{DEADLINE, look_at};
+pub use deadline::{DEADLINE, look_at, not_ready_since};
 use seen::{Seen, UNSEEN};
 
 /// What a module's objects say together.
@@ -204,6 +204,15 @@ pub fn whole<'a>(
     }
 }
 
+/// [`whole`] for what a Manifest has installed. Its manager decides if it is among `judged`; one that something else installs is
+/// not read, so all decide.
+#[must_use]
+pub fn of_module(manifest: &Manifest, judged: &[(ObjectRef, ObjectReadiness)]) -> Readiness {
+    let manager =
+        manifest.spec.manager.as_ref().filter(|m| judged.iter().any(|(object, _)| is_manager(m, object)));
+    whole(manager, judged.iter().map(|(object, readiness)| (object, readiness)))
+}
+
 /// Whether the object is the one that the manager names. A manager without a namespace is in the default one, or in none.
 #[must_use]
 pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
@@ -215,6 +224,14 @@ pub fn is_manager(manager: &Manager, object: &ObjectRef) -> bool {
         && object.gvk.group == manager.group
         && object.gvk.kind == manager.kind
         && object.name == manager.name
+}
+
+impl ObjectReadiness {
+    /// Whether something waits for it.
+    #[must_use]
+    pub const fn is_unready(&self) -> bool {
+        matches!(self, Self::Processing { .. } | Self::Error { .. })
+    }
 }
 
 impl Cause {
@@ -260,33 +277,6 @@ impl fmt::Display for Cause {
         }
         write!(f, "{}: {}", text::name(&o.name), self.text)
     }
-}
-
-/// The readiness of a Deployment by itself, with no deadline of ours: what [`readiness`] says of it.
-#[must_use]
-pub fn deployment(object: &Value) -> Readiness {
-    let id = ObjectRef::of(object).unwrap_or_else(|| ObjectRef {
-        gvk: Gvk::of("apps/v1", "Deployment"),
-        namespace: String::new(),
-        name: object["metadata"]["name"].as_str().unwrap_or("?").to_owned(),
-    });
-    let cause = |text| Cause { object: id.clone(), text }.to_string();
-    match says(&Gvk::of("apps/v1", "Deployment"), object, &Facts::default()) {
-        Says::Ready | Says::Unknown => Readiness::Ready,
-        Says::Processing(text) => Readiness::Processing(cause(text)),
-        Says::Error(text) => Readiness::Error(cause(text)),
-    }
-}
-
-/// The readiness of a set of workloads: the first error, else the first that is on its way, else ready.
-#[must_use]
-pub fn worst(all: impl IntoIterator<Item = Readiness>) -> Readiness {
-    let rank = |r: &Readiness| match r {
-        Readiness::Ready => 0,
-        Readiness::Processing(_) => 1,
-        Readiness::Error(_) => 2,
-    };
-    all.into_iter().fold(Readiness::Ready, |worst, r| if rank(&r) > rank(&worst) { r } else { worst })
 }
 
 #[cfg(test)]

@@ -143,27 +143,23 @@ fn a_module_cr_shows_its_state_and_why() {
 }
 
 #[test]
-fn errors_outrank_processing() {
-    let p = Readiness::Processing("p".into());
-    let e = Readiness::Error("e".into());
-    assert_eq!(worst([Readiness::Ready, p.clone(), e.clone(), p.clone()]), e);
-    assert_eq!(worst([p.clone(), Readiness::Ready]), p);
-    assert_eq!(worst([]), Readiness::Ready);
-}
-
-#[test]
-fn the_deployment_by_itself_says_what_the_rule_says() {
-    let of = |status: Value| {
-        deployment(
-            &json!({"metadata": {"name": "d", "generation": 2}, "spec": {"replicas": 2}, "status": status}),
-        )
+fn a_manager_that_was_not_read_leaves_it_to_all() {
+    let web = object("apps/v1", "Deployment", "web");
+    let mut manifest = Manifest::default();
+    let judged =
+        [(web.clone(), processing(&web, "w")), (object("batch/v1", "Job", "job"), ObjectReadiness::Ready)];
+    let manager = |group: &str, kind: &str, name: &str| {
+        let (group, kind, name) = (group.into(), kind.into(), name.into());
+        Some(Manager { group, version: "v1".into(), kind, namespace: "n".into(), name })
     };
-    assert_eq!(
-        of(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2})),
-        Readiness::Ready
-    );
-    assert_eq!(
-        of(json!({"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 1})),
-        Readiness::Processing("Deployment d: not all of its 2 replicas are updated and available".into())
-    );
+    let waits = Readiness::Processing("Deployment n/web: w".into());
+    for (names, says) in [
+        (None, waits.clone()),
+        (manager("batch", "Job", "elsewhere"), waits.clone()),
+        (manager("apps", "Deployment", "web"), waits),
+        (manager("batch", "Job", "job"), Readiness::Ready),
+    ] {
+        manifest.spec.manager = names;
+        assert_eq!(of_module(&manifest, &judged), says, "{:?}", manifest.spec.manager);
+    }
 }

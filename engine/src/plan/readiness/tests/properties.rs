@@ -189,7 +189,7 @@ proptest! {
             ..Facts::default()
         };
         let said = readiness(&object, &facts, now);
-        let _ = (module_cr(Some(&object)), look_at(&object, &facts, now), deployment(&object));
+        let _ = (module_cr(Some(&object)), look_at(&object, &facts, now));
         let text = cause(&said).map(Cause::to_string).unwrap_or_default();
         prop_assert!(text.chars().count() < 2_000 && !text.contains(char::is_control), "{:?}", text);
         prop_assert_eq!(readiness(&object, &facts, now), said);
