@@ -1,9 +1,14 @@
 //! From a Kyma's name to a client of its runtime.
 
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
+use std::{collections::HashMap, time::Duration};
 
-use super::{Lost, Shared, chain, gate::Gated, kcp_writes::lost};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, api::ListParams};
+use parking_lot::Mutex;
+use tidewatch_api::names::labels;
+use tokio::time::Instant;
+
+use super::{Finish, Lost, Shared, chain, gate::Gated, kcp_writes::lost};
 use crate::{
     runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
     stages::{Stage, stage},
@@ -49,7 +54,7 @@ pub(super) enum NoAccess {
 }
 
 impl NoAccess {
-    /// Whether the cluster is to be taken as deleted (contract, section 2.3).
+    /// Whether the cluster may be deleted (contract, section 2.3); see [`Shared::doubts`] before it is taken as such.
     pub(super) const fn cluster_is_gone(&self) -> bool {
         matches!(self, Self::NoSecret(_))
     }
@@ -59,7 +64,46 @@ impl NoAccess {
     }
 }
 
+/// How long a cluster without a kubeconfig Secret is not taken as deleted: one that is made anew is gone for a moment.
+const BELIEVED_AFTER: Duration = Duration::from_secs(10);
+
+/// Since when clusters have had no kubeconfig Secret, of those whose Kyma or Manifest is being deleted.
+#[derive(Debug, Default)]
+pub(super) struct Gone(Mutex<HashMap<String, Instant>>);
+
+impl Gone {
+    pub(super) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    /// How long it has been so.
+    fn since(&self, kyma: &str) -> Duration {
+        let now = Instant::now();
+        now.duration_since(*self.0.lock().entry(kyma.to_owned()).or_insert(now))
+    }
+}
+
 impl Shared {
+    /// What is to be waited for before a cluster without a kubeconfig Secret is taken as deleted, which leaves everything
+    /// in it behind. `None` if there is no doubt: two fresh lists, ten seconds or more apart, had no such Secret.
+    pub(super) async fn doubts(&self, kyma: &str) -> Result<Option<Finish>, Lost> {
+        let api: Api<Secret> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
+        let list = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
+        let list = list.map_err(|e| lost(format!("listing the kubeconfig Secrets of {kyma}"), e))?;
+        if !list.items.is_empty() {
+            self.gone.forget(kyma);
+            return Ok(Some(Finish::Recheck("a kubeconfig Secret has just appeared".into())));
+        }
+        let since = self.gone.since(kyma);
+        if since < BELIEVED_AFTER {
+            let what = "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
+            let at = self.now() + BELIEVED_AFTER.saturating_sub(since);
+            return Ok(Some(Finish::RecheckAt(at, Box::new(Finish::Waiting(what.into())))));
+        }
+        Ok(None)
+    }
+
     fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
         Gated::new(client, self.gate.clone(), kyma)
     }
@@ -69,7 +113,10 @@ impl Shared {
         let mut secrets = self.state.read().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
-            (Some(one), true) => one,
+            (Some(one), true) => {
+                self.gone.forget(kyma);
+                one
+            }
             (Some(one), false) => {
                 secrets.push(one);
                 let names: Vec<_> = secrets.into_iter().map(|s| s.name).collect();

@@ -34,6 +34,7 @@ impl Shared {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
             self.agents.forget(name);
+            self.gone.forget(name);
             self.history.forget(name);
             return Ok(Finish::Done);
         };

@@ -1,16 +1,17 @@
 //! A Kyma that is being deleted: one step after the other, each repeatable.
 
-use kube::ResourceExt;
+use kube::{ResourceExt, api::ListParams};
 use serde_json::json;
 use tidewatch_api::{
     Kyma, KymaStatus, State,
-    names::{self, field_managers, finalizers},
+    names::{self, field_managers, finalizers, labels},
 };
 
 use super::{
     Finish, Lost, Shared, agent,
     apply::{self, Deleted, ObjectError},
     gate::Gated,
+    kcp_writes::lost,
     kyma::runtime_kyma,
     prepare::RUNTIME_CRDS,
 };
@@ -56,7 +57,10 @@ impl Shared {
         let deleting = manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_some()).count();
         let runtime = match self.access(&name).await? {
             Ok(runtime) => Some(runtime),
-            Err(why) if why.cluster_is_gone() => None,
+            Err(why) if why.cluster_is_gone() => match self.doubts(&name).await? {
+                None => None,
+                Some(wait) => return Ok(wait),
+            },
             // A kubeconfig that cannot be used says nothing about the cluster: it is not taken as gone.
             Err(why) => {
                 let message = why.message();
@@ -106,12 +110,24 @@ impl Shared {
                 self.deleted(kyma, client, &agent::objects()).await
             }
             _ => {
+                if self.has_manifests(&name).await? {
+                    // The watch has not shown it yet.
+                    return Ok(Finish::Recheck("waiting for a Manifest that was just made".into()));
+                }
                 self.drop_finalizers(&self.kymas(), kyma, &[finalizers::KYMA, finalizers::LEGACY_PURGE])
                     .await?;
                 self.runtimes.invalidate(&name);
                 Ok(Finish::Done)
             }
         }
+    }
+
+    /// Whether KCP has a Manifest of the Kyma, by a list of now.
+    async fn has_manifests(&self, kyma: &str) -> Result<bool, Lost> {
+        let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME)).limit(1);
+        let list = stage(Stage::ReadKcp, self.manifests().list_metadata(&params)).await;
+        list.map(|list| !list.items.is_empty())
+            .map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))
     }
 
     async fn deleted(&self, kyma: &Kyma, runtime: &Gated, objects: &[ObjectRef]) -> Result<Finish, Lost> {

@@ -82,7 +82,10 @@ impl Shared {
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
-                return self.let_manifest_go(&manifest).await;
+                return match self.doubts(kyma).await? {
+                    None => self.let_manifest_go(&manifest).await,
+                    Some(wait) => Ok(wait),
+                };
             }
             Err(why) => return self.stopped(&manifest, Stopped::for_good(why.message())).await,
         };

@@ -3,6 +3,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::names;
+
 use super::*;
 use crate::key::Acknowledge;
 
@@ -22,20 +26,119 @@ impl Acknowledge for Waiter {
     }
 }
 
-/// An engine on a KCP that has nothing, and how often that was asked.
-fn engine() -> (Engine, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&asked);
-    let kcp = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-        counter.fetch_add(1, Ordering::SeqCst);
-        let answer = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-            "message": "not found", "reason": "NotFound", "code": 404});
+/// The requests that a scripted KCP has heard, as `METHOD path`.
+type Heard = Arc<Mutex<Vec<String>>>;
+
+/// An engine on a KCP that answers like this to a method and path: a code and a body.
+fn engine_on(answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static) -> (Engine, Heard) {
+    let heard = Heard::default();
+    let (ear, answer) = (Arc::clone(&heard), Arc::new(answer));
+    let kcp = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        ear.lock().push(format!("{method} {path}"));
+        let (code, answer) = answer(&method, &path);
         let body = kube::client::Body::from(answer.to_string().into_bytes());
-        async move { Ok::<_, Infallible>(http::Response::builder().status(404).body(body).unwrap()) }
+        async move { Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap()) }
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
     let client = Client::new(kcp, "kcp-system");
-    (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), asked)
+    (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), heard)
+}
+
+fn not_found() -> (u16, Value) {
+    let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "message": "not found", "reason": "NotFound", "code": 404});
+    (404, answer)
+}
+
+/// An engine on a KCP that has nothing, and how often that was asked.
+fn engine() -> (Engine, Heard) {
+    engine_on(|_, _| not_found())
+}
+
+/// Reconciles what is queued first.
+async fn work_once(engine: &Engine) -> Outcome {
+    let lease = engine.queue().next().await;
+    let kyma = lease.key().kyma().to_owned();
+    Arc::clone(&engine.0).work(lease).await;
+    engine.history().of(&kyma).last().unwrap().outcome
+}
+
+/// A KCP whose Kyma `harbour` is being deleted, with what its lists of Manifests and Secrets hold.
+fn leaving(manifests: Arc<Mutex<Value>>, secrets: Arc<Mutex<Value>>) -> (Engine, Heard) {
+    engine_on(move |_, path| {
+        let list = |kind: &str, api: &str, items: &Value| {
+            (
+                200,
+                json!({"kind": kind, "apiVersion": api, "metadata": {"resourceVersion": "1"}, "items": items}),
+            )
+        };
+        if path.ends_with("/manifests") {
+            list("PartialObjectMetadataList", "meta.k8s.io/v1", &manifests.lock())
+        } else if path.ends_with("/secrets") {
+            list("PartialObjectMetadataList", "meta.k8s.io/v1", &secrets.lock())
+        } else if path.contains("/kymas/harbour") {
+            (
+                200,
+                json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {
+                "name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [names::finalizers::KYMA]},
+                "spec": {"channel": "regular"}, "status": {"state": "Deleting"}}),
+            )
+        } else {
+            not_found()
+        }
+    })
+}
+
+/// Whether the Kyma's finalizer was taken off.
+fn let_go(heard: &Heard) -> bool {
+    heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour"))
+}
+
+fn want_kyma(engine: &Engine) {
+    let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    engine.queue().push(WorkKey::Kyma { kyma: "harbour".into() }, push);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
+    let secrets = Arc::new(Mutex::new(json!([])));
+    let (engine, heard) = leaving(Arc::new(Mutex::new(json!([]))), Arc::clone(&secrets));
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "a Secret may be on its way");
+    // It was made anew, and the watch has not said so yet.
+    *secrets.lock() = json!([{"metadata": {"name": "kubeconfig-harbour", "namespace": "kcp-system"}}]);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "there is one");
+    *secrets.lock() = json!([]);
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(!let_go(&heard), "the count starts anew");
+    tokio::time::advance(Duration::from_secs(10)).await;
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert!(let_go(&heard));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kyma_does_not_go_before_a_manifest_that_the_watch_has_not_shown_yet() {
+    let manifests = Arc::new(Mutex::new(json!([{"metadata": {"name": "m", "namespace": "kcp-system",
+        "labels": {names::labels::KYMA_NAME: "harbour"}}, "spec": {"remote": false, "install": {"source": {}, "name": "n"}}}])));
+    let (engine, heard) = leaving(Arc::clone(&manifests), Arc::new(Mutex::new(json!([]))));
+    for _ in 0..2 {
+        want_kyma(&engine);
+        assert_eq!(work_once(&engine).await, Outcome::Waiting);
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    assert!(!let_go(&heard), "it has a Manifest");
+    *manifests.lock() = json!([]);
+    want_kyma(&engine);
+    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert!(let_go(&heard));
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,12 +155,12 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     };
     work().await;
     let ready = || engine.queue().inspect(|q| q.ready().map(|(_, n)| n).sum::<usize>());
-    assert_eq!((finished.load(Ordering::SeqCst), asked.load(Ordering::SeqCst), ready()), (0, 0, 0));
+    assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len(), ready()), (0, 0, 0));
     assert_eq!(engine.history().of("harbour")[0].outcome, Outcome::Waiting);
     engine.set_mode(Mode::Live);
     assert_eq!(ready(), 1, "it is asked for at once");
     work().await;
-    assert_eq!((finished.load(Ordering::SeqCst), asked.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len()), (1, 1));
 }
 
 #[test]

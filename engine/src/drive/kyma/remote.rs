@@ -55,11 +55,15 @@ impl Shared {
 /// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
 const MAX_REASON: usize = 200;
 
-/// What the runtime's user wants. A spec that cannot be read is not an empty list of modules: that would remove
-/// them all. (The CRD does not allow one, but the CRD is in the runtime's hands.)
+/// What the runtime's user wants. No spec, or one that cannot be read, is not an empty list of modules: that would remove
+/// them all. (The CRD does not allow the latter, but the CRD is in the runtime's hands.)
 pub(super) fn wishes(remote: &Value) -> Result<KymaSpec, Trouble> {
     match &remote["spec"] {
-        Value::Null => Ok(KymaSpec::default()),
+        Value::Null => Err(Trouble::Unreadable(format!(
+            "{} in the runtime has no spec; nothing was changed; write one, with an empty list of modules if it is to \
+             have none, or delete the Kyma to get the defaults",
+            runtime_kyma()
+        ))),
         spec => serde_json::from_value(spec.clone()).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REASON).collect();
             let what = runtime_kyma();
@@ -122,7 +126,10 @@ mod tests {
             Err(_) => Err("another trouble".into()),
         };
         assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
-        assert_eq!(wanted(json!({"metadata": {}})), Ok(0));
+        assert_eq!(wanted(json!({"spec": {"channel": "regular"}})), Ok(0), "an empty list is one");
+        for none in [json!({"metadata": {}}), json!({"spec": null})] {
+            assert!(wanted(none).unwrap_err().contains("has no spec"), "no spec is not an empty list");
+        }
         for bad in [json!("m".repeat(10_000)), json!([{"name": 7}]), json!({"name": "a"})] {
             let why = wanted(json!({"spec": {"channel": "regular", "modules": bad}})).unwrap_err();
             assert!(why.contains("cannot be read") && why.len() < 500, "{why}");

@@ -116,12 +116,17 @@ pub fn is_own(condition: &str) -> bool {
 }
 
 /// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
-/// any more that they are all ready.
+/// any more that they are all ready. One that is being deleted stays so.
 #[must_use]
 pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp) -> KymaStatus {
     let before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
     let generation = kyma.metadata.generation;
+    if kyma.metadata.deletion_timestamp.is_some() {
+        let conditions = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
+        let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+        return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
+    }
     let says = Says {
         type_: conditions::MODULES,
         holds: false,

@@ -314,3 +314,15 @@ fn each_change_is_a_decision_and_nothing_else_is() {
     };
     assert_eq!(words(&plan(&input)), []);
 }
+
+#[test]
+fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
+    let first = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    let mut kyma = Kyma { status: Some(first.status.clone()), ..kyma() };
+    kyma.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let failed = failed_status(&kyma, State::Error, "no answer".into(), Timestamp::UNIX_EPOCH);
+    assert_eq!(failed.state, State::Deleting);
+    assert_eq!(failed.last_operation.unwrap().operation, "no answer", "what fails is said");
+    assert_eq!(failed.conditions, first.status.conditions, "nothing is known about the modules");
+}
