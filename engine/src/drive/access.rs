@@ -98,7 +98,7 @@ impl Shared {
         let since = self.gone.since(kyma);
         if since < BELIEVED_AFTER {
             let what = "there is no kubeconfig Secret; looking again before the cluster is taken as deleted";
-            let at = self.now() + (BELIEVED_AFTER - since);
+            let at = self.now() + BELIEVED_AFTER.saturating_sub(since);
             return Ok(Some(Finish::RecheckAt(at, Box::new(Finish::Waiting(what.into())))));
         }
         Ok(None)
