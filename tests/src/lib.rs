@@ -19,6 +19,7 @@ pub mod harness;
 pub mod kcp;
 #[cfg(test)]
 mod ledger;
+pub mod modules;
 pub mod mtls;
 pub mod observed;
 pub mod oci_faults;

@@ -1,0 +1,105 @@
+//! Modules of any objects, for tests: pushed, described and released in one call.
+
+use anyhow::Result;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    ModuleReleaseMeta, ModuleTemplate,
+    names::{API_VERSION, labels},
+};
+use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+
+use crate::kcp;
+
+/// Field manager of what this writes.
+const MANAGER: &str = "tidewatch-tests";
+
+/// One version of a module.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// The module.
+    pub module: String,
+    /// Its version.
+    pub version: String,
+    /// What it installs.
+    pub objects: Vec<Value>,
+    /// The channels that get this version.
+    pub channels: Vec<String>,
+    /// More of its template's spec: `data`, `requires`, `associatedResources` and so on.
+    pub template: Value,
+    /// More of its release's spec: `versions`, `allowDowngrade`, `kymaSelector` and so on.
+    pub release: Value,
+}
+
+impl Version {
+    /// A version of a module in the channel `regular`.
+    pub fn new(module: &str, version: &str, objects: Vec<Value>) -> Self {
+        Self {
+            module: module.to_owned(),
+            version: version.to_owned(),
+            objects,
+            channels: vec!["regular".to_owned()],
+            template: json!({}),
+            release: json!({}),
+        }
+    }
+
+    /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are
+    /// taken away, unless `release` names them.
+    pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
+        let documents: Vec<String> = self.objects.iter().map(Value::to_string).collect();
+        let package = ModulePackage {
+            component_name: kcp::component(&self.module),
+            version: self.version.clone(),
+            raw_manifest: documents.join("\n---\n"),
+            default_cr: None,
+            images: Vec::new(),
+        };
+        push(&Registry::new(RegistryConfig::default())?, registry, &package).await?;
+
+        let name = ModuleTemplate::object_name(&self.module, &self.version);
+        let mut template = json!({
+            "apiVersion": API_VERSION, "kind": "ModuleTemplate",
+            "metadata": {"name": name, "labels": {labels::MODULE_NAME: self.module}},
+            "spec": {"moduleName": self.module, "version": self.version, "descriptor": {}}
+        });
+        extend(&mut template["spec"], &self.template);
+        let params = PatchParams::apply(MANAGER).force();
+        let api: Api<ModuleTemplate> = Api::namespaced(kcp.clone(), namespace);
+        api.patch(&name, &params, &Patch::Apply(template)).await?;
+
+        let channels: Vec<Value> =
+            self.channels.iter().map(|c| json!({"channel": c, "version": self.version})).collect();
+        let mut release = json!({
+            "apiVersion": API_VERSION, "kind": "ModuleReleaseMeta",
+            "metadata": {"name": self.module},
+            "spec": {"moduleName": self.module, "ocmComponentName": kcp::component(&self.module), "channels": channels}
+        });
+        extend(&mut release["spec"], &self.release);
+        let api: Api<ModuleReleaseMeta> = Api::namespaced(kcp.clone(), namespace);
+        api.patch(&self.module, &params, &Patch::Apply(release)).await?;
+        Ok(())
+    }
+}
+
+/// Puts the fields of `more` into `spec`, in place of those it has.
+fn extend(spec: &mut Value, more: &Value) {
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_comes_in_place_of_what_is_there() {
+        let mut spec = json!({"channels": [1], "moduleName": "m"});
+        extend(&mut spec, &json!({"channels": [2], "allowDowngrade": true}));
+        assert_eq!(spec, json!({"channels": [2], "moduleName": "m", "allowDowngrade": true}));
+    }
+}
