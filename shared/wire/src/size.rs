@@ -12,7 +12,7 @@ use crate::{
 /// An event without its strings: names of fields, quotes, a number, the longest change, a timestamp.
 const EVENT: usize = 256;
 /// A request without its lists.
-const REQUEST: usize = 672;
+const REQUEST: usize = 448;
 /// A range of two numbers of one digit, and the comma after it.
 const RANGE: usize = 6;
 /// A string's quotes and the comma after it.
