@@ -239,7 +239,9 @@ pub async fn start_within<T: Transport>(
         Protocol::V3 => KeepNames::OfOthers,
         Protocol::V2 => KeepNames::OfAll,
     };
-    let sender = sender.with_memory(memory, keep_names).with_health(
+    let heard = conditions.clone();
+    let sender = sender.with_memory(memory, keep_names).with_watches(move |watch| heard.get(watch)?.heard);
+    let sender = sender.with_health(
         move || Health { configuration: applied.reported(), blind: stand.blind() },
         configuration.news(),
     );

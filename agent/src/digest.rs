@@ -133,11 +133,12 @@ impl Keeper {
             }
         };
         let _in_time = tokio::time::timeout(LISTING, listed).await;
+        let (left, known) = left;
         if found.send(left).is_err() {
             return;
         }
         let digests = keep(client.clone(), snapshots, stored, metrics.clone());
-        futures::join!(digests, names::keep(client, names, names_stored, metrics));
+        futures::join!(digests, names::keep(client, names, names_stored, metrics, known));
     }
 }
 
@@ -207,10 +208,12 @@ pub(crate) async fn within<T>(ask: impl Future<Output = kube::Result<T>>) -> Res
 }
 
 /// Tries until there is an answer: before, no watch has listed anything either.
-async fn load(client: &Client) -> Found {
+/// And whether it is known which names there are.
+async fn load(client: &Client) -> (Found, bool) {
     let (digest, names) =
         futures::join!(insist("digest", || read(client)), insist("names", || names::load(client)));
-    Found { digest: digest.flatten(), names: names.unwrap_or_default() }
+    let known = names.is_some();
+    (Found { digest: digest.flatten(), names: names.unwrap_or_default() }, known)
 }
 
 /// Until there is an answer; nothing, if asking again is of no use.

@@ -83,8 +83,9 @@ pub(crate) async fn keep(
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     stored: watch::Sender<u64>,
     metrics: Metrics,
+    known: bool,
 ) {
-    let mut shelf = Shelf::default();
+    let mut shelf = Shelf { unknown: !known, ..Shelf::default() };
     while snapshots.changed().await.is_ok() {
         for attempt in 0.. {
             let Some(snapshot) = snapshots.borrow_and_update().clone() else { break };
@@ -126,13 +127,27 @@ struct Shelf {
     spread: bool,
     /// A hash of what was written last; 0 if nothing was.
     written: [u64; CHUNKS],
+    /// Whether what an earlier run has left could not be read yet: nothing is written over it.
+    unknown: bool,
+    /// What could be read only then is kept beside what is new. Nobody is told of what is missing of it before the next start.
+    left: BTreeMap<Arc<str>, Listed>,
 }
 
 impl Shelf {
     /// Writes what has changed. Returns how many names found no room.
     async fn store(&mut self, client: &Client, snapshot: &Snapshot) -> Result<usize, KeepError> {
         let identity = cluster(client).await?;
-        let (maps, left_out) = encode(snapshot, &identity, &mut self.spread);
+        if self.unknown {
+            (self.left, self.unknown) = (load(client).await?.snapshot().watches, false);
+        }
+        let mut snapshot = snapshot.clone();
+        for (watch, listed) in &self.left {
+            let all = snapshot.watches.entry(Arc::clone(watch)).or_insert_with(|| listed.clone());
+            all.objects.extend(listed.objects.iter().cloned());
+            all.objects.sort_unstable();
+            all.objects.dedup();
+        }
+        let (maps, left_out) = encode(&snapshot, &identity, &mut self.spread);
         let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         let params = PatchParams::apply(MANAGER).force();
         // The first comes last: until it is written anew, it has all that was in it before they were spread.

@@ -126,9 +126,9 @@ impl EngineHost {
             } else {
                 Box::new(Held(guard))
             };
-            self.engine
-                .queue()
-                .push(key, Push { class: Class::UserEdit, cause: Some(cause), guards: vec![guard] });
+            // What nobody can name is no edit of anybody: those of a whole fleet come after a restored backup.
+            let class = if event.change == v3::Change::Resync { Class::Resync } else { Class::UserEdit };
+            self.engine.queue().push(key, Push { class, cause: Some(cause), guards: vec![guard] });
         }
         Fate::Queued
     }

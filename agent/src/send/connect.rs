@@ -109,6 +109,8 @@ struct Shared {
     /// The last answer says that what is the same in every request may stand in headers. Behind a load balancer the next
     /// one may come from a receiver that does not know that; it refuses the request, and hears all of it the next time.
     brief: AtomicBool,
+    /// A request that relied on headers was refused as malformed: something on the way takes them out.
+    plain: AtomicBool,
 }
 
 impl Connector {
@@ -171,7 +173,14 @@ impl Connector {
             }
         });
         let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
-        let shared = Arc::new(Shared { requests, driver, uri, v2, brief: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            requests,
+            driver,
+            uri,
+            v2,
+            brief: AtomicBool::new(false),
+            plain: AtomicBool::new(false),
+        });
         Ok(Connection { shared, ended, config, not_after, chain: shown })
     }
 
@@ -248,6 +257,9 @@ impl Channel for Connection {
                 let session = answer.headers().get(standing::SESSION);
                 let session = session.and_then(|value| SessionId::parse(value.to_str().ok()?));
                 shared.brief.store(session.is_some(), Ordering::Relaxed);
+                if epoch.is_some() && answer.status() == StatusCode::BAD_REQUEST {
+                    shared.plain.store(true, Ordering::Relaxed);
+                }
                 complete(read(answer).await?, epoch, session)
             };
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
@@ -266,7 +278,8 @@ impl Connection {
             .uri(self.shared.uri.clone())
             .header(header::CONTENT_TYPE, "application/json");
         // In a large one it makes no difference.
-        let brief = request.events.len() <= 1 && self.shared.brief.load(Ordering::Relaxed);
+        let allowed = self.shared.brief.load(Ordering::Relaxed) && !self.shared.plain.load(Ordering::Relaxed);
+        let brief = request.events.len() <= 1 && allowed;
         let body = if brief {
             let mut rest = request.clone();
             for (name, value) in Standing::take(&mut rest).headers() {

@@ -231,6 +231,13 @@ impl<T: Transport> Sender<T> {
         Self { memory: Some(memory), searching: true, naming: self.naming.of(names), ..self }
     }
 
+    /// Learns when each watch was heard of last: without, no name is ever taken out.
+    #[must_use]
+    pub fn with_watches(mut self, heard_at: impl Fn(&str) -> Option<Instant> + Send + 'static) -> Self {
+        self.naming.heard_at = Box::new(heard_at);
+        self
+    }
+
     /// Tells the receiver with each sign of life how the watches stand, and at once when there is `news`.
     #[must_use]
     pub fn with_health(

@@ -118,10 +118,12 @@ impl Names {
         }
     }
 
-    /// Takes out what was let go at `until` or before, and has not come back.
-    pub fn expire(&mut self, until: Tick) {
+    /// Takes out what has not come back since its end was let go, if that was at or before what `until` says of its
+    /// watch: when the watch had certainly shown what happened. Of a watch that nothing is known of, nothing is taken out.
+    pub fn expire(&mut self, until: impl Fn(&str) -> Option<Tick>) {
         let mut taken = 0;
-        self.watches.retain(|_, kept| {
+        self.watches.retain(|watch, kept| {
+            let Some(until) = until(watch) else { return true };
             taken += kept
                 .objects
                 .extract_if(.., |_, standing| standing.left.is_some_and(|at| at <= until))
@@ -235,9 +237,10 @@ mod tests {
         let with = names.snapshot();
         names.stored(with.revision);
         names.leave(&key("w", "a"), Tick::from_secs(5));
-        names.expire(Tick::from_secs(4));
+        names.expire(|_| Some(Tick::from_secs(4)));
+        names.expire(|_| None);
         assert_eq!(names.snapshot(), with, "not long enough ago");
-        names.expire(Tick::from_secs(5));
+        names.expire(|_| Some(Tick::from_secs(5)));
         let without = names.snapshot();
         assert!(without.watches.is_empty() && without.revision > with.revision);
         assert!(!add(&mut names, &key("w", "a")));
@@ -252,7 +255,7 @@ mod tests {
         names.stored(names.revision());
         names.leave(&key("w", "a"), Tick::ZERO);
         assert!(add(&mut names, &key("w", "a")));
-        names.expire(Tick::MAX);
+        names.expire(|_| Some(Tick::MAX));
         assert_eq!(names.len(), 1);
     }
 

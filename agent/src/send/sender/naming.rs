@@ -11,15 +11,23 @@ use tokio::time::Instant;
 
 /// Between two writes while changes wait for them: those of a burst go together.
 const PACE: Duration = Duration::from_millis(250);
-/// From the end of an object being let go to its name being taken out. A silent watch is begun again after 75 s, so by then it
-/// has shown whatever its manager may have found when it looked.
-const LINGER: Duration = Duration::from_mins(10);
+/// A watch that is heard of this long after the end of an object was let go has shown whatever the object's manager may have
+/// found when it looked: then the name is taken out.
+const LINGER: Duration = Duration::from_secs(30);
+/// Between two looks for such names.
+const LOOK: Duration = Duration::from_mins(1);
+/// What each name adds to the time between two writes: all of them are written.
+const PACE_PER_NAME: Duration = Duration::from_micros(25);
+/// The longest time between two writes that somebody waits for.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// When a watch was heard of last, if it lives.
+pub(super) type HeardAt = Box<dyn Fn(&str) -> Option<Instant> + Send>;
 
 /// Where names stand.
-#[derive(Debug)]
 pub(super) struct Naming {
     /// Of which watches.
     keep: KeepNames,
+    pub(super) heard_at: HeardAt,
     /// All watches, once they are known.
     pub(super) watches: Option<BTreeSet<String>>,
     /// How many names there are.
@@ -38,13 +46,14 @@ impl Naming {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             keep: KeepNames::OfOthers,
+            heard_at: Box::new(|_| None),
             watches: None,
             kept: 0,
             given: 0,
             given_at: now,
             give_at: None,
             waive_at: None,
-            expire_at: now + LINGER,
+            expire_at: now + LOOK,
         }
     }
 
@@ -92,12 +101,16 @@ impl<T: Transport> Sender<T> {
         let Some(memory) = &self.memory else { return };
         let (now, naming) = (Instant::now(), &mut self.naming);
         if naming.expire_at <= now {
-            naming.expire_at = now + LINGER / 10;
-            self.outbox.expire_names(now.duration_since(self.start).saturating_sub(LINGER));
+            naming.expire_at = now + LOOK;
+            let (heard_at, start) = (&naming.heard_at, self.start);
+            self.outbox
+                .expire_names(|watch| Some(heard_at(watch)?.duration_since(start).saturating_sub(LINGER)));
         }
+        let names = u32::try_from(naming.kept).unwrap_or(u32::MAX);
+        let pace = PACE + PACE_PER_NAME.saturating_mul(names).min(SLOWEST);
         let (revision, waiting) = (self.outbox.names().revision(), self.outbox.withheld() > 0);
         if revision != naming.given {
-            let due = if waiting { naming.given_at + PACE } else { now + self.settings.store };
+            let due = if waiting { naming.given_at + pace } else { now + self.settings.store };
             let due = naming.give_at.map_or(due, |earlier| earlier.min(due));
             naming.give_at = Some(due);
             if due <= now {

@@ -132,4 +132,11 @@ async fn what_every_request_says_goes_into_headers_while_the_receiver_understand
     asked.fail(StatusCode::BAD_REQUEST);
     let asked = peer.next().await;
     assert_eq!((asked.brief, asked.seqs()), (false, vec![3]), "the next try says it all");
+    asked.done(&[3]);
+    agent.until("the acknowledgement", |p| p.last_acknowledged == 3).await;
+    agent.see("a").await;
+    assert!(
+        !peer.next().await.brief,
+        "something on the way takes the headers out: not tried again on this connection"
+    );
 }

@@ -187,7 +187,8 @@ impl Outbox {
     pub fn too_large(&mut self, in_flight: &InFlight, ranges: usize) {
         self.size.0.halve(in_flight.len(), ranges);
         if let [alone] = in_flight.0[..]
-            && self.entries.contains_key(&alone)
+            // Taken back already, by an answer that came first, it is none that was asked for.
+            && self.entries.get(&alone).is_some_and(|entry| entry.sent.is_some())
         {
             // It cannot be made smaller; at least it delays nothing else.
             *self.asked.0.entry(alone).or_default() += 1;

@@ -47,8 +47,9 @@ impl Outbox {
         self.names.retain(wanted);
     }
 
-    /// Takes out the names of objects whose end was let go at `until` or before.
-    pub fn expire_names(&mut self, until: Tick) {
+    /// Takes out the names of objects whose end was let go before their watch had shown what happened until then; see
+    /// [`Names::expire`].
+    pub fn expire_names(&mut self, until: impl Fn(&str) -> Option<Tick>) {
         self.names.expire(until);
     }
 

@@ -243,7 +243,8 @@ impl World {
 
     fn expire(&mut self) {
         let Some(run) = &mut self.run else { return };
-        run.outbox.expire_names(run.shown);
+        let shown = run.shown;
+        run.outbox.expire_names(|_| Some(shown));
     }
 
     fn take(&mut self) {
@@ -285,7 +286,7 @@ impl World {
         let answer = done(&run.outbox, &seqs);
         run.outbox.answered(&answer, self.now);
         if self.defect == Defect::TakenOutWhenLetGo {
-            run.outbox.expire_names(Tick::MAX);
+            run.outbox.expire_names(|_| Some(Tick::MAX));
         }
     }
 

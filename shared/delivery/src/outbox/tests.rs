@@ -353,3 +353,18 @@ fn the_canary_stands_behind_nothing() {
     outbox.answered(&unknown, T0);
     assert!(outbox.next_canary(T0).is_none(), "asked for again, it waits like all others");
 }
+
+#[test]
+fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
+    let mut outbox = outbox();
+    outbox.observe(saw("a"), T0);
+    outbox.answered(&answer(9, &[]), T0);
+    let (_, in_flight) = outbox.next_batch(T0).unwrap();
+    // A poll's answer is from another session, before the batch is found too large.
+    assert_eq!(outbox.answered(&answer(10, &[]), T0).to_resend, 1);
+    outbox.too_large(&in_flight, 0);
+    assert_eq!((outbox.unsent(), outbox.has_new()), (1, true));
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(request.events.len(), 1);
+    assert!(!outbox.has_new() && outbox.next_batch(T0).is_none());
+}
