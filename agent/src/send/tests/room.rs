@@ -1,7 +1,9 @@
 //! What the sender takes from the watches while a batch is on its way.
 
-use super::*;
-use crate::send::{Channel, Fate, Transport};
+use super::{
+    scripted::{Scripted, response},
+    *,
+};
 use std::{
     future::pending,
     sync::atomic::{AtomicUsize, Ordering},
@@ -9,50 +11,6 @@ use std::{
 
 const ANSWER: Duration = Duration::from_secs(10);
 const CHANGES: usize = 5_000;
-
-/// Answers slowly that everything is held.
-#[derive(Clone)]
-struct Slow;
-
-impl Transport for Slow {
-    type Connection = Self;
-
-    async fn connect(self) -> Result<Self, SendError> {
-        Ok(self)
-    }
-
-    fn renewals(&self) -> watch::Receiver<()> {
-        watch::channel(()).1
-    }
-
-    fn fate(&self, _: &Self) -> Fate {
-        Fate::Keep
-    }
-
-    fn set_routes(&self, _: &BTreeMap<String, Vec<Route>>) {}
-}
-
-impl Channel for Slow {
-    fn not_after(&self) -> Timestamp {
-        Timestamp::MAX
-    }
-
-    async fn closed(&mut self) {
-        pending::<()>().await;
-    }
-
-    fn post(
-        &self,
-        request: &v3::Request<'static>,
-        _: Duration,
-    ) -> impl Future<Output = Result<v3::Response, SendError>> + Send + use<> {
-        let response = v3::Response::new(request.epoch, SessionId::from_bits(7));
-        async move {
-            tokio::time::sleep(ANSWER).await;
-            Ok(response)
-        }
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
@@ -62,7 +20,9 @@ async fn a_first_list_waits_for_its_turn_and_then_goes_on() {
     let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
     let clock = || Timestamp::UNIX_EPOCH;
-    let sender = Sender::new(outbox, taken, Slow, Settings::default(), metrics, clock, guard, resumed);
+    // Slowly, that everything is held.
+    let slow = Scripted::new(|request| (ANSWER, Ok(response(request))));
+    let sender = Sender::new(outbox, taken, slow, Settings::default(), metrics, clock, guard, resumed);
     let drain = Drain::new();
     drain.spawn("sender", sender.run(drain.watch()));
     let told = Arc::new(AtomicUsize::new(0));

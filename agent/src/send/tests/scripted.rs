@@ -18,6 +18,18 @@ pub(super) struct Scripted {
     script: Script,
 }
 
+impl Scripted {
+    /// One that nobody has asked anything yet.
+    pub(super) fn new(script: Script) -> Self {
+        Self { told: Arc::default(), script }
+    }
+
+    /// What it was asked so far, and when.
+    pub(super) fn told(&self) -> Vec<(Instant, v3::Request<'static>)> {
+        self.told.lock().clone()
+    }
+}
+
 impl Transport for Scripted {
     type Connection = Self;
 
@@ -85,7 +97,7 @@ impl Bench {
         let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
         let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
         let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
-        let transport = Scripted { told: Arc::default(), script };
+        let transport = Scripted::new(script);
         let (settings, clock) = (Settings::default(), || Timestamp::UNIX_EPOCH);
         let blind: Arc<Mutex<Vec<String>>> = Arc::default();
         let stand = Arc::clone(&blind);

@@ -167,7 +167,7 @@ fn sums(index: &BTreeMap<u8, u64>) -> Sums {
     sums
 }
 
-fn observation(key: Key, change: Change) -> Observation {
+pub(super) fn observation(key: Key, change: Change) -> Observation {
     Observation {
         key,
         group: "".into(),

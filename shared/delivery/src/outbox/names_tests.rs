@@ -8,7 +8,7 @@ use tidewatch_wire::{
     v3::{Response, RouteAck},
 };
 
-use super::*;
+use super::{digest_tests::observation as saw, *};
 use crate::names::Listed;
 
 const T0: Tick = Tick::ZERO;
@@ -17,19 +17,6 @@ const MANAGER: &str = "other";
 
 fn key(n: u8) -> Key {
     Key { watch: WATCH.into(), namespace: "n".into(), name: format!("o{n}").into() }
-}
-
-fn saw(key: Key, change: Change) -> Observation {
-    Observation {
-        key,
-        group: "".into(),
-        version: "v1".into(),
-        kind: "Thing".into(),
-        uid: String::new(),
-        resource_version: String::new(),
-        change,
-        at: jiff::Timestamp::UNIX_EPOCH,
-    }
 }
 
 fn outbox(epoch: u128, found: Names) -> Outbox {
