@@ -7,6 +7,8 @@
 pub mod access;
 pub mod agent;
 pub mod deletion;
+pub mod drift;
+pub mod fight;
 pub mod gates;
 pub mod kyma;
 pub mod manifest;
@@ -15,6 +17,7 @@ pub mod notice;
 pub mod object;
 pub mod owners;
 pub mod readiness;
+pub mod refusal;
 pub mod rollout;
 pub mod status;
 pub mod transform;

@@ -26,6 +26,7 @@ pub mod oci_faults;
 pub mod ports;
 pub mod promtool;
 pub mod registry;
+pub mod solo;
 pub mod spare;
 pub mod story;
 pub mod tools;

@@ -2,7 +2,7 @@
 
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy},
     core::GroupVersionKind,
 };
 use serde_json::Value;
@@ -87,6 +87,11 @@ impl ObjectError {
     /// Whether what an object needs is not there: for an apply, its namespace.
     pub(super) const fn is_not_found(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
+    }
+
+    /// Whether the API server does not take the object as it is.
+    pub(super) const fn is_refused(&self) -> bool {
+        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
     }
 
     /// Whether nobody answered at all.
@@ -224,8 +229,21 @@ pub(super) enum Deleted {
     Going,
 }
 
+/// Deletes an object in the background, if it still is the one with this uid; one that was made anew is not.
+pub(super) async fn delete_exactly(
+    runtime: &Gated,
+    id: &ObjectRef,
+    uid: &str,
+) -> Result<Deleted, ObjectError> {
+    delete_if(runtime, id, Some(uid)).await
+}
+
 /// Deletes an object in the background.
 pub(super) async fn delete(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+    delete_if(runtime, id, None).await
+}
+
+async fn delete_if(runtime: &Gated, id: &ObjectRef, uid: Option<&str>) -> Result<Deleted, ObjectError> {
     let permit = runtime.permit()?;
     let api = match api(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
@@ -235,6 +253,7 @@ pub(super) async fn delete(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, O
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
         dry_run: permit.is_dry(),
+        preconditions: uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
         ..DeleteParams::default()
     };
     match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {

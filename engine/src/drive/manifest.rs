@@ -4,6 +4,9 @@ mod apply;
 mod default_cr;
 mod remove;
 mod source;
+mod standing;
+
+pub(super) use standing::Standing;
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -13,14 +16,14 @@ use tidewatch_api::{
 };
 
 use self::{
-    apply::{Applied, apply_all},
+    apply::{Applied, Installer},
     default_cr::{cr_condition, create_default_cr},
     remove::remove,
 };
 use super::{
     Finish, Lost, NEXT_TRY, Shared,
     apply::ObjectError,
-    error_report,
+    chain, error_report,
     gate::{Gated, Held},
     kcp_writes::lost,
 };
@@ -29,6 +32,7 @@ use crate::{
     key::Report,
     plan::{
         manifest::{self as plan, Bundle, Progress},
+        notice::{About, Kind, Notice},
         object::ObjectRef,
         owners::Speaker,
         readiness::{self, Facts, Readiness},
@@ -139,10 +143,22 @@ impl Shared {
         let owned: Vec<ObjectRef> = all.iter().cloned().chain(default_cr(manifest)).collect();
         self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
 
-        let facts = Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() };
+        let terms = match manifest.terms() {
+            Ok(terms) => terms,
+            Err(error) => return self.stopped(manifest, Stopped::for_good(chain(&error))).await,
+        };
+        let installer = Installer {
+            runtime,
+            standing: &self.standing,
+            kyma,
+            before: &before,
+            terms: &terms,
+            facts: Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() },
+            now: self.now(),
+        };
         let mut applied = Applied::default();
         for phase in [bundle.first, bundle.main, bundle.custom] {
-            applied.take(stage(Stage::Apply, apply_all(runtime, phase, &facts, self.now())).await);
+            applied.take(stage(Stage::Apply, installer.all(phase)).await);
         }
         let mut left = Vec::new();
         if applied.failed.is_none() {
@@ -194,6 +210,15 @@ impl Shared {
             return Ok(Finish::Recheck(what));
         }
         let (readiness, told) = (readiness::of_module(manifest, &applied.judged), applied.is_told());
+        if let (Readiness::Ready, Some(first)) = (&readiness, applied.parked.first()) {
+            let report = Report { state: State::Warning, message: first.message() };
+            let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
+            self.write_manifest_status(manifest, &status).await?;
+            let (about, message) = (About::Manifest(manifest.name_any()), report.message.clone());
+            let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
+            self.tell(kyma, None, &[notice]).await;
+            return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+        }
         let status = write(Progress::Applied(readiness.clone()));
         self.write_manifest_status(manifest, &status).await?;
         Ok(match readiness {

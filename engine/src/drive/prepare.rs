@@ -15,6 +15,10 @@ use super::{
     apply::{self, ObjectError},
     gate::Gated,
 };
+use crate::plan::{
+    drift::{self, Ignored},
+    object::ObjectRef,
+};
 
 /// CRDs that a runtime gets, by name.
 pub(super) const RUNTIME_CRDS: [&str; 3] = [
@@ -62,7 +66,7 @@ fn with_kind(crd: &CustomResourceDefinition) -> Value {
 }
 
 impl Shared {
-    /// Applies what is missing. Costs nothing if this process has done it before.
+    /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has.
     pub(super) async fn prepare(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
         let wanted = wanted();
         let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
@@ -70,7 +74,13 @@ impl Shared {
             return Ok(());
         }
         for body in &wanted {
-            apply::apply(runtime, body, field_managers::LIFECYCLE_MANAGER).await?;
+            let manager = field_managers::LIFECYCLE_MANAGER;
+            let Some(id) = ObjectRef::of(body) else { continue };
+            let live = apply::get(runtime, &id).await?;
+            let stands = |live| drift::difference(live, body, manager, &Ignored::default()).is_none();
+            if !live.as_ref().is_some_and(stands) {
+                apply::apply(runtime, body, manager).await?;
+            }
         }
         self.prepared.0.lock().insert(kyma.to_owned(), hash);
         Ok(())

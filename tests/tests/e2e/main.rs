@@ -7,6 +7,7 @@ mod canary;
 mod control_plane;
 mod crds;
 mod demo;
+mod drift;
 mod faults;
 mod operator;
 mod resync;

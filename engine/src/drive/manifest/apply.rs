@@ -1,34 +1,67 @@
-//! Applies a bundle's objects and takes up what became of them.
+//! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
+
+use std::collections::HashSet;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
-use tidewatch_api::names::field_managers;
+use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
-use super::Stopped;
+use super::{Stopped, standing::Standing};
 use crate::{
-    drive::{apply, gate::Gated},
+    drive::{
+        apply::{self, ObjectError},
+        gate::Gated,
+    },
     plan::{
+        drift::{self, Difference, Ignored},
+        fight::Verdict,
         object::ObjectRef,
         readiness::{self, Facts, ObjectReadiness},
+        refusal,
     },
 };
 
-/// Objects applied to one runtime at the same time.
+/// Objects of one runtime that are worked on at the same time.
 const CONCURRENCY: usize = 4;
 
 /// What became of a set of objects.
 #[derive(Default)]
 pub(super) struct Applied {
     pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
-    /// A kind that is not served yet.
+    /// A kind that is not served yet, or an object that has to go first.
     pub(super) missing: Option<String>,
     pub(super) failed: Option<Stopped>,
+    /// Objects that somebody keeps changing back.
+    pub(super) parked: Vec<Parked>,
+}
+
+/// An object that is left as somebody else has made it, for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parked {
+    object: ObjectRef,
+    path: String,
+    by: Option<String>,
+    /// Until then.
+    pub(super) until: Timestamp,
+}
+
+impl Parked {
+    /// Who changes what, and what ends it.
+    pub(super) fn message(&self) -> String {
+        let Self { object, path, by, until } = self;
+        let by = by.as_deref().map_or("somebody".to_owned(), |by| format!("the field manager '{by}'"));
+        format!(
+            "{path} of {object} is changed back again and again by {by}; it is left as it is until {until:.0}; end the other \
+             writer, or have the module's template ignore the field (ignoreFields)"
+        )
+    }
 }
 
 impl Applied {
     pub(super) fn take(&mut self, other: Self) {
         self.judged.extend(other.judged);
+        self.parked.extend(other.parked);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
@@ -45,27 +78,155 @@ impl Applied {
     }
 }
 
-/// Applies objects side by side. One that fails does not hold the others back; the first failure is told.
-pub(super) async fn apply_all(
-    runtime: &Gated,
-    objects: Vec<Value>,
-    facts: &Facts<'_>,
-    now: Timestamp,
-) -> Applied {
-    let mut results = stream::iter(objects)
-        .map(|object| async move { apply::apply(runtime, &object, field_managers::APPLIER).await })
-        .buffered(CONCURRENCY);
-    let mut applied = Applied::default();
-    while let Some(result) = results.next().await {
-        match result {
-            Ok(object) => applied
-                .judged
-                .extend(ObjectRef::of(&object).map(|id| (id, readiness::readiness(&object, facts, now)))),
-            Err(error) if error.is_kind_missing() => applied.missing = Some(error.message()),
-            Err(error) => {
-                applied.failed.get_or_insert(error.into());
+/// What became of one object.
+enum Settled {
+    /// It is there, as wanted or as somebody keeps it.
+    There(Value, Option<Parked>),
+    /// It has to go before it can be made anew.
+    Goes(String),
+}
+
+/// Brings objects of one Manifest to what is wanted.
+pub(super) struct Installer<'a> {
+    pub(super) runtime: &'a Gated,
+    pub(super) standing: &'a Standing,
+    /// For [`Standing`]: whose objects they are.
+    pub(super) kyma: &'a str,
+    /// What was installed before. An object that was not is applied without a look at it.
+    pub(super) before: &'a [ObjectRef],
+    pub(super) terms: &'a ModuleTerms,
+    pub(super) facts: Facts<'a>,
+    pub(super) now: Timestamp,
+}
+
+impl Installer<'_> {
+    /// Side by side. One that fails does not hold the others back; the first failure is told.
+    pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
+        let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
+        let known = &known;
+        let mut results = stream::iter(objects)
+            .map(|object| async move {
+                let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
+                let is_known = known.contains(&id.identity());
+                self.one(&id, object, is_known).await.map_err(Stopped::from)
+            })
+            .buffered(CONCURRENCY);
+        let mut applied = Applied::default();
+        while let Some(result) = results.next().await {
+            match result {
+                Ok(Settled::There(object, parked)) => {
+                    let judged = readiness::readiness(&object, &self.facts, self.now);
+                    applied.judged.extend(ObjectRef::of(&object).map(|id| (id, judged)));
+                    applied.parked.extend(parked);
+                }
+                Ok(Settled::Goes(what)) => applied.missing = Some(what),
+                Err(stopped) if stopped.class == KIND_MISSING => applied.missing = Some(stopped.message),
+                Err(stopped) => {
+                    applied.failed.get_or_insert(stopped);
+                }
             }
         }
+        applied
     }
-    applied
+
+    async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
+        let live = if known { apply::get(self.runtime, id).await? } else { None };
+        let Some(live) = live else {
+            let made = apply::apply(self.runtime, &wanted, field_managers::APPLIER).await?;
+            if drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some() {
+                let key = Standing::key(self.kyma, id);
+                self.standing.applied(
+                    key,
+                    drift::hash(&wanted),
+                    drift::content(&made, &wanted, field_managers::APPLIER),
+                    self.now,
+                );
+            }
+            return Ok(Settled::There(made, None));
+        };
+        if live["metadata"]["deletionTimestamp"].is_string() {
+            return Ok(Settled::Goes(format!("waiting for {id} to be gone, to make it anew")));
+        }
+        let ignored = Ignored::of(&self.terms.ignore_fields, id);
+        let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
+        let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, &ignored) else {
+            return Ok(Settled::There(live, None));
+        };
+        let (key, content) = (Standing::key(self.kyma, id), drift::hash(&wanted));
+        if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
+            return Ok(Settled::There(live, None));
+        }
+        if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
+            let (path, by) = match difference {
+                Difference::Field { path, by } => (path, by),
+                Difference::NotApplied => ("all".into(), None),
+            };
+            return Ok(Settled::There(live, Some(Parked { object: id.clone(), path, by, until })));
+        }
+        if !ignored.is_empty() {
+            // What was read is written again: a change in between is the user's, and must not be lost.
+            wanted["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        }
+        match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
+            Ok(applied) => {
+                tracing::debug!(kyma = self.kyma, object = %id, ?difference, "applied again");
+                self.standing.applied(
+                    key,
+                    content,
+                    drift::content(&applied, &wanted, field_managers::APPLIER),
+                    self.now,
+                );
+                Ok(Settled::There(applied, None))
+            }
+            Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
+                self.immutable(id, &live, error).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A change that cannot be made in place.
+    async fn immutable(
+        &self,
+        id: &ObjectRef,
+        live: &Value,
+        error: ObjectError,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
+        if !self.terms.recreate.contains(&kind) {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({}); the installed object stays; name its kind in the template's \
+                 'recreate' to have it deleted and made anew, or delete it by hand",
+                error.message()
+            )));
+        }
+        tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
+        let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
+        apply::delete_exactly(self.runtime, id, uid).await?;
+        Ok(Settled::Goes(format!("{id} is being made anew")))
+    }
+}
+
+const KIND_MISSING: &str = "kind_missing";
+
+/// Why an object is not as wanted.
+enum ObjectErrorOrFinal {
+    Object(ObjectError),
+    /// Nothing but a change of the module or of the object can help.
+    Final(String),
+}
+
+impl From<ObjectError> for ObjectErrorOrFinal {
+    fn from(error: ObjectError) -> Self {
+        Self::Object(error)
+    }
+}
+
+impl From<ObjectErrorOrFinal> for Stopped {
+    fn from(error: ObjectErrorOrFinal) -> Self {
+        match error {
+            ObjectErrorOrFinal::Object(error) => error.into(),
+            ObjectErrorOrFinal::Final(message) => Self::for_good(message),
+        }
+    }
 }

@@ -1,0 +1,91 @@
+//! What is remembered of objects that were applied again. Of all others nothing has to be: they say themselves whether they stand
+//! ([`drift`](crate::plan::drift)).
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use crate::{
+    oci::lru::Lru,
+    plan::{
+        fight::{Fight, Verdict},
+        object::ObjectRef,
+    },
+};
+
+/// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
+const REMEMBERED: u64 = 50_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::drive) struct Standing(Mutex<Lru<u64, Entry>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// What was wanted, hashed.
+    wanted: u64,
+    /// What the API server made of it, hashed: the fields of ours and their values.
+    content: u64,
+    fight: Fight,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self(Mutex::new(Lru::new(REMEMBERED)))
+    }
+}
+
+impl Standing {
+    /// The key of an object of a runtime.
+    pub(super) fn key(kyma: &str, object: &ObjectRef) -> u64 {
+        let (group, kind, namespace, name) = object.identity();
+        xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{group}\n{kind}\n{namespace}\n{name}").as_bytes())
+    }
+
+    /// Whether the object is what the API server made of the same wanted content.
+    pub(super) fn is_settled(&self, key: u64, wanted: u64, content: u64) -> bool {
+        self.0.lock().get(&key).is_some_and(|e| e.wanted == wanted && e.content == content)
+    }
+
+    /// Whether it may be applied again.
+    pub(super) fn verdict(&self, key: u64, wanted: u64, now: Timestamp) -> Verdict {
+        match self.0.lock().get(&key) {
+            Some(entry) if entry.wanted == wanted => entry.fight.verdict(now),
+            _ => Verdict::Go,
+        }
+    }
+
+    /// It was applied again. Only the same content counts as a round of a fight; another one is an upgrade.
+    pub(super) fn applied(&self, key: u64, wanted: u64, content: u64, now: Timestamp) {
+        let mut all = self.0.lock();
+        let fight = match all.get(&key) {
+            Some(entry) if entry.wanted == wanted => entry.fight.fought(now),
+            _ => Fight::default(),
+        };
+        all.insert(key, Entry { wanted, content, fight }, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{fight::TIMES, object::Gvk};
+
+    #[test]
+    fn the_same_again_and_again_is_a_fight_and_an_upgrade_is_none() {
+        let (standing, now) = (Standing::default(), Timestamp::UNIX_EPOCH);
+        let object = ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
+        let (key, other) = (Standing::key("k", &object), Standing::key("j", &object));
+        assert_ne!(key, other);
+        assert!(!standing.is_settled(key, 1, 10));
+        standing.applied(key, 1, 10, now);
+        assert!(standing.is_settled(key, 1, 10), "what the API server made of it stands");
+        assert!(!standing.is_settled(key, 1, 11) && !standing.is_settled(key, 2, 10));
+        for _ in 0..TIMES {
+            assert_eq!(standing.verdict(key, 1, now), Verdict::Go);
+            standing.applied(key, 1, 10, now);
+        }
+        assert!(matches!(standing.verdict(key, 1, now), Verdict::Parked(_)));
+        assert_eq!(standing.verdict(key, 2, now), Verdict::Go, "an upgrade");
+        assert_eq!(standing.verdict(other, 1, now), Verdict::Go, "another runtime");
+    }
+}

@@ -1,0 +1,290 @@
+//! Whether an object in a runtime still is what was applied to it, and who has changed it if not.
+//!
+//! A server-side apply that changes nothing still costs an API server a write's work, and tells nothing. Whether it would change
+//! something stands in the object itself: `metadata.managedFields` names every field that our last apply set and that nobody has
+//! taken since, with the keys of the lists that are merged. So an object stands if our entry covers exactly the fields that are
+//! wanted, and each has the wanted value.
+//!
+//! An API server rewrites some values (`1000m` becomes `1`). Such an object never stands by this rule alone; [`content`] tells
+//! whether it has changed since it was applied.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+mod ignore;
+
+pub use ignore::Ignored;
+
+/// What an apply would change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// No apply of ours, or one in another API version.
+    NotApplied,
+    /// A field.
+    Field {
+        /// Where, for people: `spec.template.spec.containers[name=a].image`.
+        path: String,
+        /// The field manager that owns it now, if that is another one.
+        by: Option<String>,
+    },
+}
+
+/// What applying `wanted` as `manager` would change in `live`; `None` if nothing. Fields that `ignored` names count as wanted as
+/// they are. Total: whatever the JSON is, there is an answer, and in doubt it is that there is a difference.
+#[must_use]
+pub fn difference(live: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Difference> {
+    let Some(fields) = fields_of(live, wanted, manager) else { return Some(Difference::NotApplied) };
+    let mut walk = Walk { ignored, at: Vec::new() };
+    if walk.same(fields, live, wanted) {
+        return None;
+    }
+    let by = owner(entries(live), manager, &walk.at);
+    Some(Difference::Field { path: text(&walk.at), by })
+}
+
+fn entries(live: &Value) -> &[Value] {
+    live["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The fields that `manager`'s last apply has set, in the version of `wanted`.
+fn fields_of<'a>(live: &'a Value, wanted: &Value, manager: &str) -> Option<&'a Map<String, Value>> {
+    let ours = |e: &&Value| {
+        e["manager"] == manager
+            && e["operation"] == "Apply"
+            && e["subresource"].as_str().unwrap_or_default().is_empty()
+            && e["apiVersion"] == wanted["apiVersion"]
+    };
+    entries(live).iter().find(ours)?["fieldsV1"].as_object()
+}
+
+/// What of an object is `manager`'s, hashed: the fields of its last apply, and their values now.
+#[must_use]
+pub fn content(live: &Value, wanted: &Value, manager: &str) -> u64 {
+    let mut text = String::new();
+    if let Some(fields) = fields_of(live, wanted, manager) {
+        collect(fields, live, &mut text);
+    }
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+}
+
+fn collect(fields: &Map<String, Value>, live: &Value, text: &mut String) {
+    let mut children = fields.iter().filter(|(key, _)| *key != ".").peekable();
+    if children.peek().is_none() {
+        let _ = write!(text, "{live}");
+    }
+    for (key, below) in children {
+        let _ = write!(text, "\n{key}:");
+        let Some(below) = below.as_object() else { continue };
+        let live = match key.strip_prefix("f:") {
+            Some(name) => live.get(name),
+            None => named(key).and_then(|name| name.find(live.as_array()?)),
+        };
+        collect(below, live.unwrap_or(&Value::Null), text);
+    }
+}
+
+/// A hash of a value. Maps are ordered by key, so equal values have equal hashes.
+#[must_use]
+pub fn hash(value: &Value) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(value.to_string().as_bytes())
+}
+
+/// One step from an object to a field in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// A member of a map.
+    Member(String),
+    /// An item of a list: its place in the wanted list, and the text in `managedFields` that names it.
+    Item(usize, String),
+}
+
+struct Walk<'a> {
+    ignored: &'a Ignored<'a>,
+    /// Where the walk is, and where it has stopped if it has found a difference.
+    at: Vec<Step>,
+}
+
+impl Walk<'_> {
+    /// Whether everything that `fields` names is wanted and as wanted, and everything that is wanted is named.
+    fn same(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
+        let children = fields.iter().filter(|(key, _)| *key != ".");
+        if children.clone().next().is_none() {
+            return subset(live, wanted);
+        }
+        for (key, below) in children {
+            let Some((step, live, wanted)) = descend(key, live, wanted) else {
+                // Owned and no longer wanted: an apply takes it away.
+                self.at.push(match key.strip_prefix("f:") {
+                    Some(name) => Step::Member(name.to_owned()),
+                    None => Step::Item(usize::MAX, key.clone()),
+                });
+                if self.is_ignored() {
+                    self.at.pop();
+                    continue;
+                }
+                return false;
+            };
+            self.at.push(step);
+            let empty = Map::new();
+            if !self.is_ignored() && !self.same(below.as_object().unwrap_or(&empty), live, wanted) {
+                return false;
+            }
+            self.at.pop();
+        }
+        self.all_named(fields, wanted)
+    }
+
+    /// Whether every wanted field is named by our entry. One that is not was never applied, or another has taken it.
+    fn all_named(&mut self, fields: &Map<String, Value>, wanted: &Value) -> bool {
+        match wanted {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    let identity = match self.at.as_slice() {
+                        [] => matches!(name.as_str(), "apiVersion" | "kind"),
+                        [Step::Member(top)] if top == "metadata" => {
+                            matches!(name.as_str(), "name" | "namespace")
+                        }
+                        _ => false,
+                    };
+                    if identity || value.is_null() || fields.contains_key(&format!("f:{name}")) {
+                        continue;
+                    }
+                    self.at.push(Step::Member(name.clone()));
+                    if !self.is_ignored() {
+                        return false;
+                    }
+                    self.at.pop();
+                }
+                true
+            }
+            Value::Array(items) => items.len() == fields.keys().filter(|key| *key != ".").count(),
+            _ => true,
+        }
+    }
+
+    fn is_ignored(&self) -> bool {
+        self.ignored.names(&self.at)
+    }
+}
+
+/// The member or item that a key of `fieldsV1` names, in both; `None` if the wanted value has none.
+fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &'a Value, &'a Value)> {
+    if let Some(name) = key.strip_prefix("f:") {
+        let wanted = wanted.get(name).filter(|value| !value.is_null())?;
+        return Some((Step::Member(name.to_owned()), live.get(name).unwrap_or(&Value::Null), wanted));
+    }
+    let name = named(key)?;
+    let items = wanted.as_array()?;
+    let at = items.iter().position(|item| name.fits(item))?;
+    let in_live = live.as_array().and_then(|items| name.find(items));
+    Some((Step::Item(at, key.to_owned()), in_live.unwrap_or(&Value::Null), &items[at]))
+}
+
+/// What names an item of a list that is merged.
+enum Name {
+    /// The item itself: it is in a set.
+    Value(Value),
+    /// Some of its members.
+    Keys(Map<String, Value>),
+}
+
+/// The name in a key of `fieldsV1`.
+fn named(key: &str) -> Option<Name> {
+    let name: Value = serde_json::from_str(key.get(2..)?).ok()?;
+    match (key.get(..2)?, name) {
+        ("v:", value) => Some(Name::Value(value)),
+        ("k:", Value::Object(keys)) => Some(Name::Keys(keys)),
+        _ => None,
+    }
+}
+
+impl Name {
+    /// Whether it is the wanted item's. A key that is not written has its default, which only the API server knows.
+    fn fits(&self, item: &Value) -> bool {
+        match self {
+            Self::Value(value) => item == value,
+            Self::Keys(keys) => keys.iter().all(|(k, v)| item.get(k).is_none_or(|i| same_number(i, v))),
+        }
+    }
+
+    /// The item of an object that an API server has completed.
+    fn find<'a>(&self, items: &'a [Value]) -> Option<&'a Value> {
+        items.iter().find(|item| match self {
+            Self::Value(value) => *item == value,
+            Self::Keys(keys) => keys.iter().all(|(k, v)| item.get(k).is_some_and(|i| same_number(i, v))),
+        })
+    }
+}
+
+/// Whether `live` has everything that `wanted` has. What it has besides are defaults.
+fn subset(live: &Value, wanted: &Value) -> bool {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, value)| value.is_null() || live.get(key).is_some_and(|live| subset(live, value))),
+        (Value::Array(live), Value::Array(wanted)) => {
+            live.len() == wanted.len() && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted))
+        }
+        (live, wanted) => same_number(live, wanted),
+    }
+}
+
+/// Equality, for which `1` and `1.0` are one number.
+fn same_number(a: &Value, b: &Value) -> bool {
+    a == b || matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a.to_bits() == b.to_bits())
+}
+
+/// Who owns a field, or what is nearest above it, besides `manager`: the newest by its own word.
+fn owner(entries: &[Value], manager: &str, at: &[Step]) -> Option<String> {
+    let others = entries.iter().filter(|e| e["manager"] != manager);
+    let reach = |entry: &Value| {
+        let mut fields = &entry["fieldsV1"];
+        let reached = at.iter().take_while(|step| {
+            let key = match step {
+                Step::Member(name) => format!("f:{name}"),
+                Step::Item(_, key) => key.clone(),
+            };
+            fields = &fields[key];
+            !fields.is_null()
+        });
+        reached.count()
+    };
+    others
+        // A manager that owns the field itself, or one that owns all that is in it.
+        .filter(|entry| !at.is_empty() && reach(entry) == at.len())
+        .max_by(|a, b| a["time"].as_str().cmp(&b["time"].as_str()))
+        .and_then(|entry| entry["manager"].as_str())
+        .map(|name| name.chars().take(128).collect())
+}
+
+/// A path for people.
+fn text(at: &[Step]) -> String {
+    let mut text = String::new();
+    for step in at {
+        match step {
+            Step::Member(name) if text.is_empty() => text.push_str(name),
+            Step::Member(name) => {
+                let _ = write!(text, ".{name}");
+            }
+            Step::Item(_, key) => {
+                let named = key.get(2..).unwrap_or_default();
+                let keys = serde_json::from_str::<Map<String, Value>>(named).unwrap_or_default();
+                let plain = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={}", plain(v))).collect();
+                let inner = if keys.is_empty() { named.to_owned() } else { keys.join(",") };
+                let _ = write!(text, "[{inner}]");
+            }
+        }
+    }
+    if text.chars().count() > MAX_PATH {
+        text = text.chars().take(MAX_PATH).chain(std::iter::once('…')).collect();
+    }
+    text
+}
+
+/// Longest path told, in characters: keys of maps are the module's, and have no bound of their own.
+const MAX_PATH: usize = 200;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! Why an API server refuses a change, as far as its words tell.
+
+/// Parts of the messages of API servers that refuse a change of a field that is set once. There is no code for it: all of them are
+/// a 422 with `Invalid`, as is a value that is simply wrong.
+const IMMUTABLE: [&str; 6] = [
+    "field is immutable",
+    "may not change once set",
+    "cannot change roleRef",
+    "updates to statefulset spec for fields other than",
+    "spec is immutable after creation",
+    "is immutable",
+];
+
+/// Whether a change was refused because a field can only be set when the object is made.
+#[must_use]
+pub fn is_immutable(message: &str) -> bool {
+    IMMUTABLE.iter().any(|part| message.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_is_not_an_immutable_field() {
+        assert!(is_immutable(
+            "Deployment.apps \"a\" is invalid: spec.selector: Invalid value: …: field is immutable"
+        ));
+        assert!(is_immutable("updates to statefulset spec for fields other than 'replicas' are forbidden"));
+        assert!(is_immutable("RoleBinding is invalid: roleRef: Invalid value: …: cannot change roleRef"));
+        assert!(!is_immutable("Deployment.apps \"a\" is invalid: spec.replicas: must be greater than 0"));
+    }
+}

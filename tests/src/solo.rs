@@ -1,0 +1,188 @@
+//! A receiver of its own on a namespace of its own in KCP, with one Kyma, on a spare runtime. For tests of what the engine does
+//! in one runtime: they say by a v2 event what an agent would, and so decide when.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+    core::DynamicObject,
+    discovery::ApiResource,
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, Manifest, ModuleStatus, State,
+    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
+};
+use tokio::sync::MutexGuard;
+
+use crate::{
+    ControlPlane,
+    env::{self, Environment},
+    fleet::{self, Member, Receiver},
+    http,
+    modules::Version,
+    mtls::{Connection, Http, sized},
+    spare, story, wait,
+};
+
+const SOON: Duration = Duration::from_mins(1);
+
+/// See the module.
+pub struct Solo {
+    /// What all tests share.
+    pub env: &'static Environment,
+    /// The KCP.
+    pub kcp: Client,
+    /// The runtime.
+    pub cluster: &'static ControlPlane,
+    /// A client of it.
+    pub runtime: Client,
+    /// The receiver.
+    pub receiver: Receiver,
+    /// The namespace in KCP.
+    pub namespace: &'static str,
+    /// The Kyma.
+    pub kyma: &'static str,
+    connection: tokio::sync::Mutex<Connection>,
+    // Last: the receiver has ended before another test may use the runtimes.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Solo {
+    /// Starts the receiver, registers the runtime and waits until its Kyma, which has no modules, is Ready.
+    pub async fn start(namespace: &'static str, kyma: &'static str) -> Result<Self> {
+        let (env, spare) = (env::shared().await?, spare::shared().await?);
+        let alone = spare.register_alone().await;
+        let cluster = &spare.runtime4;
+        spare::take_over(cluster).await?;
+        let kcp = env.kcp.client()?;
+        fleet::prepare_kcp(&kcp, namespace).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let member = Member { cluster, kyma, id: kyma };
+        fleet::register(&kcp, namespace, &member).await?;
+        fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
+        let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
+        let connection = Connection::open(&receiver, Some(&identity.issued), Http::H2).await?.into();
+        let runtime = cluster.client()?;
+        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, connection, _alone: alone })
+    }
+
+    /// Pushes and releases a version of a module.
+    pub async fn offer(&self, version: &Version) -> Result<()> {
+        version.offer(&self.kcp, self.namespace, self.env.registry.host()).await
+    }
+
+    /// Sets the list of modules in the runtime's Kyma, and says so.
+    pub async fn enable(&self, modules: &Value) -> Result<()> {
+        story::set_modules(&self.runtime, modules).await?;
+        self.tell((GROUP, VERSION, "Kyma"), RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
+    }
+
+    /// Says that an object has changed.
+    pub async fn tell(
+        &self,
+        (group, version, kind): (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+    ) -> Result<()> {
+        let event = json!({"watched": {"Namespace": namespace, "Name": name},
+                           "watchedGvk": {"group": group, "version": version, "kind": kind}});
+        let sent = sized(event.to_string());
+        let answer = self.connection.lock().await.send("POST", "/v2/lifecycle-manager/event", sent).await?;
+        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
+        Ok(())
+    }
+
+    /// Says that an object has changed, and waits until a reconcile of a Manifest that began after that has ended.
+    pub async fn told(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
+        let before = self.reconciles("Manifest").await?;
+        self.tell(gvk, namespace, name).await?;
+        wait::until("the reconcile of the event", SOON, || async {
+            Ok((self.reconciles("Manifest").await? > before).then_some(()))
+        })
+        .await
+    }
+
+    /// Reconciles of a kind of key that have ended.
+    pub async fn reconciles(&self, kind: &str) -> Result<u64> {
+        let page = http::text(&format!("{}/metrics", self.receiver.admin)).await?;
+        let kind = format!("kind=\"{kind}\"");
+        let ended = page
+            .lines()
+            .filter(|line| line.starts_with("tidewatch_receiver_reconciles_total{") && line.contains(&kind));
+        Ok(ended.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
+    }
+
+    /// Waits until the status of a module in KCP's Kyma is as wanted.
+    pub async fn module(
+        &self,
+        module: &str,
+        what: &str,
+        is: impl Fn(&ModuleStatus) -> bool + Sync,
+    ) -> Result<ModuleStatus> {
+        let kymas: Api<Kyma> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let what = format!("module {module} {what}");
+        let found = |k: &Kyma| k.module_status(module).is_some_and(&is);
+        let kyma = fleet::kyma_where(kymas, self.kyma, &what, found).await?;
+        kyma.module_status(module).cloned().ok_or_else(|| anyhow::anyhow!("{what}: it is gone"))
+    }
+
+    /// Waits until a module is Ready in a version.
+    pub async fn ready(&self, module: &str, version: &str) -> Result<()> {
+        let what = format!("to be Ready in version {version}");
+        self.module(module, &what, |m| m.state == State::Ready && m.version == version).await.map(drop)
+    }
+
+    /// The Manifest of a module.
+    pub async fn manifest(&self, module: &str) -> Result<Manifest> {
+        let manifests: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let label = format!("operator.kyma-project.io/module-name={module}");
+        let list = manifests.list(&ListParams::default().labels(&label)).await?;
+        let mut items = list.items.into_iter();
+        let (Some(one), None) = (items.next(), items.next()) else {
+            anyhow::bail!("there is not one Manifest of {module}")
+        };
+        Ok(one)
+    }
+
+    /// Objects of a kind in the runtime.
+    pub fn objects(
+        &self,
+        (group, version, kind): (&str, &str, &str),
+        namespace: Option<&str>,
+    ) -> Api<DynamicObject> {
+        let gvk = kube::core::GroupVersionKind::gvk(group, version, kind);
+        let resource = ApiResource::from_gvk(&gvk);
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.runtime.clone(), namespace, &resource),
+            None => Api::all_with(self.runtime.clone(), &resource),
+        }
+    }
+
+    /// Writes fields of an object in the runtime as another field manager.
+    pub async fn patch(
+        &self,
+        gvk: (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+        manager: &str,
+        fields: &Value,
+    ) -> Result<DynamicObject> {
+        let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+        Ok(self.objects(gvk, Some(namespace)).patch(name, &params, &Patch::Merge(fields)).await?)
+    }
+
+    /// Server-side applies of anything but the Kyma that the runtime's API server has answered. Of all that works there, only our
+    /// engine makes any.
+    pub async fn applies(&self) -> Result<u64> {
+        let request = hyper::Request::get("/metrics").body(Vec::new())?;
+        let page = self.runtime.request_text(request).await?;
+        let applies = page
+            .lines()
+            .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("verb=\"APPLY\""))
+            .filter(|line| !line.contains("resource=\"kymas\""));
+        Ok(applies.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
+    }
+}

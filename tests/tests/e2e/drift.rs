@@ -1,0 +1,217 @@
+//! What the engine does with objects that are as they should be (nothing), that somebody changes, that somebody keeps changing,
+//! that users may change, and that cannot be changed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tidewatch_api::State;
+use tidewatch_tests::{modules::Version, observed, solo::Solo, wait};
+
+const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
+const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
+
+/// Objects of many kinds, with defaults, merged lists, and a quantity that the API server writes in another way.
+fn objects(module: &str) -> Vec<Value> {
+    let labels = json!({"app": module});
+    let pod = json!({
+        "metadata": {"labels": labels},
+        "spec": {
+            "serviceAccountName": module,
+            "containers": [{
+                "name": "main", "image": "example.test/none:1", "args": ["-v"],
+                "ports": [{"containerPort": 8080, "name": "http"}],
+                "env": [{"name": "A", "value": "1"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                "resources": {"limits": {"cpu": "1000m", "memory": "1024Mi"}},
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}]
+            }],
+            "volumes": [{"name": "v", "emptyDir": {}}, {"name": "c", "configMap": {"name": "settings"}}]
+        }
+    });
+    let group = format!("{module}.example.test");
+    vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": module}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": module, "namespace": module}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": module},
+               "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": module},
+               "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": module},
+               "subjects": [{"kind": "ServiceAccount", "name": module, "namespace": module}]}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": module},
+               "data": {"level": "info", "version": "1"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pass", "namespace": module}, "data": {"a": "Yg=="}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": module, "namespace": module},
+               "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": "http", "name": "a"}, {"port": 81, "name": "b"}]}}),
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": module, "namespace": module},
+               "spec": {"podSelector": {"matchLabels": labels}, "ingress": [{"ports": [{"port": 80}]}]}}),
+        json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": module, "namespace": module},
+               "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}}),
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": module}, "value": 1000}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": module, "namespace": module},
+               "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}}),
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": module, "namespace": module},
+               "spec": {"replicas": 0, "serviceName": module, "selector": {"matchLabels": labels}, "template": pod}}),
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("reefs.{group}")},
+               "spec": {"group": group, "scope": "Namespaced", "names": {"kind": "Reef", "plural": "reefs", "singular": "reef"},
+                        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                            "type": "object", "properties": {"spec": {"type": "object", "properties": {
+                                "depth": {"type": "integer"}, "kind": {"type": "string", "default": "fringing"}}}}}}}]}}),
+        json!({"apiVersion": format!("{group}/v1"), "kind": "Reef", "metadata": {"name": "one", "namespace": module},
+               "spec": {"depth": 7}}),
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": module},
+               "webhooks": [{"name": format!("w.{group}"), "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+                             "clientConfig": {"service": {"name": module, "namespace": module}},
+                             "rules": [{"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["reefs"]}]}]}),
+    ]
+}
+
+fn data<'a>(object: &'a kube::core::DynamicObject, key: &str) -> &'a str {
+    object.data["data"][key].as_str().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
+    let solo = Solo::start("kcp-drift", "shelf").await?;
+    let mut reef = Version::new("reef", "1.0.0", objects("reef"));
+    solo.offer(&reef).await?;
+    solo.enable(&json!([{"name": "reef"}])).await?;
+    solo.ready("reef", "1.0.0").await?;
+
+    // Nothing has changed: nothing is written, whatever anybody says.
+    solo.told(DEPLOYMENT, "reef", "reef").await?;
+    let before = solo.applies().await?;
+    for (gvk, namespace, name) in [
+        (DEPLOYMENT, "reef", "reef"),
+        (CONFIG_MAP, "reef", "settings"),
+        (("", "v1", "Namespace"), "", "reef"),
+    ] {
+        solo.told(gvk, namespace, name).await?;
+    }
+    ensure!(solo.applies().await? == before, "{} applies of what stands", solo.applies().await? - before);
+
+    // One object differs: one write.
+    let edit = json!({"data": {"version": "theirs"}});
+    solo.patch(CONFIG_MAP, "reef", "settings", "editor", &edit).await?;
+    solo.told(CONFIG_MAP, "reef", "settings").await?;
+    let settings = solo.objects(CONFIG_MAP, Some("reef"));
+    ensure!(data(&settings.get("settings").await?, "version") == "1", "the edit has stayed");
+    ensure!(solo.applies().await? == before + 1, "more than the one object was written");
+
+    // An upgrade that drops a field takes it away, and changes nothing else.
+    let uid = settings.get("settings").await?.metadata.uid;
+    reef.version = "1.1.0".into();
+    reef.objects[4]["data"] = json!({"version": "2"});
+    let before = solo.applies().await?;
+    solo.offer(&reef).await?;
+    solo.ready("reef", "1.1.0").await?;
+    let now = settings.get("settings").await?;
+    ensure!(now.data["data"] == json!({"version": "2"}) && now.metadata.uid == uid, "{:#}", now.data);
+    ensure!(solo.applies().await? == before + 1, "an upgrade of one object wrote more");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -> Result<()> {
+    let solo = Solo::start("kcp-fight", "sandbar").await?;
+    let mut shoal = Version::new("shoal", "1.0.0", objects("shoal"));
+    shoal.template = json!({"ignoreFields": [{"group": "", "kind": "ConfigMap", "name": "settings", "paths": ["/data/level"]}]});
+    solo.offer(&shoal).await?;
+    solo.enable(&json!([{"name": "shoal"}])).await?;
+    solo.ready("shoal", "1.0.0").await?;
+    let settings = solo.objects(CONFIG_MAP, Some("shoal"));
+    ensure!(data(&settings.get("settings").await?, "level") == "info", "the field has no first value");
+
+    // What users may change stays, also over an upgrade; the field beside it does not.
+    let edit = json!({"data": {"level": "debug", "version": "theirs"}});
+    solo.patch(CONFIG_MAP, "shoal", "settings", "user", &edit).await?;
+    solo.told(CONFIG_MAP, "shoal", "settings").await?;
+    let now = settings.get("settings").await?;
+    ensure!(data(&now, "level") == "debug" && data(&now, "version") == "1", "{:#}", now.data);
+    shoal.version = "1.1.0".into();
+    shoal.objects[4]["data"] = json!({"level": "warn", "version": "2"});
+    solo.offer(&shoal).await?;
+    solo.ready("shoal", "1.1.0").await?;
+    let now = settings.get("settings").await?;
+    ensure!(data(&now, "level") == "debug" && data(&now, "version") == "2", "{:#}", now.data);
+
+    // A writer that never gives in: the engine does, and says who it is and where.
+    let tug = json!({"data": {"version": "mine"}});
+    let mut rounds = 0;
+    loop {
+        solo.patch(CONFIG_MAP, "shoal", "settings", "tugboat", &tug).await?;
+        solo.told(CONFIG_MAP, "shoal", "settings").await?;
+        if data(&settings.get("settings").await?, "version") == "mine" {
+            break;
+        }
+        rounds += 1;
+        ensure!(rounds < 10, "the engine never gives in");
+    }
+    ensure!(rounds >= 3, "the engine gave in after {rounds} rounds");
+    let says = |text: &str| {
+        ["'tugboat'", "data.version", "ConfigMap shoal/settings", "ignoreFields"]
+            .iter()
+            .all(|part| text.contains(part))
+    };
+    solo.module("shoal", "to say who changes it", |m| m.state == State::Warning && says(&m.message)).await?;
+    let before = solo.applies().await?;
+    solo.told(CONFIG_MAP, "shoal", "settings").await?;
+    ensure!(solo.applies().await? == before, "what is left alone was written");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()> {
+    let solo = Solo::start("kcp-immutable", "breakwater").await?;
+    let mut groyne = Version::new("groyne", "1.0.0", objects("groyne"));
+    solo.offer(&groyne).await?;
+    solo.enable(&json!([{"name": "groyne"}])).await?;
+    solo.ready("groyne", "1.0.0").await?;
+    let deployments = solo.objects(DEPLOYMENT, Some("groyne"));
+    let uid = deployments.get("groyne").await?.metadata.uid.context("no uid")?;
+
+    // The selector of a Deployment is set once.
+    groyne.version = "1.1.0".into();
+    groyne.objects[10]["spec"]["selector"]["matchLabels"] = json!({"app": "groyne", "part": "head"});
+    groyne.objects[10]["spec"]["template"]["metadata"]["labels"] = json!({"app": "groyne", "part": "head"});
+    groyne.objects[4]["data"]["version"] = "2".into();
+    solo.offer(&groyne).await?;
+    let refused = solo
+        .module("groyne", "to say what cannot be changed", |m| {
+            m.state == State::Error && m.message.contains("cannot be changed in place")
+        })
+        .await?;
+    ensure!(
+        ["Deployment.apps groyne/groyne", "selector", "recreate"]
+            .iter()
+            .all(|part| refused.message.contains(part)),
+        "{}",
+        refused.message
+    );
+    ensure!(deployments.get("groyne").await?.metadata.uid.as_ref() == Some(&uid), "the old one is gone");
+    let settings = solo.objects(CONFIG_MAP, Some("groyne")).get("settings").await?;
+    ensure!(data(&settings, "version") == "2", "one refused object has held back the others");
+
+    groyne.version = "1.2.0".into();
+    groyne.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"}]});
+    solo.offer(&groyne).await?;
+    wait::until("the Deployment to be made anew", Duration::from_mins(1), || async {
+        let now = deployments.get_opt("groyne").await?;
+        Ok(now.filter(|d| d.metadata.uid.as_ref() != Some(&uid)).map(drop))
+    })
+    .await?;
+    // As its agent would, when the Deployment's controller has seen it.
+    wait::until("version 1.2.0 to be Ready", Duration::from_mins(1), || async {
+        solo.told(DEPLOYMENT, "groyne", "groyne").await?;
+        let manifest = solo.manifest("groyne").await?;
+        Ok(manifest.status.filter(|s| s.state == State::Ready).map(drop))
+    })
+    .await?;
+    solo.ready("groyne", "1.2.0").await?;
+    let anew = deployments.get("groyne").await?;
+    ensure!(
+        anew.data["spec"]["selector"]["matchLabels"]["part"] == "head",
+        "{:#}",
+        anew.data["spec"]["selector"]
+    );
+    observed::no_panic(&solo.receiver.process)
+}
