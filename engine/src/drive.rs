@@ -59,6 +59,8 @@ pub struct EngineConfig {
     /// Users (not service accounts) that may watch in every runtime what the Watchers name, besides the agent's own
     /// service account. For agents that run outside of their runtime.
     pub agent_users: Vec<String>,
+    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    pub restricted_modules: Vec<String>,
 }
 
 impl Default for EngineConfig {
@@ -73,6 +75,7 @@ impl Default for EngineConfig {
             deadline: Duration::from_mins(2),
             call_deadline: Duration::from_secs(20),
             agent_users: Vec::new(),
+            restricted_modules: Vec::new(),
         }
     }
 }

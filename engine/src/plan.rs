@@ -16,6 +16,7 @@ pub mod naming;
 pub mod notice;
 pub mod object;
 pub mod owners;
+pub mod policy;
 pub mod readiness;
 pub mod refusal;
 pub mod rollout;

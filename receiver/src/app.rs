@@ -107,6 +107,7 @@ impl From<Args> for Config {
             workers,
             workers_per_runtime,
             agent_user,
+            restricted_default_modules,
             limits,
             grace: _,
             log_format: _,
@@ -129,6 +130,7 @@ impl From<Args> for Config {
                 workers,
                 per_runtime: workers_per_runtime,
                 agent_users: agent_user,
+                restricted_modules: restricted_default_modules,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,

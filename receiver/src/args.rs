@@ -65,6 +65,9 @@ pub struct Args {
     /// for agents that run outside of their runtime.
     #[arg(long, value_name = "NAME")]
     pub agent_user: Vec<String>,
+    /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub restricted_default_modules: Vec<String>,
     /// What is taken at most from agents.
     #[command(flatten)]
     pub limits: LimitArgs,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
@@ -53,13 +54,23 @@ pub struct Solo {
 impl Solo {
     /// Starts the receiver, registers the runtime and waits until its Kyma, which has no modules, is Ready.
     pub async fn start(namespace: &'static str, kyma: &'static str) -> Result<Self> {
+        Self::start_with(namespace, kyma, Vec::new()).await
+    }
+
+    /// The same, with further arguments for the receiver.
+    pub async fn start_with(
+        namespace: &'static str,
+        kyma: &'static str,
+        arguments: Vec<String>,
+    ) -> Result<Self> {
         let (env, spare) = (env::shared().await?, spare::shared().await?);
         let alone = spare.register_alone().await;
         let cluster = &spare.runtime4;
         spare::take_over(cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let (modules, more) = (env.registry.host(), |_: &_| Ok(arguments));
+        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, modules, more).await?;
         let member = Member { cluster, kyma, id: kyma };
         fleet::register(&kcp, namespace, &member).await?;
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
@@ -127,6 +138,35 @@ impl Solo {
         let found = |k: &Kyma| k.module_status(module).is_some_and(&is);
         let kyma = fleet::kyma_where(kymas, self.kyma, &what, found).await?;
         kyma.module_status(module).cloned().ok_or_else(|| anyhow::anyhow!("{what}: it is gone"))
+    }
+
+    /// Waits until nothing of a module is left: no entry in the status, no Manifest.
+    pub async fn gone(&self, module: &str) -> Result<()> {
+        wait::until(&format!("module {module} to be gone"), SOON, || async {
+            let manifests: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
+            let label = format!("operator.kyma-project.io/module-name={module}");
+            Ok(manifests.list(&ListParams::default().labels(&label)).await?.items.is_empty().then_some(()))
+        })
+        .await
+    }
+
+    /// Sets labels of KCP's Kyma; `null` takes one away.
+    pub async fn label(&self, labels: &Value) -> Result<()> {
+        let kymas: Api<Kyma> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+        kymas.patch(self.kyma, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits until an Event of that reason has been told about the runtime's Kyma, and returns its message.
+    pub async fn event(&self, reason: &str) -> Result<String> {
+        let events: Api<Event> = Api::namespaced(self.runtime.clone(), RUNTIME_NAMESPACE);
+        wait::until(&format!("an Event {reason}"), SOON, || async {
+            let all = events.list(&ListParams::default()).await?;
+            let one = all.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
+            Ok(one.map(|e| e.message.unwrap_or_default()))
+        })
+        .await
     }
 
     /// Waits until a module is Ready in a version.

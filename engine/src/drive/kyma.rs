@@ -21,6 +21,7 @@ use crate::{
     plan::{
         gates::Facts,
         kyma::{Input, Plan, failed_status, plan},
+        policy::rule,
         versions::choose,
     },
     stages::{Stage, stage},
@@ -92,6 +93,15 @@ impl Shared {
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
 
+        let policy = self.state.read().policy();
+        let (wanted, ruled) = match &policy {
+            Ok(Some(policy)) => {
+                let (wanted, ruled) = rule(&wanted, policy, kyma.labels());
+                (wanted, Ok(Some(ruled)))
+            }
+            Ok(None) => (wanted, Ok(None)),
+            Err(fault) => (wanted, Err(fault)),
+        };
         let (manifests, catalog) = {
             let state = self.state.read();
             (state.manifests_of(&name), state.catalog_of(wanted.modules.iter().map(|m| m.name.clone())))
@@ -104,7 +114,10 @@ impl Shared {
             choices: &choices,
             sources: &sources,
             manifests: &manifests,
-            facts: Facts::default(),
+            facts: Facts {
+                restricted: &self.config.restricted_modules,
+                ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
+            },
             now: self.now(),
         });
         self.execute(&name, &plan, causes).await?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::BoxStream};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -21,6 +21,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::state::{KcpState, SecretRef, Wanted};
 use crate::{
     key::{Cause, Guard, WorkKey},
+    plan::policy,
     queue::{Class, Push, worker::WorkQueue},
 };
 
@@ -37,7 +38,7 @@ pub struct Feeds {
 }
 
 /// Number of watches.
-const FEEDS: usize = 6;
+const FEEDS: usize = 7;
 
 struct Context {
     state: Arc<RwLock<KcpState>>,
@@ -66,6 +67,17 @@ impl Feeds {
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(ModuleReleaseMeta, |s, n, o| s.apply_release(n, Some(o)), |s, n| s.apply_release(n, None));
         feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
+        let settings: Api<DeserializeGuard<ConfigMap>> = Api::namespaced(client.clone(), namespace);
+        let one = plain.clone().fields(&format!("metadata.name={}", policy::NAME));
+        tasks.spawn(run(
+            Arc::clone(&context),
+            "ConfigMap".to_owned(),
+            guarded(settings, one),
+            |s, _, o| {
+                s.apply_policy(Some(o.data.as_ref().and_then(|d| d.get(policy::KEY)).map(String::as_str)))
+            },
+            |s, _| s.apply_policy(None),
+        ));
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
         tasks.spawn(run(
@@ -217,7 +229,7 @@ impl Context {
     fn push(&self, kind: &str, wanted: &mut Vec<Wanted>, start: bool) {
         let class = match kind {
             _ if start => Class::Resync,
-            "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" => Class::Rollout,
+            "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
             _ => Class::UserEdit,
         };
         for (key, change) in wanted.drain(..) {

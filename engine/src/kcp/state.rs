@@ -2,6 +2,7 @@
 
 mod catalog;
 mod manifests;
+mod settings;
 mod users;
 
 use std::{
@@ -69,6 +70,8 @@ pub struct KcpState {
     paths: HashMap<String, PathReport>,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
+    /// The central policy.
+    policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
     pub owners: Owners,
     /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.

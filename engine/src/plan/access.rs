@@ -1,20 +1,174 @@
-//! Who may have a module: internal, beta and restricted ones.
+//! Who may have a module: internal, beta and restricted ones (contract, section 5.8).
 
 use std::collections::BTreeMap;
 
-use tidewatch_api::{ModuleReleaseMeta, ModuleTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use tidewatch_api::{ModuleReleaseMeta, ModuleTemplate, names::labels};
 
 /// Why a Kyma may not have a module. The text is shown to the user.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It is for internal Kymas.
+    #[error("the module is internal, and this Kyma is not (label operator.kyma-project.io/internal)")]
+    Internal,
+    /// It is for Kymas that take beta modules.
+    #[error(
+        "the module is in beta, and this Kyma does not take such modules (label operator.kyma-project.io/beta)"
+    )]
+    Beta,
+    /// It is for those whom its release meta selects.
+    #[error("the module is restricted, and this Kyma is not among those it is for")]
+    Restricted,
+    /// Its release meta selects Kymas, and the central configuration does not know it as restricted.
+    #[error(
+        "the module is meant for some Kymas only, but is not set up as restricted; nobody gets it until it is"
+    )]
+    NotSetUp,
+}
 
-/// Whether a Kyma with these labels may have a module. `restricted` names the modules that only those get whom the
-/// release meta selects. Everybody may have everything yet.
+/// Whether a Kyma with these labels may have a module. `restricted` names the modules that only those get whom the release meta
+/// selects; a selector that is empty or not there selects nobody. Without a template, only the release decides.
 pub fn allowed(
-    _kyma: &BTreeMap<String, String>,
-    _release: Option<&ModuleReleaseMeta>,
-    _template: &ModuleTemplate,
-    _restricted: &[String],
+    kyma: &BTreeMap<String, String>,
+    release: Option<&ModuleReleaseMeta>,
+    template: Option<&ModuleTemplate>,
+    restricted: &[String],
+    module: &str,
 ) -> Result<(), Denied> {
-    Ok(())
+    let has = |label: &str| kyma.get(label).is_some_and(|value| value == "true");
+    let spec = release.map(|r| &r.spec);
+    let internal = template.is_some_and(ModuleTemplate::is_internal) || spec.is_some_and(|s| s.internal);
+    if internal && !has(labels::INTERNAL) {
+        return Err(Denied::Internal);
+    }
+    let beta = template.is_some_and(ModuleTemplate::is_beta) || spec.is_some_and(|s| s.beta);
+    if beta && !has(labels::BETA) {
+        return Err(Denied::Beta);
+    }
+    let selector = spec.and_then(|s| s.kyma_selector.as_ref());
+    match (restricted.iter().any(|name| name == module), selector) {
+        (false, None) => Ok(()),
+        (false, Some(_)) => Err(Denied::NotSetUp),
+        (true, Some(selector)) if !is_empty(selector) && selects(selector, kyma) => Ok(()),
+        (true, _) => Err(Denied::Restricted),
+    }
+}
+
+fn is_empty(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// Whether a selector selects labels, as Kubernetes does it: one that is empty selects everything. An operator that does not exist
+/// selects nothing.
+#[must_use]
+pub fn selects(selector: &LabelSelector, of: &BTreeMap<String, String>) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(key, value)| of.get(key) == Some(value));
+    equal
+        && selector.match_expressions.iter().flatten().all(|e| {
+            let value = of.get(&e.key);
+            let listed = || value.is_some_and(|value| e.values.iter().flatten().any(|v| v == value));
+            match e.operator.as_str() {
+                "In" => listed(),
+                "NotIn" => !listed(),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kyma(labels: &[&str]) -> BTreeMap<String, String> {
+        labels
+            .iter()
+            .map(|l| l.split_once('=').unwrap_or((l, "true")))
+            .map(|(k, v)| {
+                (if k == "plan" { k.into() } else { format!("operator.kyma-project.io/{k}") }, v.into())
+            })
+            .collect()
+    }
+
+    fn release(spec: &serde_json::Value) -> ModuleReleaseMeta {
+        serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": spec})).unwrap()
+    }
+
+    fn template(labels: &[&str]) -> ModuleTemplate {
+        serde_json::from_value(json!({"metadata": {"name": "m-1", "labels": kyma(labels)},
+                                      "spec": {"descriptor": {}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn internal_and_beta_by_the_template_or_the_release() {
+        let of = |kyma_labels: &[&str], release_says: serde_json::Value, template_labels: &[&str]| {
+            let (release, template) = (release(&release_says), template(template_labels));
+            allowed(&kyma(kyma_labels), Some(&release), Some(&template), &[], "m")
+        };
+        let nothing = || json!({});
+        assert_eq!(of(&[], nothing(), &[]), Ok(()));
+        assert_eq!(of(&["internal", "beta"], nothing(), &[]), Ok(()));
+        for (labels, says) in [(&["internal"][..], nothing()), (&[][..], json!({"internal": true}))] {
+            assert_eq!(of(&[], says.clone(), labels), Err(Denied::Internal));
+            assert_eq!(of(&["beta"], says.clone(), labels), Err(Denied::Internal));
+            assert_eq!(of(&["internal=false"], says.clone(), labels), Err(Denied::Internal));
+            assert_eq!(of(&["internal"], says, labels), Ok(()));
+        }
+        for (labels, says) in [(&["beta"][..], nothing()), (&[][..], json!({"beta": true}))] {
+            assert_eq!(of(&["internal"], says.clone(), labels), Err(Denied::Beta));
+            assert_eq!(of(&["beta"], says, labels), Ok(()));
+        }
+        assert_eq!(of(&["internal"], nothing(), &["beta", "internal"]), Err(Denied::Beta), "both count");
+        assert_eq!(
+            allowed(&kyma(&[]), Some(&release(&json!({"beta": true}))), None, &[], "m"),
+            Err(Denied::Beta)
+        );
+    }
+
+    #[test]
+    fn restricted_modules_are_for_those_who_are_selected() {
+        let listed = ["m".to_owned()];
+        let of = |selector: serde_json::Value, restricted: &[String], labels: &[&str]| {
+            let spec = if selector.is_null() { json!({}) } else { json!({"kymaSelector": selector}) };
+            allowed(&kyma(labels), Some(&release(&spec)), None, restricted, "m")
+        };
+        let trial = || json!({"matchLabels": {"plan": "trial"}});
+        assert_eq!(of(trial(), &listed, &["plan=trial"]), Ok(()));
+        assert_eq!(of(trial(), &listed, &["plan=paid"]), Err(Denied::Restricted));
+        assert_eq!(of(trial(), &[], &["plan=trial"]), Err(Denied::NotSetUp), "a selector without the list");
+        assert_eq!(of(json!(null), &listed, &["plan=trial"]), Err(Denied::Restricted), "no selector: nobody");
+        assert_eq!(of(json!({}), &listed, &["plan=trial"]), Err(Denied::Restricted), "an empty one: nobody");
+        assert_eq!(
+            allowed(&kyma(&[]), None, None, &listed, "m"),
+            Err(Denied::Restricted),
+            "no release: nobody"
+        );
+    }
+
+    #[test]
+    fn selectors_are_those_of_kubernetes() {
+        let by = |expression: serde_json::Value, labels: &[&str]| {
+            let selector = serde_json::from_value(json!({"matchExpressions": [expression]})).unwrap();
+            selects(&selector, &kyma(labels))
+        };
+        let with =
+            |operator: &str, values: &[&str]| json!({"key": "plan", "operator": operator, "values": values});
+        for (expression, trial, paid, none) in [
+            (with("In", &["trial", "free"]), true, false, false),
+            (with("NotIn", &["trial"]), false, true, true),
+            (with("Exists", &[]), true, true, false),
+            (with("DoesNotExist", &[]), false, false, true),
+            (with("Near", &["trial"]), false, false, false),
+        ] {
+            assert_eq!(by(expression.clone(), &["plan=trial"]), trial, "{expression}");
+            assert_eq!(by(expression.clone(), &["plan=paid"]), paid, "{expression}");
+            assert_eq!(by(expression.clone(), &[]), none, "{expression}");
+        }
+        assert!(selects(&LabelSelector::default(), &kyma(&[])));
+    }
 }

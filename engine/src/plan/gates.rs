@@ -12,7 +12,11 @@ mod windows;
 use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
 
-use super::{notice::Notice, versions::Choice};
+use super::{
+    notice::Notice,
+    policy::{PolicyError, Ruled},
+    versions::Choice,
+};
 
 /// What a gate says of a module.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,10 +54,18 @@ pub enum Gate {
 }
 
 /// What the gates know besides the Kyma and its modules. Central settings, mostly; each has a default that lets pass.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
     pub restricted: &'a [String],
+    /// What the central policy says of this Kyma, if there is one; or why it cannot be read.
+    pub ruled: Result<Option<&'a Ruled>, &'a PolicyError>,
+}
+
+impl Default for Facts<'_> {
+    fn default() -> Self {
+        Self { restricted: &[], ruled: Ok(None) }
+    }
 }
 
 /// What a gate looks at.

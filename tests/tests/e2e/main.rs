@@ -1,5 +1,6 @@
 //! Everything that needs real control planes, in one binary so that they start once.
 
+mod availability;
 mod bad_input_agent;
 mod bad_input_engine;
 mod bad_input_receiver;

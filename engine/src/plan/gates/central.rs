@@ -1,8 +1,41 @@
-//! What the central configuration says of the module.
+//! What the central policy says of the module.
+
+use tidewatch_api::State;
 
 use super::{Gate, Notes, View};
+use crate::plan::notice::{About, Kind, Notice};
 
-/// Nothing objects yet.
-pub(super) fn judge(_: &View<'_>, _: &mut Notes) -> Gate {
+/// A forbidden module is removed. Of one whose entry is not as its user wants it, the status says what is.
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    let module = &view.choice.module.name;
+    let ruled = match view.facts.ruled {
+        Ok(None) => return Gate::Pass,
+        Ok(Some(ruled)) => ruled,
+        Err(why) => {
+            return Gate::Keep {
+                state: State::Warning,
+                message: format!("{why}; modules stay as they are until it is mended"),
+                maintenance: false,
+                retry_at: None,
+            };
+        }
+    };
+    if ruled.forbidden.contains(module) {
+        let message = "the platform's policy forbids the module".to_owned();
+        if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
+            notes.notices.push(Notice {
+                about: About::RuntimeKyma,
+                kind: Kind::Warning,
+                reason: "ModuleForbidden",
+                message: format!("module '{module}' is removed: {message}"),
+            });
+        }
+        return Gate::Remove { message };
+    }
+    if let Some(what) = ruled.overruled.get(module) {
+        notes.remark = Some((State::Ready, format!("set by the platform's policy: {what}")));
+    } else if ruled.required.contains(module) {
+        notes.remark = Some((State::Ready, "required by the platform's policy".to_owned()));
+    }
     Gate::Pass
 }

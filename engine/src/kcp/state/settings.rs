@@ -1,0 +1,112 @@
+//! Central settings that are kept in KCP.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kube::ResourceExt;
+
+use super::{KcpState, Wanted, kyma_key};
+use crate::plan::policy::{self, Policy, PolicyError};
+
+/// The central policy as it was last read.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// The last one that could be read. One that cannot be read changes nothing: what it forbids would appear everywhere.
+    policy: Option<Arc<Policy>>,
+    /// Why the present one cannot be read.
+    fault: Option<PolicyError>,
+}
+
+impl KcpState {
+    /// The policy that counts; none without a ConfigMap. An error only if none could be read yet.
+    pub fn policy(&self) -> Result<Option<Arc<Policy>>, PolicyError> {
+        match (&self.policy.policy, &self.policy.fault) {
+            (None, Some(fault)) => Err(fault.clone()),
+            (policy, _) => Ok(policy.clone()),
+        }
+    }
+
+    /// Why the present text of the policy cannot be read.
+    pub fn policy_fault(&self) -> Option<&PolicyError> {
+        self.policy.fault.as_ref()
+    }
+
+    /// The policy's text appeared or changed (`Some(None)`: without its key), or the ConfigMap is gone. Asks for the Kymas of
+    /// which the new one says something else.
+    pub fn apply_policy(&mut self, text: Option<Option<&str>>) -> Vec<Wanted> {
+        let read = match text {
+            None => Ok(None),
+            Some(None) => Err(PolicyError::NoKey),
+            Some(Some(text)) => policy::read(text).map(|policy| Some(Arc::new(policy))),
+        };
+        let new = match read {
+            Ok(new) => new,
+            Err(fault) => {
+                tracing::error!(error = %fault, "the central policy cannot be used; the one before stays in force");
+                self.policy.fault = Some(fault);
+                return Vec::new();
+            }
+        };
+        let unread = self.policy.policy.is_none() && self.policy.fault.is_some();
+        self.policy.fault = None;
+        let old = std::mem::replace(&mut self.policy.policy, new.clone());
+        let of = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| {
+            policy.as_ref().map(|p| policy::rule(&kyma.spec, p, kyma.labels()).1).unwrap_or_default()
+        };
+        let rules = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| -> Vec<policy::Rule> {
+            let rules = policy.iter().flat_map(|p| &p.rules);
+            rules.filter(|r| crate::plan::access::selects(&r.of, kyma.labels())).cloned().collect()
+        };
+        // The user's list is in the runtime, so the rules are compared, and not only what they make of KCP's.
+        let differs = |kyma: &tidewatch_api::Kyma| {
+            unread || rules(&old, kyma) != rules(&new, kyma) || of(&old, kyma) != of(&new, kyma)
+        };
+        let kymas: BTreeSet<&String> =
+            self.kymas.iter().filter(|(_, kyma)| differs(kyma)).map(|(name, _)| name).collect();
+        kymas.into_iter().map(|kyma| (kyma_key(kyma), "central policy changed")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn state() -> KcpState {
+        let mut state = KcpState::default();
+        for (name, plan) in [("a", "trial"), ("b", "paid")] {
+            let kyma =
+                json!({"metadata": {"name": name, "labels": {"plan": plan}}, "spec": {"channel": "regular"}});
+            state.apply_kyma(serde_json::from_value(kyma).unwrap());
+        }
+        state
+    }
+
+    fn asked(wanted: &[Wanted]) -> Vec<String> {
+        wanted.iter().map(|(key, _)| key.to_string()).collect()
+    }
+
+    #[test]
+    fn a_policy_reaches_those_of_whom_it_says_something_else() {
+        let mut state = state();
+        let trial = "rules: [{match: {matchLabels: {plan: trial}}, forbid: [crane]}]";
+        assert_eq!(asked(&state.apply_policy(Some(Some(trial)))), ["Kyma/a"]);
+        assert!(state.apply_policy(Some(Some(trial))).is_empty());
+        let all = "rules: [{match: {matchLabels: {plan: trial}}, forbid: [crane]}, {require: [gauge]}]";
+        assert_eq!(asked(&state.apply_policy(Some(Some(all)))), ["Kyma/a", "Kyma/b"]);
+        assert_eq!(asked(&state.apply_policy(None)), ["Kyma/a", "Kyma/b"]);
+        assert_eq!(state.policy(), Ok(None));
+    }
+
+    #[test]
+    fn one_that_cannot_be_read_leaves_the_last_one_in_force() {
+        let mut state = state();
+        assert!(state.apply_policy(Some(Some("rules: {"))).is_empty());
+        assert!(state.policy().is_err(), "none was read yet: nobody knows what is forbidden");
+        assert_eq!(state.apply_policy(Some(Some("rules: []"))).len(), 2, "all have waited for it");
+        state.apply_policy(Some(Some("rules: [{forbid: [crane]}]")));
+        assert!(state.apply_policy(Some(None)).is_empty());
+        assert_eq!(state.policy_fault(), Some(&PolicyError::NoKey));
+        assert_eq!(state.policy().unwrap().unwrap().rules[0].forbid, ["crane"]);
+    }
+}

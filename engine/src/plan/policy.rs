@@ -1,0 +1,278 @@
+//! The central policy: what platform operators fix, forbid or require in the module lists of Kymas.
+//!
+//! It is the key `policy.yaml` of the ConfigMap [`NAME`] in KCP. Rules are read from top to bottom; all whose selector selects a
+//! Kyma count for it, and where two say different things of one module, the first does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde::{Deserialize, Deserializer};
+use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module};
+
+use super::access::selects;
+
+/// The ConfigMap's name.
+pub const NAME: &str = "tidewatch-policy";
+/// Its key.
+pub const KEY: &str = "policy.yaml";
+/// Longest text, in bytes.
+const MAX_BYTES: usize = 256 * 1024;
+/// Rules in a policy.
+const MAX_RULES: usize = 256;
+
+/// A policy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Policy {
+    /// In the order in which they count.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+}
+
+/// What is said of some Kymas.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rule {
+    /// The Kymas, by their labels in KCP; all without it.
+    #[serde(default, rename = "match", deserialize_with = "selector")]
+    pub of: LabelSelector,
+    /// Modules that they do not get, whoever asks.
+    #[serde(default)]
+    pub forbid: Vec<String>,
+    /// Modules that they get, whoever asks.
+    #[serde(default)]
+    pub require: Vec<String>,
+    /// Fields of their entries that are not the user's to choose.
+    #[serde(default)]
+    pub fix: Vec<Fix>,
+}
+
+/// Fixed fields of one module's entry.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fix {
+    /// The module.
+    pub name: String,
+    /// Its channel.
+    #[serde(default)]
+    pub channel: Option<String>,
+    /// Its version.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Whether its default custom resource is made.
+    #[serde(default)]
+    pub custom_resource_policy: Option<CustomResourcePolicy>,
+    /// Whether it is managed.
+    #[serde(default)]
+    pub managed: Option<bool>,
+}
+
+/// A selector without anything unknown in it: the library's type passes over what it does not know, and `match: {plan: trial}` would
+/// select everybody.
+fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Strict {
+        match_labels: Option<BTreeMap<String, String>>,
+        match_expressions: Option<Vec<LabelSelectorRequirement>>,
+    }
+    let Strict { match_labels, match_expressions } = Strict::deserialize(deserializer)?;
+    Ok(LabelSelector { match_labels, match_expressions })
+}
+
+/// Why a policy cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No such key.
+    #[error("the ConfigMap {NAME} has no key {KEY}; an empty list of rules is one that says nothing")]
+    NoKey,
+    /// Too long.
+    #[error("the policy has more than {MAX_BYTES} bytes")]
+    TooLong,
+    /// Too many rules.
+    #[error("the policy has more than {MAX_RULES} rules")]
+    TooMany,
+    /// Not one.
+    #[error("the policy cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// Reads a policy.
+pub fn read(text: &str) -> Result<Policy, PolicyError> {
+    if text.len() > MAX_BYTES {
+        return Err(PolicyError::TooLong);
+    }
+    let policy: Policy = serde_saphyr::from_str(text)
+        .map_err(|error| PolicyError::Unreadable(error.to_string().chars().take(300).collect()))?;
+    if policy.rules.len() > MAX_RULES {
+        return Err(PolicyError::TooMany);
+    }
+    Ok(policy)
+}
+
+/// What the policy made of a Kyma's list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ruled {
+    /// Modules that are forbidden, though the user's list, or a Manifest, may have them.
+    pub forbidden: BTreeSet<String>,
+    /// Modules of the list that the user has not asked for.
+    pub required: BTreeSet<String>,
+    /// Module → what of its entry is not as its user wants it, in words.
+    pub overruled: BTreeMap<String, String>,
+}
+
+/// The list that counts: the user's, as far as the policy leaves it to them. A forbidden module stays in it, so that its status
+/// can say why it is not there.
+#[must_use]
+pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, Ruled) {
+    let (mut spec, mut ruled) = (user.clone(), Ruled::default());
+    // Said of a module by an earlier rule: forbidden or not.
+    let mut said: BTreeMap<&str, bool> = BTreeMap::new();
+    let counting = || policy.rules.iter().filter(|rule| selects(&rule.of, labels));
+    for rule in counting() {
+        for module in &rule.forbid {
+            said.entry(module).or_insert(true);
+        }
+        for module in &rule.require {
+            said.entry(module).or_insert(false);
+        }
+    }
+    for (module, forbidden) in said {
+        if forbidden {
+            ruled.forbidden.insert(module.to_owned());
+        } else if !spec.modules.iter().any(|m| m.name == module) {
+            spec.modules.push(Module { name: module.to_owned(), ..Module::default() });
+            ruled.required.insert(module.to_owned());
+        }
+    }
+    let mut fixed: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for fix in counting().flat_map(|rule| &rule.fix) {
+        let Some(entry) = spec.modules.iter_mut().find(|m| m.name == fix.name) else { continue };
+        let mut overruled = Vec::new();
+        let mut first = |field| fixed.insert((fix.name.as_str(), field));
+        if let Some(channel) = &fix.channel
+            && first("channel")
+            && entry.channel.as_ref() != Some(channel)
+            && let Some(wanted) = entry.channel.replace(channel.clone())
+        {
+            overruled.push(format!("channel {channel} instead of {wanted}"));
+        }
+        if let Some(version) = &fix.version
+            && first("version")
+            && entry.version.as_ref() != Some(version)
+            && let Some(wanted) = entry.version.replace(version.clone())
+        {
+            overruled.push(format!("version {version} instead of {wanted}"));
+        }
+        if let Some(policy) = fix.custom_resource_policy
+            && first("policy")
+            && entry.custom_resource_policy != policy
+        {
+            overruled.push(format!("customResourcePolicy {policy:?}"));
+            entry.custom_resource_policy = policy;
+        }
+        if let Some(managed) = fix.managed
+            && first("managed")
+            && entry.managed != managed
+        {
+            overruled.push(format!("managed: {managed}"));
+            entry.managed = managed;
+        }
+        if !overruled.is_empty() && !ruled.required.contains(&fix.name) {
+            let text = ruled.overruled.entry(fix.name.clone()).or_default();
+            if !text.is_empty() {
+                text.push_str(", ");
+            }
+            text.push_str(&overruled.join(", "));
+        }
+    }
+    (spec, ruled)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICY: &str = "
+rules:
+- match: {matchLabels: {plan: trial}}
+  forbid: [crane]
+  fix:
+  - {name: beacon, channel: regular, customResourcePolicy: Ignore}
+- require: [crane, gauge]
+  fix:
+  - {name: beacon, channel: fast, managed: true}
+";
+
+    fn labels(plan: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("plan".to_owned(), plan.to_owned())])
+    }
+
+    fn user(modules: &str) -> KymaSpec {
+        let modules: Vec<Module> = serde_saphyr::from_str(modules).unwrap();
+        KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
+    }
+
+    fn entry<'a>(spec: &'a KymaSpec, name: &str) -> &'a Module {
+        spec.modules.iter().find(|m| m.name == name).unwrap()
+    }
+
+    #[test]
+    fn the_first_rule_that_says_something_counts() {
+        let policy = read(POLICY).unwrap();
+        let wanted = user("[{name: beacon, channel: rapid, managed: false}, {name: buoy}]");
+        let (spec, ruled) = rule(&wanted, &policy, &labels("trial"));
+        assert!(ruled.forbidden.contains("crane") && ruled.required.contains("gauge"));
+        assert_eq!(entry(&spec, "beacon").channel.as_deref(), Some("regular"));
+        assert!(entry(&spec, "beacon").managed && entry(&spec, "buoy") == entry(&wanted, "buoy"));
+        assert_eq!(
+            ruled.overruled["beacon"],
+            "channel regular instead of rapid, customResourcePolicy Ignore, managed: true"
+        );
+        let (spec, ruled) = rule(&wanted, &policy, &labels("paid"));
+        assert!(ruled.forbidden.is_empty() && ruled.required.len() == 2);
+        assert_eq!(entry(&spec, "beacon").channel.as_deref(), Some("fast"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_empty_policy() {
+        assert_eq!(read("rules: []").unwrap(), Policy::default());
+        for bad in ["rules: [{forbids: [a]}]", "rules: {}", "[", "rules: [{match: {plan: trial}}]"] {
+            assert!(matches!(read(bad), Err(PolicyError::Unreadable(_))), "{bad}");
+        }
+        assert_eq!(read(&" ".repeat(MAX_BYTES + 1)), Err(PolicyError::TooLong));
+        assert_eq!(read(&format!("rules: [{}]", "{},".repeat(MAX_RULES + 1))), Err(PolicyError::TooMany));
+    }
+
+    fn any_policy() -> impl Strategy<Value = Policy> {
+        let names = || prop::collection::vec("[a-d]", 0..3);
+        let fix = ("[a-d]", prop::option::of("[x-z]"), prop::option::of(any::<bool>()));
+        let fix = fix.prop_map(|(name, channel, managed)| Fix { name, channel, managed, ..Fix::default() });
+        let rule = (names(), names(), prop::collection::vec(fix, 0..3));
+        let rule = rule.prop_map(|(forbid, require, fix)| Rule { forbid, require, fix, ..Rule::default() });
+        prop::collection::vec(rule, 0..4).prop_map(|rules| Policy { rules })
+    }
+
+    proptest! {
+        #[test]
+        fn ruling_twice_is_ruling_once_and_no_entry_is_lost(
+            policy in any_policy(),
+            entries in prop::collection::btree_map("[a-f]", prop::option::of("[x-z]"), 0..5),
+        ) {
+            let modules = entries.into_iter().map(|(name, channel)| Module { name, channel, ..Module::default() });
+            let user = KymaSpec { modules: modules.collect(), ..KymaSpec::default() };
+            let (once, ruled) = rule(&user, &policy, &BTreeMap::new());
+            let (twice, again) = rule(&once, &policy, &BTreeMap::new());
+            prop_assert_eq!(&once, &twice);
+            prop_assert!(again.overruled.is_empty() && again.required.is_empty());
+            for module in &user.modules {
+                let entry = once.modules.iter().find(|m| m.name == module.name);
+                let named = policy.rules.iter().flat_map(|r| &r.fix).any(|f| f.name == module.name);
+                prop_assert!(entry.is_some_and(|e| named || e == module));
+            }
+            prop_assert!(ruled.forbidden.is_disjoint(&ruled.required));
+        }
+    }
+}
