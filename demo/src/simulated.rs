@@ -249,6 +249,8 @@ impl Cast for Simulated {
             paths: Settings { poll: Duration::ZERO, resync: Duration::ZERO, ..Settings::default() },
             limits: tidewatch_listener::Limits::default(),
             queued: 1_000,
+            place: "demo".to_owned(),
+            pause: false,
         };
         let bound = Box::pin(receiver::start(config)).await?;
         let admin = format!("http://{}", bound.admin);

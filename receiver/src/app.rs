@@ -33,7 +33,10 @@ use tidewatch_telemetry::{
 };
 use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
 use tidewatch_wire::{SessionId, v3::configuration};
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -41,12 +44,14 @@ use crate::{
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric},
+    lease::Candidate,
     metrics::Metrics,
     path_watch::PathWatch,
     paths::Look,
-    runtimes_page,
+    pause, runtimes_page,
     sessions::{Place, Sessions},
     sizes,
+    switch::Switch,
 };
 
 /// How often the TLS files are looked at.
@@ -85,6 +90,10 @@ pub struct Config {
     pub limits: Limits,
     /// Keys in the queue from which on no events are taken.
     pub queued: usize,
+    /// Where this process runs. A Lease that the same place holds is of a process that has ended.
+    pub place: String,
+    /// Write nothing in runtimes.
+    pub pause: bool,
 }
 
 impl From<Args> for Config {
@@ -108,6 +117,8 @@ impl From<Args> for Config {
             workers_per_runtime,
             agent_user,
             restricted_default_modules,
+            identity,
+            pause,
             limits,
             grace: _,
             log_format: _,
@@ -136,6 +147,8 @@ impl From<Args> for Config {
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
             paths: paths.into(),
+            place: identity.unwrap_or_else(host_name),
+            pause,
             queued: limits.max_queued,
             limits: limits.into(),
         }
@@ -198,6 +211,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         paths,
         limits,
         queued,
+        place: at,
+        pause,
     } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
@@ -222,7 +237,15 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let observer: Arc<dyn Observer> =
         Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone(), claims: claims.clone() });
     let namespace = engine.namespace.clone();
-    let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
+    let engine = Engine::new(client.clone(), engine, observer, Arc::new(Timestamp::now))?;
+    let switch = Switch::new(engine.clone(), &registry)?;
+    let candidate = Candidate {
+        client: client.clone(),
+        namespace: namespace.clone(),
+        // Not the name alone: the Go manager on the same host is not a process of ours that has ended.
+        place: format!("tidewatch.{at}"),
+        id: session.to_string(),
+    };
     let deliveries = Deliveries::new(session).with_room_for(limits.held);
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
@@ -269,6 +292,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     }
     drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, claims, forwarders.clone(), drain.watch()));
     drain.spawn_critical("forward", forwarders.run(drain.watch()));
+    let (tell_leads, leads) = watch::channel(false);
     let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
     // Agents report the configuration they have applied. Without a Watcher any will do: that of their files.
     let watchers = engine.clone();
@@ -276,12 +300,50 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         let plan = watchers.state().read().agent_plan();
         if plan.config.watches.is_empty() { String::new() } else { configuration(&plan.config.text()) }
     };
-    drain.spawn("event-paths", paths.run(engine.clone(), expected, looked, drain.watch()));
+    // The grace of runtimes of which nothing is known begins when this process begins to work.
+    let looking = paths.run(engine.clone(), expected, looked, drain.watch());
+    drain.spawn("event-paths", after(leads.clone(), drain.watch(), looking));
+    let following = pause::follow(client, namespace.clone(), pause, switch.clone());
+    drain.spawn_background("pause", following);
 
+    let (engine_runs, engine_ended) = oneshot::channel::<()>();
+    let leader_ready = readiness.register("lease");
+    let lease_watch = drain.watch();
+    drain.spawn_critical("lease", async move {
+        let mut term = tokio::select! {
+            term = candidate.acquire() => term,
+            () = lease_watch.signaled() => return,
+        };
+        tracing::info!(transitions = term.transitions(), "this receiver works: it holds the Lease");
+        switch.leads(true);
+        leader_ready.ready();
+        tell_leads.send_replace(true);
+        let lost = tokio::select! {
+            lost = term.keep() => Some(lost),
+            () = lease_watch.signaled() => None,
+        };
+        // A shutdown: the engine still finishes what it has in hand.
+        let lost = match lost {
+            Some(lost) => Some(lost),
+            None => tokio::select! {
+                lost = term.keep() => Some(lost),
+                _ = engine_ended => None,
+            },
+        };
+        switch.leads(false);
+        match lost {
+            Some(lost) => {
+                tracing::error!(error = %chain(&lost), "this receiver does not work any more; ending");
+            }
+            None => term.release().await,
+        }
+    });
     let ready = readiness.register("control plane");
     let watch = drain.watch();
     let listen_watch = drain.watch();
     drain.spawn_critical("engine", async move {
+        // Dropped when it has ended.
+        let _runs = engine_runs;
         let stop = CancellationToken::new();
         let stopper = stop.clone();
         let run = engine.run(stop, move || {
@@ -296,7 +358,13 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         run.await;
     });
     let ((tell_recorded, recorded), record_watch) = (oneshot::channel(), drain.watch());
+    let mut may_record = leads;
     drain.spawn_critical("session", async move {
+        // Two that wait for the Lease must not write over each other's sessions.
+        tokio::select! {
+            _ = may_record.wait_for(|leads| *leads) => {}
+            () = record_watch.signaled() => return,
+        }
         tokio::select! {
             () = sessions.record(&place) => {}
             () = record_watch.signaled() => return,
@@ -324,6 +392,21 @@ pub async fn run(config: Config, grace: Duration) -> anyhow::Result<bool> {
     let bound = start(config).await?;
     let outcome = tidewatch_drain::signal::run(&bound.drain, grace).await?;
     Ok(matches!(outcome, Outcome::Finished))
+}
+
+/// Does something once this process works.
+async fn after(mut leads: watch::Receiver<bool>, stop: Watch, work: impl Future<Output = ()>) {
+    let leads = tokio::select! {
+        leads = leads.wait_for(|leads| *leads) => leads.is_ok(),
+        () = stop.signaled() => false,
+    };
+    if leads {
+        work.await;
+    }
+}
+
+fn host_name() -> String {
+    hostname::get().map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Events are taken as long as the queue is not full.

@@ -65,6 +65,14 @@ pub struct Args {
     /// for agents that run outside of their runtime.
     #[arg(long, value_name = "NAME")]
     pub agent_user: Vec<String>,
+    /// Where this process runs, as a rule its pod's name (default: the host's name). A Lease that is held by the same place is taken
+    /// over at once: its process has ended.
+    #[arg(long, env = "TIDEWATCH_IDENTITY", value_name = "NAME")]
+    pub identity: Option<String>,
+    /// Write nothing in runtimes; KCP is watched, and no event is acknowledged. The ConfigMap 'tidewatch-engine' with
+    /// paused: "true" does the same, live.
+    #[arg(long)]
+    pub pause: bool,
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub restricted_default_modules: Vec<String>,

@@ -8,13 +8,16 @@ pub mod args;
 pub mod claims;
 pub mod forward;
 pub mod host;
+pub mod lease;
 pub mod limits;
 pub mod metrics;
 pub mod path_watch;
 pub mod paths;
+pub mod pause;
 pub mod route;
 pub mod runtimes_page;
 pub mod sessions;
 pub mod sizes;
+pub mod switch;
 
 pub use app::{Bound, Config};

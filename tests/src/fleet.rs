@@ -95,7 +95,21 @@ impl Receiver {
         modules: &str,
         more: impl FnOnce(&Ca) -> Result<Vec<String>>,
     ) -> Result<Self> {
-        let folder = format!("receiver-{namespace}");
+        let receiver = Self::begin(harness, kcp, namespace, modules, "", more)?;
+        receiver.ready().await?;
+        Ok(receiver)
+    }
+
+    /// The same without waiting. `name` tells several in one namespace apart.
+    pub fn begin(
+        harness: &Harness,
+        kcp: &ControlPlane,
+        namespace: &str,
+        modules: &str,
+        name: &str,
+        more: impl FnOnce(&Ca) -> Result<Vec<String>>,
+    ) -> Result<Self> {
+        let folder = format!("receiver-{namespace}{name}");
         let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
         let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
         let (events, admin) = (ports::free()?, ports::free()?);
@@ -125,12 +139,11 @@ impl Receiver {
         let process = Process::start(&spec)?;
         let admin = format!("http://127.0.0.1:{admin}");
         let url = format!("https://127.0.0.1:{events}");
-        let receiver = Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() };
-        receiver.ready().await?;
-        Ok(receiver)
+        Ok(Self { ca, ca_file, url, admin, process, namespace: namespace.to_owned() })
     }
 
-    async fn ready(&self) -> Result<()> {
+    /// Waits until it is ready.
+    pub async fn ready(&self) -> Result<()> {
         let url = format!("{}/readyz", self.admin);
         self.process
             .ready("to answer /readyz", SOON, || async {
@@ -148,8 +161,14 @@ impl Receiver {
 
     /// Starts it again after it has ended or was killed, and waits until it is ready. Its log begins anew.
     pub async fn start_again(&mut self) -> Result<()> {
-        self.process = Process::start(self.process.spec())?;
+        self.start_again_unready()?;
         self.ready().await
+    }
+
+    /// The same without waiting.
+    pub fn start_again_unready(&mut self) -> Result<()> {
+        self.process = Process::start(self.process.spec())?;
+        Ok(())
     }
 
     /// Issues an agent's certificate.

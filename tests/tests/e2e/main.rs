@@ -10,6 +10,7 @@ mod crds;
 mod demo;
 mod drift;
 mod faults;
+mod lease;
 mod operator;
 mod resync;
 mod routes;

@@ -1,0 +1,147 @@
+//! Whether a Lease may be taken.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// What is read of a Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Empty if nobody holds it.
+    pub(super) holder: String,
+    /// For how long the holder is believed.
+    pub(super) duration: Duration,
+    /// Another one for each renewal.
+    pub(super) version: String,
+}
+
+/// The longest time that a holder is believed without a sign of life, whatever the Lease says.
+const LONGEST: Duration = Duration::from_mins(10);
+/// The shortest, so that a Lease with nonsense in it is not fought over.
+const SHORTEST: Duration = Duration::from_secs(5);
+
+impl Record {
+    pub(super) fn of(lease: &Lease) -> Self {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0);
+        Self {
+            holder: spec.holder_identity.unwrap_or_default(),
+            duration: Duration::from_secs(seconds).clamp(SHORTEST, LONGEST),
+            version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// What to do about a Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Write oneself into it.
+    Take,
+    /// Look again, at the latest after that time.
+    Wait(Duration),
+}
+
+/// What `me`, which runs at `place`, does about a Lease that has been read like that for `unchanged`.
+pub(super) fn step(lease: Option<&Record>, place: &str, me: &str, unchanged: Duration) -> Step {
+    let Some(lease) = lease else { return Step::Take };
+    // A place runs one process at a time: whoever held it there before has ended.
+    let at_this_place = lease.holder.rsplit_once('_').is_some_and(|(at, _)| at == place);
+    if lease.holder.is_empty() || lease.holder == me || at_this_place || unchanged >= lease.duration {
+        return Step::Take;
+    }
+    Step::Wait(lease.duration.saturating_sub(unchanged))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn held(holder: &str, seconds: u64, version: u64) -> Record {
+        Record { holder: holder.into(), duration: Duration::from_secs(seconds), version: version.to_string() }
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_nobody_can_hold_it() {
+        let step =
+            |lease: Option<&Record>, seconds| step(lease, "pod-a", "pod-a_1", Duration::from_secs(seconds));
+        assert_eq!(step(None, 0), Step::Take);
+        assert_eq!(step(Some(&held("", 180, 1)), 0), Step::Take, "let go");
+        assert_eq!(
+            step(Some(&held("pod-a_0", 180, 1)), 0),
+            Step::Take,
+            "a process of this place that has ended"
+        );
+        assert_eq!(step(Some(&held("pod-a2_0", 180, 1)), 0), Step::Wait(Duration::from_mins(3)));
+        assert_eq!(step(Some(&held("klm-7f_0", 180, 1)), 179), Step::Wait(Duration::from_secs(1)));
+        assert_eq!(step(Some(&held("klm-7f_0", 180, 1)), 180), Step::Take);
+    }
+
+    #[test]
+    fn nonsense_in_a_lease_is_bounded() {
+        let of = |seconds: Option<i32>| {
+            let lease: Lease = serde_json::from_value(serde_json::json!({
+                "spec": {"holderIdentity": "x", "leaseDurationSeconds": seconds}}))
+            .unwrap();
+            Record::of(&lease).duration
+        };
+        assert_eq!((of(None), of(Some(-1)), of(Some(i32::MAX))), (SHORTEST, SHORTEST, LONGEST));
+        assert_eq!(Record::of(&Lease::default()).holder, "");
+    }
+
+    /// A candidate and when it last renewed, by its own clock, which runs at its own rate.
+    #[derive(Clone, Debug)]
+    struct Process {
+        rate: f64,
+        term: Option<f64>,
+        seen: Option<(Record, f64)>,
+    }
+
+    proptest! {
+        /// Clocks that run up to a tenth too fast or too slow, requests that fail: two processes never both believe that they hold it.
+        #[test]
+        fn two_never_hold_it_at_once(
+            rates in prop::collection::vec(0.9_f64..1.1, 2..4),
+            script in prop::collection::vec((0_usize..4, 0.0_f64..3.0, prop::bool::weighted(0.7)), 1..400),
+        ) {
+            let duration = super::super::DURATION;
+            let limit = duration.as_secs_f64() * 2.0 / 3.0;
+            let mut lease: Option<Record> = None;
+            let mut processes: Vec<Process> =
+                rates.into_iter().map(|rate| Process { rate, term: None, seen: None }).collect();
+            let (mut time, mut version) = (0.0, 0);
+            for (who, pause, works) in script {
+                time += pause;
+                let who = who % processes.len();
+                let id = format!("p{who}_x");
+                let process = &mut processes[who];
+                let now = time * process.rate;
+                if process.term.is_some_and(|at| now - at >= limit) {
+                    process.term = None;
+                }
+                if works {
+                    let unchanged = match (&process.seen, &lease) {
+                        (Some((before, since)), Some(lease)) if before == lease => now - since,
+                        _ => 0.0,
+                    };
+                    if unchanged == 0.0 {
+                        process.seen = lease.clone().map(|l| (l, now));
+                    }
+                    let own = lease.as_ref().is_some_and(|l| l.holder == id);
+                    let takes = process.term.is_none() || own;
+                    let decided = step(lease.as_ref(), &format!("p{who}"), &id, Duration::from_secs_f64(unchanged));
+                    if takes && decided == Step::Take {
+                        version += 1;
+                        lease = Some(held(&id, duration.as_secs(), version));
+                        process.term = Some(now);
+                    } else if !own {
+                        process.term = None;
+                    }
+                }
+                let holding = processes.iter().filter(|p| p.term.is_some_and(|at| time * p.rate - at < limit)).count();
+                prop_assert!(holding <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! An operator's switch: a ConfigMap in KCP that stops all writes to runtimes, live.
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher},
+};
+
+use crate::switch::Switch;
+
+/// The ConfigMap's name.
+pub const NAME: &str = "tidewatch-engine";
+/// Its key; `"true"` pauses.
+const KEY: &str = "paused";
+
+/// Whether it says so. Whatever is not readable as a no is a yes: somebody has wanted something.
+fn says(map: Option<&ConfigMap>) -> bool {
+    let value = map.and_then(|map| map.data.as_ref()).and_then(|data| data.get(KEY));
+    value.is_some_and(|value| !matches!(value.trim(), "" | "false" | "no" | "off" | "0"))
+}
+
+/// Follows the ConfigMap, for ever. `always`: paused whatever it says.
+pub async fn follow(client: Client, namespace: String, always: bool, switch: Switch) {
+    if always {
+        tracing::warn!("paused by --pause: nothing is written in runtimes");
+        switch.paused(true);
+        return std::future::pending().await;
+    }
+    let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    let one = watcher::Config::default().fields(&format!("metadata.name={NAME}")).timeout(200);
+    let mut events = watcher(api, one).default_backoff().boxed();
+    let mut listed = None;
+    let mut told = None;
+    let mut tell = |map: Option<&ConfigMap>| {
+        let paused = says(map);
+        if told.replace(paused) != Some(paused) {
+            if paused || told.is_some() {
+                tracing::info!(paused, "the ConfigMap {NAME} says whether runtimes are written to");
+            }
+            switch.paused(paused);
+        }
+    };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed = None,
+            Ok(watcher::Event::InitApply(map)) => listed = Some(map),
+            Ok(watcher::Event::InitDone) => tell(listed.take().as_ref()),
+            Ok(watcher::Event::Apply(map)) => tell(Some(&map)),
+            Ok(watcher::Event::Delete(_)) => tell(None),
+            Err(error) => {
+                tracing::warn!(%error, "the ConfigMap {NAME} cannot be watched; it counts as it was last seen");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_clear_no_pauses() {
+        let of = |value: &str| {
+            says(Some(&ConfigMap {
+                data: Some(BTreeMap::from([(KEY.to_owned(), value.to_owned())])),
+                ..ConfigMap::default()
+            }))
+        };
+        assert!(!says(None) && !says(Some(&ConfigMap::default())));
+        assert!(of("true") && of("yes please"));
+        assert!(!of("false") && !of(" off\n") && !of(""));
+    }
+}

@@ -1,0 +1,90 @@
+//! What the engine may write, by who works on the control plane and whether somebody has stopped it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::Gauge;
+use tidewatch_engine::{Engine, drive::Mode};
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
+
+/// Sets the engine's mode. Cheap to clone.
+#[derive(Clone)]
+pub struct Switch(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    position: Mutex<Position>,
+    leader: Gauge,
+    paused: Gauge,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    leads: bool,
+    /// `None`: not known yet, and nothing is written.
+    paused: Option<bool>,
+}
+
+impl Position {
+    const fn mode(self) -> Mode {
+        match (self.leads, self.paused) {
+            (true, Some(false)) => Mode::Live,
+            (true, Some(true)) => Mode::Paused,
+            _ => Mode::Standby,
+        }
+    }
+}
+
+impl Switch {
+    /// The engine writes nothing until it is said that this process leads, and that it is not paused.
+    pub fn new(engine: Engine, registry: &Registry) -> Result<Self, MetricsError> {
+        engine.set_mode(Mode::Standby);
+        Ok(Self(Arc::new(Inner {
+            engine,
+            position: Mutex::default(),
+            leader: registry.gauge("leader", "Whether this receiver holds the Lease, and so works.")?,
+            paused: registry.gauge(
+                "paused",
+                "Whether the engine is paused: it watches, and writes nothing in runtimes.",
+            )?,
+        })))
+    }
+
+    /// Whether this process holds the Lease.
+    pub fn leads(&self, leads: bool) {
+        self.0.leader.set(f64::from(u8::from(leads)));
+        self.set(|position| position.leads = leads);
+    }
+
+    /// Whether an operator has paused the engine.
+    pub fn paused(&self, paused: bool) {
+        self.0.paused.set(f64::from(u8::from(paused)));
+        self.set(|position| position.paused = Some(paused));
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Position)) {
+        let mut position = self.0.position.lock();
+        let before = position.mode();
+        change(&mut position);
+        let now = position.mode();
+        // Under the lock, so that the last change is the last one that is set.
+        if before.label() != now.label() {
+            self.0.engine.set_mode(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_before_all_is_known() {
+        let mode = |leads, paused| Position { leads, paused }.mode().label();
+        assert_eq!(mode(true, None), "standby");
+        assert_eq!(mode(false, Some(false)), "standby");
+        assert_eq!(mode(false, Some(true)), "standby");
+        assert_eq!(mode(true, Some(true)), "paused");
+        assert_eq!(mode(true, Some(false)), "live");
+    }
+}

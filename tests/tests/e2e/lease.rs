@@ -1,0 +1,141 @@
+//! Who works on a control plane, and an operator's switch.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::State;
+use tidewatch_tests::{
+    env,
+    fleet::{self, Receiver},
+    http,
+    modules::Version,
+    observed,
+    solo::Solo,
+    wait,
+};
+
+const NAME: &str = "893110f7.kyma-project.io";
+const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
+const SOON: Duration = Duration::from_mins(1);
+
+async fn holder(leases: &Api<Lease>) -> Result<String> {
+    let lease = leases.get_opt(NAME).await?;
+    Ok(lease.and_then(|l| l.spec).and_then(|s| s.holder_identity).unwrap_or_default())
+}
+
+async fn holder_is(leases: &Api<Lease>, place: &str) -> Result<()> {
+    wait::until(&format!("the Lease to be held by {place}"), SOON, || async {
+        Ok(holder(leases).await?.starts_with(&format!("tidewatch.{place}_")).then_some(()))
+    })
+    .await
+}
+
+async fn is_ready(receiver: &Receiver) -> Result<bool> {
+    Ok(http::status(&format!("{}/readyz", receiver.admin)).await? == hyper::StatusCode::OK)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result<()> {
+    let (env, namespace) = (env::shared().await?, "kcp-lease");
+    let kcp = env.kcp.client()?;
+    fleet::prepare_kcp(&kcp, namespace).await?;
+    let leases: Api<Lease> = Api::namespaced(kcp.clone(), namespace);
+    // The Go manager works. It will be believed for as long as it says, without a sign of life.
+    let theirs: Lease = serde_json::from_value(json!({
+        "metadata": {"name": NAME},
+        "spec": {"holderIdentity": "manager-0_a", "leaseDurationSeconds": 8, "leaseTransitions": 4,
+                 "renewTime": "2020-01-01T00:00:00.000000Z"}}))?;
+    leases.create(&PostParams::default(), &theirs).await?;
+    let modules = env.registry.host();
+    let start = |place: &'static str| async move {
+        let identity = move |_: &_| Ok(vec![format!("--identity={place}")]);
+        Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity)
+    };
+    let mut first = start("pod-a").await?;
+    wait::until("the first to have seen who works", SOON, || async {
+        Ok(observed::text(&first.process)?.contains("manager-0_a").then_some(()))
+    })
+    .await?;
+    ensure!(
+        holder(&leases).await? == "manager-0_a" && !is_ready(&first).await?,
+        "it works beside the Go manager"
+    );
+    holder_is(&leases, "pod-a").await?;
+    first.ready().await?;
+
+    let mut second = start("pod-b").await?;
+    wait::until("the second to have seen who works", SOON, || async {
+        Ok(observed::text(&second.process)?.contains("tidewatch.pod-a_").then_some(()))
+    })
+    .await?;
+    ensure!(!is_ready(&second).await?, "both are ready");
+    let page = http::text(&format!("{}/metrics", second.admin)).await?;
+    ensure!(observed::value(&page, "tidewatch_receiver_leader") == 0, "both lead");
+
+    // It goes in an orderly way: the other begins at once. It is killed: when it can hold the Lease no longer.
+    first.process.begin_end();
+    holder_is(&leases, "pod-b").await?;
+    second.ready().await?;
+    let third = start("pod-c").await?;
+    second.process.kill().await?;
+    holder_is(&leases, "pod-c").await?;
+    third.ready().await?;
+    // The same place again: there is nobody to wait for.
+    second.start_again_unready()?;
+    let taken: Value = json!({"spec": {"holderIdentity": "tidewatch.pod-b_gone"}});
+    leases.patch(NAME, &PatchParams::default(), &Patch::Merge(&taken)).await?;
+    holder_is(&leases, "pod-b").await?;
+    // Who has lost it ends.
+    wait::until("the one that lost the Lease to end", SOON, || async { Ok(third.process.ended().map(drop)) })
+        .await?;
+    let lease = leases.get(NAME).await?.spec.context("no spec")?;
+    ensure!(lease.lease_transitions.unwrap_or(0) >= 7, "{lease:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
+    let solo = Solo::start("kcp-pause", "strand").await?;
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dune", "namespace": "kyma-system"},
+                        "data": {"a": "1"}});
+    solo.offer(&Version::new("dune", "1.0.0", vec![object])).await?;
+    solo.enable(&json!([{"name": "dune"}])).await?;
+    solo.ready("dune", "1.0.0").await?;
+
+    let maps: Api<ConfigMap> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let pause = json!({"metadata": {"name": "tidewatch-engine"}, "data": {"paused": "true"}});
+    maps.create(&PostParams::default(), &serde_json::from_value(pause)?).await?;
+    let is_paused = async |wanted: u64| -> Result<()> {
+        wait::until("the receiver to know whether it is paused", SOON, || async {
+            let paused = observed::metric(&solo.receiver.admin, "tidewatch_receiver_paused").await?;
+            Ok((paused == wanted).then_some(()))
+        })
+        .await
+    };
+    is_paused(1).await?;
+    let before = solo.applies().await?;
+    let edit = json!({"data": {"a": "theirs"}});
+    solo.patch(CONFIG_MAP, "kyma-system", "dune", "user", &edit).await?;
+    solo.told(CONFIG_MAP, "kyma-system", "dune").await?;
+    let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
+    ensure!(
+        map.data["data"]["a"] == "theirs" && solo.applies().await? == before,
+        "it was written while paused"
+    );
+
+    maps.delete("tidewatch-engine", &DeleteParams::default()).await?;
+    is_paused(0).await?;
+    wait::until("the edit to be undone", SOON, || async {
+        let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
+        Ok((map.data["data"]["a"] == "1").then_some(()))
+    })
+    .await?;
+    solo.module("dune", "to be Ready", |m| m.state == State::Ready).await?;
+    observed::no_panic(&solo.receiver.process)
+}
