@@ -151,6 +151,10 @@ impl Catalog for Offered {
         .ok()
         .map(Arc::new)
     }
+
+    fn templates_of(&self, _: &str) -> Vec<Arc<ModuleTemplate>> {
+        Vec::new()
+    }
 }
 
 impl Fleet {
@@ -164,7 +168,7 @@ impl Fleet {
         let modules =
             (0..MODULES).map(|n| Module { name: format!("module{n}"), ..Module::default() }).collect();
         let wanted = KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() };
-        let choices = choose(&wanted, &Offered);
+        let choices = choose(&wanted, &Offered, &[]);
         let sources = choices
             .iter()
             .map(|choice| {

@@ -47,7 +47,7 @@ fn run_with(
     sources: &BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
 ) -> Plan {
     let kyma = kyma();
-    let choices = choose(wanted, &catalog());
+    let choices = choose(wanted, &catalog(), &[]);
     plan(&Input {
         kyma: &kyma,
         wanted,
@@ -86,7 +86,7 @@ fn a_manifest_lives_where_its_kyma_does() {
     let mut kyma = kyma();
     kyma.metadata.namespace = Some("elsewhere".into());
     let (wanted, sources) = (wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog());
+    let choices = choose(&wanted, &catalog(), &[]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
@@ -192,7 +192,7 @@ fn planning_twice_changes_nothing() {
     let mut kyma = kyma();
     kyma.status = Some(first.status.clone());
     let wanted = wanted(&["lighthouse"]);
-    let choices = choose(&wanted, &catalog());
+    let choices = choose(&wanted, &catalog(), &[]);
     let manifests = [installed(State::Ready)];
     let later = Timestamp::from_second(1_000_000).unwrap();
     let sources = sources();
@@ -234,7 +234,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     template.spec.progress_deadline_seconds = Some(90);
     catalog.templates.insert("lighthouse-1.0.0".into(), std::sync::Arc::new(template));
     let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog);
+    let choices = choose(&wanted, &catalog, &[]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let manifests = [bare];
     let input = Input {
@@ -252,7 +252,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
 
 /// What becomes of a module that a gate has stopped.
 fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
-    let choices = choose(&wanted(&["lighthouse"]), &catalog());
+    let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
     let status = stopped(gate, &choices[0], existing, &mut plan);
     (status, plan)
@@ -310,7 +310,8 @@ fn each_change_is_a_decision_and_nothing_else_is() {
     let first = run(&asked, &[installed(State::Ready)]);
     assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
     let kyma = Kyma { status: Some(first.status), ..kyma() };
-    let (choices, sources, manifests) = (choose(&asked, &catalog()), sources(), [installed(State::Ready)]);
+    let (choices, sources, manifests) =
+        (choose(&asked, &catalog(), &[]), sources(), [installed(State::Ready)]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
