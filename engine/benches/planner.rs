@@ -179,7 +179,7 @@ impl Fleet {
                     type_: SourceType::OciDir,
                     images: vec!["example.local/lighthouse:1.0.0".into()],
                 };
-                ((chosen.component.clone(), chosen.version.clone()), Ok(source))
+                (ComponentVersion::of(chosen), Ok(source))
             })
             .collect();
         Self { kyma, wanted, choices, sources }

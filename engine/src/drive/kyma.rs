@@ -94,10 +94,11 @@ impl Shared {
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
 
-        let choices = self.choices_of(&name, &wanted, &[]);
+        let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
+        let choices = self.choices_of(&name, &wanted, &local.templates);
         let manifests = self.state.read().manifests_of(&name);
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
-        let plan = plan(&Input {
+        let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
             choices: &choices,
@@ -106,6 +107,7 @@ impl Shared {
             facts: Facts::default(),
             now: self.now(),
         });
+        plan.notices.extend(local.notices);
         self.execute(&name, &plan, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;

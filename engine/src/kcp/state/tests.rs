@@ -116,17 +116,17 @@ fn asking(state: &mut KcpState, name: &str, entries: &[&str]) {
     assert_eq!(state.choose(name, &wanted, &[]).unwrap().len(), entries.len());
 }
 
-fn offer(channels: &[(&str, &str)], versions: Value) -> Option<ModuleReleaseMeta> {
+fn offer(channels: &[(&str, &str)], versions: Value) -> ModuleReleaseMeta {
     let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
     let spec = json!({"moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
                       "channels": channels, "versions": versions});
-    Some(serde_json::from_value(json!({"metadata": {"name": "lighthouse"}, "spec": spec})).unwrap())
+    serde_json::from_value(json!({"metadata": {"name": "lighthouse"}, "spec": spec})).unwrap()
 }
 
-fn template(name: &str, spec: Value) -> Option<ModuleTemplate> {
+fn template(name: &str, spec: Value) -> ModuleTemplate {
     let mut template = json!({"metadata": {"name": name}, "spec": {"descriptor": {}}});
     template["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    Some(serde_json::from_value(template).unwrap())
+    serde_json::from_value(template).unwrap()
 }
 
 #[test]
@@ -140,29 +140,29 @@ fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
     let everybody = ["Kyma/fixed", "Kyma/quick", "Kyma/slow"];
     let (both, moved) =
         ([("regular", "1.0.0"), ("fast", "1.0.0")], [("regular", "1.0.0"), ("fast", "1.1.0")]);
-    assert_eq!(keys(state.apply_release("lighthouse", offer(&both, none()))), everybody, "it is there");
-    assert!(state.apply_release("lighthouse", offer(&both, none())).is_empty(), "nothing changed");
-    assert_eq!(keys(state.apply_release("lighthouse", offer(&moved, none()))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&both, none())))), everybody, "it is there");
+    assert!(state.apply_release("lighthouse", Some(offer(&both, none()))).is_empty(), "nothing changed");
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&moved, none())))), ["Kyma/quick"]);
     let templates =
         |version: &str| template(&format!("lighthouse-{version}"), json!({"moduleName": "lighthouse"}));
-    let first = state.apply_template("lighthouse-1.0.0", templates("1.0.0"));
+    let first = state.apply_template("lighthouse-1.0.0", Some(templates("1.0.0")));
     assert_eq!(keys(first), ["Kyma/fixed", "Kyma/slow"], "who has this version");
-    assert_eq!(keys(state.apply_template("lighthouse-1.1.0", templates("1.1.0"))), ["Kyma/quick"]);
-    assert!(state.apply_template("lighthouse-7.0.0", templates("7.0.0")).is_empty(), "nobody has it");
+    assert_eq!(keys(state.apply_template("lighthouse-1.1.0", Some(templates("1.1.0")))), ["Kyma/quick"]);
+    assert!(state.apply_template("lighthouse-7.0.0", Some(templates("7.0.0"))).is_empty(), "nobody has it");
     let ends = json!([{"version": "1.1.0", "deprecationMessage": "go on"}]);
-    assert_eq!(keys(state.apply_release("lighthouse", offer(&moved, ends.clone()))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&moved, ends.clone())))), ["Kyma/quick"]);
     let away = [("regular", "1.1.0"), ("fast", "1.1.0")];
-    let to = state.apply_release("lighthouse", offer(&away, ends));
+    let to = state.apply_release("lighthouse", Some(offer(&away, ends)));
     assert_eq!(keys(to), ["Kyma/fixed", "Kyma/slow"], "the pinned version is not offered any more");
     let pinned = offer(&away, json!([{"version": "1.0.0"}]));
     assert_eq!(
-        keys(state.apply_release("lighthouse", pinned)),
+        keys(state.apply_release("lighthouse", Some(pinned))),
         everybody,
         "offered again; not ending any more"
     );
     let moved = offer(&[("regular", "1.0.0"), ("fast", "1.1.0")], json!([{"version": "1.0.0"}]));
     assert_eq!(
-        keys(state.apply_release("lighthouse", moved)),
+        keys(state.apply_release("lighthouse", Some(moved))),
         ["Kyma/slow"],
         "a pin does not care for channels"
     );
@@ -181,10 +181,10 @@ fn a_template_of_the_old_kind_reaches_its_channel() {
             json!({"moduleName": "buoy", "channel": channel, "descriptor": descriptor}),
         )
     };
-    let first = state.apply_template("buoy-regular", of("regular", "1.0.0"));
+    let first = state.apply_template("buoy-regular", Some(of("regular", "1.0.0")));
     assert_eq!(keys(first), ["Kyma/quick", "Kyma/slow"], "there is such a module now");
-    assert_eq!(keys(state.apply_template("buoy-fast", of("fast", "1.0.0"))), ["Kyma/quick"]);
-    assert_eq!(keys(state.apply_template("buoy-fast", of("fast", "1.1.0"))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_template("buoy-fast", Some(of("fast", "1.0.0")))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_template("buoy-fast", Some(of("fast", "1.1.0")))), ["Kyma/quick"]);
     assert_eq!(keys(state.apply_template("buoy-regular", None)), ["Kyma/slow"]);
 }
 

@@ -66,11 +66,11 @@ fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Faul
 }
 
 /// What the template says, or else its descriptor.
-fn version(template: &ModuleTemplate) -> Option<&str> {
+pub(super) fn version(template: &ModuleTemplate) -> Option<&str> {
     Some(template.spec.version.as_str()).filter(|v| !v.is_empty()).or_else(|| component(template, "version"))
 }
 
-fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
+pub(super) fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
     template.spec.descriptor.0.get("component")?.get(field)?.as_str().filter(|text| !text.is_empty())
 }
 

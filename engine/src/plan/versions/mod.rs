@@ -8,6 +8,7 @@
 mod answer;
 mod deprecation;
 mod legacy;
+pub mod local;
 mod order;
 mod resolve;
 
@@ -208,8 +209,7 @@ pub(crate) mod fixtures {
     use serde_json::json;
 
     /// A catalog of two modules: `lighthouse` (regular 1.0.0, fast 1.1.0) and mandatory `guard`.
-    #[derive(Default)]
-    #[derive(Debug)]
+    #[derive(Default, Debug)]
     pub(crate) struct FakeCatalog {
         pub(crate) releases: HashMap<String, Arc<ModuleReleaseMeta>>,
         pub(crate) templates: HashMap<String, Arc<ModuleTemplate>>,

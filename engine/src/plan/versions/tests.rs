@@ -98,7 +98,9 @@ const LISTED: [Listed<'static>; 2] = [
 /// All that KCP has.
 fn offered() -> fixtures::FakeCatalog {
     let mut catalog = fixtures::catalog();
-    old_templates().into_iter().for_each(|template| catalog.put(template));
+    for template in old_templates() {
+        catalog.put(template);
+    }
     // Of the new kind, without its release meta.
     catalog.put(old("keel-1.0.0", "keel", "", json!({"version": "1.0.0"}), json!({})));
     let mut lighthouse = catalog.releases["lighthouse"].as_ref().clone();
