@@ -354,10 +354,10 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let refused = world.module(&mole, "raft", "Error", |m| m.state == State::Error).await?;
     ensure!(refused.message.contains("there is no module 'raft'"), "{refused:?}");
 
-    // As soon as KCP has the module, its own counts, here and there.
-    world.offer("raft", "1.0.0", &[("regular", "1.0.0")]).await?;
-    world.ready(&pier, "raft", "1.0.0").await?;
-    world.ready(&mole, "raft", "1.0.0").await?;
+    // As soon as KCP has the module, its own counts, here and there; be it lower.
+    world.offer("raft", "0.1.0", &[("regular", "0.1.0")]).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    world.ready(&mole, "raft", "0.1.0").await?;
     for member in [&pier, &mole] {
         let api: Api<ModuleTemplate> = Api::namespaced(member.cluster.client()?, RUNTIME_NAMESPACE);
         api.delete("raft-regular", &kube::api::DeleteParams::default()).await?;

@@ -149,6 +149,8 @@ fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
     assert_eq!(keys(first), ["Kyma/fixed", "Kyma/slow"], "who has this version");
     assert_eq!(keys(state.apply_template("lighthouse-1.1.0", Some(templates("1.1.0")))), ["Kyma/quick"]);
     assert!(state.apply_template("lighthouse-7.0.0", Some(templates("7.0.0"))).is_empty(), "nobody has it");
+    let listed = offer(&moved, json!([{"version": "1.0.0"}, {"version": "1.1.0"}]));
+    assert!(state.apply_release("lighthouse", Some(listed)).is_empty(), "offered twice is offered");
     let ends = json!([{"version": "1.1.0", "deprecationMessage": "go on"}]);
     assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&moved, ends.clone())))), ["Kyma/quick"]);
     let away = [("regular", "1.1.0"), ("fast", "1.1.0")];

@@ -6,14 +6,18 @@ use tidewatch_api::{ModuleReleaseMeta, State};
 use super::{Gate, Notes, View};
 use crate::plan::{
     notice::{About, Kind, Notice},
-    versions::{Listed, Phase, deprecation, may_replace},
+    versions::{Listed, Origin, Phase, deprecation, may_replace},
 };
 
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
     let release = view.choice.release.as_deref();
-    // What is on its way out is not what the new one is compared with.
-    let installed = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
+    // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
+    // keep out what KCP has.
+    let installed = view.installed.filter(|manifest| {
+        let own = manifest.is_of_runtime_template() && chosen.origin != Origin::Local;
+        manifest.metadata.deletion_timestamp.is_none() && !own
+    });
     let installed = installed.map(|manifest| manifest.spec.version.as_str());
     let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
     let refused = may_replace(installed, &chosen.version, allowed).err();
@@ -123,6 +127,9 @@ mod tests {
         let mut leaving = manifest("1.2.0");
         leaving["metadata"]["deletionTimestamp"] = NOW.into();
         assert_eq!(judged(&json!({}), Some(&leaving), NOW).0, Gate::Pass, "the way out of a refusal");
+        let mut own = manifest("1.2.0");
+        own["metadata"]["annotations"] = json!({tidewatch_api::names::annotations::RUNTIME_TEMPLATE: "true"});
+        assert_eq!(judged(&json!({}), Some(&own), NOW).0, Gate::Pass, "what a runtime has shadows nothing");
     }
 
     #[test]

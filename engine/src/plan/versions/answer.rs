@@ -67,7 +67,9 @@ impl Answer {
         let said = |answer: &Self| {
             let release = answer.release.clone()?;
             let version = answer.outcome.as_ref().ok()?.version.clone();
-            release.offered(&version).cloned()
+            let said = release.offered(&version)?;
+            // That it is offered beside the channels changes nothing for who has it.
+            (said.deprecation_date.is_some() || !said.deprecation_message.is_empty()).then(|| said.clone())
         };
         let terms = |answer: &Self| {
             answer.release.as_ref().map(|release| {
