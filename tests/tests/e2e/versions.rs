@@ -343,8 +343,17 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
         ensure!(missing.message.contains("there is no module 'raft'"), "{missing:?}");
     }
 
-    let allow = json!({"metadata": {"labels": {labels::RUNTIME_TEMPLATES: "true"}}});
-    world.kymas().patch(pier.kyma, &PatchParams::default(), &Patch::Merge(allow)).await?;
+    let allow = |value: Value| {
+        let label = json!({"metadata": {"labels": {labels::RUNTIME_TEMPLATES: value}}});
+        let kymas = world.kymas();
+        async move { kymas.patch("pier", &PatchParams::default(), &Patch::Merge(label)).await.map(drop) }
+    };
+    allow(json!("true")).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    allow(Value::Null).await?;
+    let kept = world.module(&pier, "raft", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(kept.message.contains("there is no module 'raft'") && kept.version == "0.1.0", "{kept:?}");
+    allow(json!("true")).await?;
     world.ready(&pier, "raft", "0.1.0").await?;
     template(&pier.cluster.client()?, RUNTIME_NAMESPACE, "raft", "regular", "0.2.0").await?;
     world.tell(&pier, "ModuleTemplate", "raft-regular").await?;
