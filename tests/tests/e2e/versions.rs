@@ -73,19 +73,9 @@ impl World {
         Api::namespaced(self.kcp.clone(), self.namespace)
     }
 
-    /// Pushes a version of a module that is one ConfigMap with its number, and releases it in these channels.
+    /// Pushes a version of a module, and releases the module in these channels.
     async fn offer(&self, module: &str, version: &str, channels: &[(&str, &str)]) -> Result<()> {
-        self.version(module, version, channels)
-            .offer(&self.kcp, self.namespace, self.env.registry.host())
-            .await
-    }
-
-    fn version(&self, module: &str, version: &str, channels: &[(&str, &str)]) -> Version {
-        let channels: Vec<Value> =
-            channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"version": version},
-                            "metadata": {"name": module, "namespace": RUNTIME_NAMESPACE}});
-        Version { release: json!({"channels": channels}), ..Version::new(module, version, vec![object]) }
+        packed(module, version, channels).offer(&self.kcp, self.namespace, self.env.registry.host()).await
     }
 
     /// Applies fields of a module's release meta, in place of those it has.
@@ -149,6 +139,14 @@ impl World {
         fleet::alive(&self.receiver.process)?;
         observed::no_panic(&self.receiver.process)
     }
+}
+
+/// A version of a module that is one ConfigMap with its number.
+fn packed(module: &str, version: &str, channels: &[(&str, &str)]) -> Version {
+    let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"version": version},
+                        "metadata": {"name": module, "namespace": RUNTIME_NAMESPACE}});
+    Version { release: json!({"channels": channels}), ..Version::new(module, version, vec![object]) }
 }
 
 /// Fails if what the module has installed is not of this version.
@@ -303,7 +301,7 @@ async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
     let world = World::start("kcp-old-kind").await?;
     let pier = world.pier();
     for version in ["1.0.0", "1.1.0"] {
-        world.version("winch", version, &[]).push(world.env.registry.host()).await?;
+        packed("winch", version, &[]).push(world.env.registry.host()).await?;
     }
     world.ask(&pier, json!([{"name": "winch"}])).await?;
     let missing = world.module(&pier, "winch", "Error", |m| m.state == State::Error).await?;
@@ -334,7 +332,7 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let world = World::start("kcp-own-templates").await?;
     let (pier, mole) = (world.pier(), world.mole());
     for version in ["0.1.0", "0.2.0"] {
-        world.version("raft", version, &[]).push(world.env.registry.host()).await?;
+        packed("raft", version, &[]).push(world.env.registry.host()).await?;
     }
     for member in [&pier, &mole] {
         template(&member.cluster.client()?, RUNTIME_NAMESPACE, "raft", "regular", "0.1.0").await?;

@@ -330,7 +330,7 @@ proptest! {
             let outcome = resolve(want.wish(&module), catalog, &[]);
             let (spec, version) = outcome.as_ref().map_or((None, None), |c| (Some(c.template.spec.clone()), Some(c.version.clone())));
             let release = catalog.release(&module);
-            let said = release.as_ref().and_then(|r| r.offered(version.as_deref()?).cloned()).filter(|said| said.deprecation_message != "");
+            let said = release.as_ref().and_then(|r| r.offered(version.as_deref()?).cloned()).filter(|said| !said.deprecation_message.is_empty());
             (self::outcome(outcome), spec, said, release.map(|r| r.spec.allow_downgrade))
         };
         prop_assert_eq!(differs, taken(&one) != taken(&other));
