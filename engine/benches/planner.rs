@@ -151,6 +151,10 @@ impl Catalog for Offered {
         .ok()
         .map(Arc::new)
     }
+
+    fn templates_of(&self, _: &str) -> Vec<Arc<ModuleTemplate>> {
+        Vec::new()
+    }
 }
 
 impl Fleet {
@@ -164,7 +168,7 @@ impl Fleet {
         let modules =
             (0..MODULES).map(|n| Module { name: format!("module{n}"), ..Module::default() }).collect();
         let wanted = KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() };
-        let choices = choose(&wanted, &Offered);
+        let choices = choose(&wanted, &Offered, &[]);
         let sources = choices
             .iter()
             .map(|choice| {
@@ -175,7 +179,7 @@ impl Fleet {
                     type_: SourceType::OciDir,
                     images: vec!["example.local/lighthouse:1.0.0".into()],
                 };
-                ((chosen.component.clone(), chosen.version.clone()), Ok(source))
+                (ComponentVersion::of(chosen), Ok(source))
             })
             .collect();
         Self { kyma, wanted, choices, sources }

@@ -8,6 +8,7 @@ mod gate;
 mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
+mod local_templates;
 mod manifest;
 mod path;
 mod prepare;
@@ -92,6 +93,8 @@ pub(crate) struct Shared {
     runtimes: ClientCache,
     connector: Connector,
     registry: Registry,
+    /// For what runtimes name themselves: without credentials, and with a cache of its own.
+    tenants: Registry,
     sources: sources::Sources,
     prepared: prepare::Prepared,
     agents: agent::Agents,
@@ -165,10 +168,16 @@ fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Dura
 /// The longest wait for a time at which something is due; a clock that is set meanwhile is noticed after it.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
+/// A look that is due for many at once, such as at the end of a version, is spread over this time.
+const SPREAD: Duration = Duration::from_mins(5);
+
 /// How long from now until `at`: at least a second, so that a look never comes before its time by a fraction of one.
-fn until(now: Timestamp, at: Timestamp) -> Duration {
+/// And up to a tenth more, by a number that differs from key to key.
+fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    wait.clamp(Duration::from_secs(1), LONGEST_WAIT)
+    let wait = wait.clamp(Duration::from_secs(1), LONGEST_WAIT);
+    let share = f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 1000.0;
+    wait + (wait / 10).min(SPREAD).mul_f64(share)
 }
 
 /// Polls take at most a fifth of the workers, whatever happens.
@@ -187,6 +196,7 @@ impl Engine {
         clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     ) -> Result<Self, OciError> {
         let registry = Registry::new(config.registry.clone())?;
+        let tenants = Registry::new(config.registry.for_tenants())?;
         Ok(Self(Arc::new(Shared {
             kcp,
             state: Arc::default(),
@@ -194,6 +204,7 @@ impl Engine {
             runtimes: ClientCache::default(),
             connector: Connector::new(Arc::new(config.addresses.clone())),
             registry,
+            tenants,
             sources: sources::Sources::default(),
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
@@ -298,12 +309,12 @@ impl Shared {
         // Boxed: its future is large.
         let work = tokio::time::timeout(self.config.deadline, Box::pin(self.reconcile(&key, &lease.causes)));
         let (result, stages) = stages::noted(work).await;
+        let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
         let (result, look_at) = match result {
-            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some(until(self.now(), at))),
+            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some(until(self.now(), at, spread))),
             other => (other, None),
         };
-        let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let (retry, recheck) =
             (backoff(RETRY, lease.attempt, spread), backoff(RECHECK, lease.attempt, spread));
         let (outcome, message, next) = match &result {

@@ -70,15 +70,19 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
     }
 }
 
-/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, its owners' for an
-/// installed object or a default CR. None means that nothing of ours depends on it.
+/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, and for a ModuleTemplate where KCP
+/// lets those of the runtime count; its owners' for an installed object or a default CR. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     if object.gvk.group == names::GROUP && object.gvk.kind == "Kyma" {
         let ours = object.namespace == names::RUNTIME_NAMESPACE && object.name == names::RUNTIME_KYMA_NAME;
         return if ours { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
     let owners = state.owners.of(kyma, object);
-    owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
+    let own = is_template(&object.gvk.group, &object.gvk.kind)
+        && object.namespace == names::RUNTIME_NAMESPACE
+        && takes_templates(kyma, state);
+    let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
+    own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
 }
 
 /// The reconciles for whatever may have happened to objects of a kind: its Kyma's for Kymas, those of all its
@@ -88,7 +92,18 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
     let owners = state.owners.of_kind(kyma, group, kind);
-    owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
+    let own = is_template(group, kind) && takes_templates(kyma, state);
+    let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
+    own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
+}
+
+fn is_template(group: &str, kind: &str) -> bool {
+    group == names::GROUP && kind == "ModuleTemplate"
+}
+
+/// Whether KCP lets templates count that are made in the runtime.
+fn takes_templates(kyma: &str, state: &KcpState) -> bool {
+    state.kyma(kyma).is_some_and(|kyma| kyma.takes_runtime_templates())
 }
 
 #[cfg(test)]
@@ -96,7 +111,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use tidewatch_api::{
-        Watcher, WatcherSpec,
+        Kyma, KymaSpec, Watcher, WatcherSpec,
         watcher::{Service, WatchableGvr},
     };
     use tidewatch_engine::plan::owners::Speaker;
@@ -133,6 +148,25 @@ mod tests {
         for of_the_file in ["kyma", "kcp", "kcpx.a", "b"] {
             assert_eq!(to(of_the_file, "h"), Direction::Engine, "{of_the_file}");
         }
+    }
+
+    #[test]
+    fn a_runtimes_template_is_its_kymas_where_kcp_lets_it_count() {
+        let mut state = KcpState::default();
+        let mut kyma = Kyma::new("harbour", KymaSpec::default());
+        state.apply_kyma(kyma.clone());
+        let mine =
+            object(names::GROUP, names::VERSION, "ModuleTemplate", names::RUNTIME_NAMESPACE, "raft-mine");
+        let stray = ObjectRef { namespace: "default".into(), ..mine.clone() };
+        assert!(targets("harbour", &mine, &state).is_empty());
+        assert!(targets_of_kind("harbour", names::GROUP, "ModuleTemplate", &state).is_empty());
+        kyma.metadata.labels =
+            Some(BTreeMap::from([(names::labels::RUNTIME_TEMPLATES.to_owned(), "true".to_owned())]));
+        state.apply_kyma(kyma);
+        let whole = [WorkKey::Kyma { kyma: "harbour".into() }];
+        assert_eq!(targets("harbour", &mine, &state), whole);
+        assert!(targets("harbour", &stray, &state).is_empty());
+        assert_eq!(targets_of_kind("harbour", names::GROUP, "ModuleTemplate", &state), whole);
     }
 
     #[test]

@@ -47,9 +47,8 @@ impl Version {
         }
     }
 
-    /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are
-    /// taken away, unless `release` names them.
-    pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
+    /// Pushes the component.
+    pub async fn push(&self, registry: &str) -> Result<()> {
         let documents: Vec<String> = self.objects.iter().map(Value::to_string).collect();
         let package = ModulePackage {
             component_name: kcp::component(&self.module),
@@ -59,7 +58,13 @@ impl Version {
             images: Vec::new(),
         };
         push(&Registry::new(RegistryConfig::default())?, registry, &package).await?;
+        Ok(())
+    }
 
+    /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are
+    /// taken away, unless `release` names them.
+    pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
+        self.push(registry).await?;
         let name = ModuleTemplate::object_name(&self.module, &self.version);
         let mut template = json!({
             "apiVersion": API_VERSION, "kind": "ModuleTemplate",

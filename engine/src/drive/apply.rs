@@ -115,7 +115,11 @@ fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
     GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }
 }
 
-async fn api(runtime: &RuntimeClient, gvk: &Gvk, namespace: &str) -> Result<Api<DynamicObject>, ObjectError> {
+pub(super) async fn api(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+) -> Result<Api<DynamicObject>, ObjectError> {
     let mapped = runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?;
     Ok(if namespace.is_empty() {
         Api::all_with(runtime.kube(), &mapped.resource)
@@ -141,7 +145,7 @@ fn identity(object: &Value) -> Result<ObjectRef, ObjectError> {
 }
 
 /// A 404 means a missing object or a missing kind; asks which.
-async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
+pub(super) async fn explain(runtime: &RuntimeClient, gvk: &Gvk, error: RuntimeError) -> ObjectError {
     if error.class != ErrorClass::NotFound {
         return error.into();
     }

@@ -3,10 +3,12 @@
 mod execute;
 mod remote;
 
+use std::sync::Arc;
+
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
-    Kyma, State,
+    Kyma, KymaSpec, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
 };
 
@@ -22,7 +24,7 @@ use crate::{
         gates::Facts,
         kyma::{Input, Plan, failed_status, plan},
         policy::rule,
-        versions::choose,
+        versions::{Choice, choose},
     },
     stages::{Stage, stage},
 };
@@ -102,13 +104,11 @@ impl Shared {
             Ok(None) => (wanted, Ok(None)),
             Err(fault) => (wanted, Err(fault)),
         };
-        let (manifests, catalog) = {
-            let state = self.state.read();
-            (state.manifests_of(&name), state.catalog_of(wanted.modules.iter().map(|m| m.name.clone())))
-        };
-        let choices = choose(&wanted, &catalog);
+        let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
+        let choices = self.choices_of(&name, &wanted, &local.templates);
+        let manifests = self.state.read().manifests_of(&name);
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
-        let plan = plan(&Input {
+        let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
             choices: &choices,
@@ -120,12 +120,25 @@ impl Shared {
             },
             now: self.now(),
         });
+        plan.notices.extend(local.notices);
         self.execute(&name, &plan, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         Ok(finish_of(&plan))
+    }
+
+    /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma
+    /// asks for its reconcile.
+    fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
+        // As a rule the list is the one of the last time, and nobody has to wait.
+        if let Some(choices) = self.state.read().choose(kyma, wanted, local) {
+            return choices;
+        }
+        let mut state = self.state.write();
+        state.note(kyma, wanted);
+        choose(wanted, state.catalog(), local)
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.

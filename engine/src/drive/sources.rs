@@ -10,7 +10,7 @@ use tidewatch_api::SourceType;
 
 use super::{NEXT_TRY, Shared, chain};
 use crate::{
-    oci::OciError,
+    oci::{OciError, Registry},
     plan::{
         kyma::{ComponentVersion, Source, SourceFault},
         versions::Choice,
@@ -20,9 +20,23 @@ use crate::{
 /// Descriptors kept. A version is immutable (mission S1.1), so none goes stale.
 const KEPT: usize = 4096;
 
+/// Descriptors kept of those that runtimes name themselves. They cannot drive out the others.
+const KEPT_FOR_TENANTS: usize = 256;
+
+type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
+
 /// What was read so far.
 #[derive(Debug, Default)]
-pub(super) struct Sources(Mutex<HashMap<ComponentVersion, Arc<Source>>>);
+pub(super) struct Sources {
+    central: Known,
+    tenants: Known,
+}
+
+impl Sources {
+    fn of(&self, local: bool) -> (&Known, usize) {
+        if local { (&self.tenants, KEPT_FOR_TENANTS) } else { (&self.central, KEPT) }
+    }
+}
 
 impl Shared {
     /// The sources of all chosen versions.
@@ -32,7 +46,7 @@ impl Shared {
     ) -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
         let mut sources = BTreeMap::new();
         for chosen in choices.iter().filter_map(|c| c.outcome.as_ref().ok()) {
-            let key = (chosen.component.clone(), chosen.version.clone());
+            let key = ComponentVersion::of(chosen);
             if sources.contains_key(&key) {
                 continue;
             }
@@ -42,14 +56,20 @@ impl Shared {
         sources
     }
 
+    /// The registries as we see them, or as a tenant does.
+    pub(super) const fn registry(&self, local: bool) -> &Registry {
+        if local { &self.tenants } else { &self.registry }
+    }
+
     async fn source_of(&self, key: &ComponentVersion) -> Result<Source, SourceFault> {
-        if let Some(known) = self.sources.0.lock().get(key) {
+        let (known, kept) = self.sources.of(key.local);
+        if let Some(known) = known.lock().get(key) {
             return Ok(Source::clone(known));
         }
-        let (component, version) = key;
+        let ComponentVersion { component, version, local } = key;
         let read = async {
-            let descriptor =
-                self.registry.component_descriptor(&self.config.modules, component, version).await?;
+            let registry = self.registry(*local);
+            let descriptor = registry.component_descriptor(&self.config.modules, component, version).await?;
             let resource = descriptor.raw_manifest()?;
             let (digest, media_type) = resource.local_blob().ok_or_else(|| OciError::Malformed {
                 what: format!("the descriptor of {component}:{version}"),
@@ -68,8 +88,8 @@ impl Shared {
             // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
             retryable: true,
         })?;
-        let mut known = self.sources.0.lock();
-        if known.len() >= KEPT {
+        let mut known = known.lock();
+        if known.len() >= kept {
             known.clear();
         }
         known.insert(key.clone(), Arc::new(source.clone()));

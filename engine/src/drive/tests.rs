@@ -166,9 +166,12 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
 #[test]
 fn a_look_comes_at_its_time_and_within_a_day() {
     let at = |second| Timestamp::from_second(second).unwrap();
-    assert_eq!(until(at(100), at(160)), Duration::from_mins(1));
-    assert_eq!(until(at(100), at(40)), Duration::from_secs(1), "it is past already");
-    assert_eq!(until(at(0), at(1_000_000)), LONGEST_WAIT);
+    assert_eq!(until(at(100), at(160), 0), Duration::from_mins(1));
+    assert_eq!(until(at(100), at(40), 0), Duration::from_secs(1), "it is past already");
+    assert_eq!(until(at(0), at(1_000_000), 0), LONGEST_WAIT);
+    assert_eq!(until(at(100), at(160), 500), Duration::from_secs(63), "others look a moment later");
+    let last = until(at(0), at(1_000_000), 999);
+    assert!(last > LONGEST_WAIT + SPREAD / 2 && last < LONGEST_WAIT + SPREAD);
 }
 
 #[test]

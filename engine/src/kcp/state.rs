@@ -11,9 +11,8 @@ use std::{
 };
 
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher};
+use tidewatch_api::{Kyma, Manifest, Watcher};
 
-pub use catalog::CatalogView;
 pub use manifests::default_cr;
 use manifests::is_settled;
 
@@ -59,8 +58,8 @@ pub struct KcpState {
     by_runtime: HashMap<String, BTreeSet<String>>,
     manifests: HashMap<String, Arc<Manifest>>,
     by_kyma: HashMap<String, BTreeSet<String>>,
-    templates: HashMap<String, Arc<ModuleTemplate>>,
-    releases: HashMap<String, Arc<ModuleReleaseMeta>>,
+    offered: catalog::Offered,
+    users: users::Users,
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
@@ -162,6 +161,7 @@ impl KcpState {
         }
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.paths.remove(name);
+        self.users.forget(name);
         vec![(kyma_key(name), "deleted")]
     }
 

@@ -67,6 +67,22 @@ impl Default for RegistryConfig {
     }
 }
 
+impl RegistryConfig {
+    /// For what a tenant names: the same registries, asked as anybody may ask them. No credentials, nothing on disk, and a
+    /// memory cache of 16 MiB at most.
+    #[must_use]
+    pub fn for_tenants(&self) -> Self {
+        Self {
+            insecure: self.insecure.clone(),
+            credentials: BTreeMap::new(),
+            memory_budget: self.memory_budget.min(16 * 1024 * 1024),
+            disk: None,
+            disk_budget: 0,
+            deadline: self.deadline,
+        }
+    }
+}
+
 /// Reads modules from registries. Cheap to clone; all clones share connections, tokens and the cache.
 ///
 /// The cache is by content, so do not share one `Registry` between parties that must not learn what the other has

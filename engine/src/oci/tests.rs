@@ -379,3 +379,26 @@ async fn other_artifacts_are_not_taken_for_components() {
     let error = registry.component_descriptor(&fake.address, COMPONENT, "1.2.4").await.unwrap_err();
     assert!(error.to_string().contains("it describes example.org/module/tide:1.2.3"), "{error}");
 }
+
+#[tokio::test]
+async fn what_a_tenant_names_is_read_without_our_credentials_and_our_cache() {
+    let (fake, _, pushed) = pushed().await;
+    fake.fault(Fault::Token);
+    let basic = Credentials::Basic { username: "user".to_owned(), password: "pass".to_owned() };
+    let config = RegistryConfig {
+        credentials: BTreeMap::from([(fake.address.clone(), basic)]),
+        disk: Some("cache".into()),
+        ..RegistryConfig::default()
+    };
+    let theirs = config.for_tenants();
+    assert!(theirs.disk.is_none() && theirs.memory_budget < config.memory_budget);
+    let (ours, theirs) = (registry(RegistryConfig { disk: None, ..config }), registry(theirs));
+    ours.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
+    ours.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap();
+    for refused in [
+        theirs.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
+        theirs.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap_err(),
+    ] {
+        assert_eq!(refused.metric_label(), "unauthorized");
+    }
+}

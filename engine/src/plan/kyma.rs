@@ -13,13 +13,13 @@ use tidewatch_api::{
 };
 
 use self::{
-    manifest_of::{manifest_for, same},
+    manifest_of::{hold_version, manifest_for, same},
     status::{kyma_status, leaving, progress, tracked, tracking},
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
     notice::Notice,
-    versions::Choice,
+    versions::{Choice, Chosen, Origin},
 };
 
 pub use decision::{Decided, Decision};
@@ -47,8 +47,28 @@ pub struct SourceFault {
     pub retryable: bool,
 }
 
-/// Component name and version.
-pub type ComponentVersion = (String, String);
+/// A version of a component, and in whose name it is read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComponentVersion {
+    /// Name of the component.
+    pub component: String,
+    /// Its version.
+    pub version: String,
+    /// Whether a template that was made in the runtime names it: it is read without credentials then.
+    pub local: bool,
+}
+
+impl ComponentVersion {
+    /// The one that a choice needs.
+    #[must_use]
+    pub fn of(chosen: &Chosen) -> Self {
+        Self {
+            component: chosen.component.clone(),
+            version: chosen.version.clone(),
+            local: chosen.origin == Origin::Local,
+        }
+    }
+}
 
 /// What the planner looks at.
 pub struct Input<'a> {
@@ -195,7 +215,7 @@ fn plan_module(
         Ok(chosen) => chosen,
         Err(why) => return fault(status, why.state(installed), why.to_string()),
     };
-    let key = (chosen.component.clone(), chosen.version.clone());
+    let key = ComponentVersion::of(chosen);
     let source = match input.sources.get(&key) {
         Some(Ok(source)) => source,
         Some(Err(why)) => {
@@ -208,11 +228,15 @@ fn plan_module(
             return fault(
                 status,
                 State::Processing,
-                format!("the component {}:{} is being read", key.0, key.1),
+                format!("the component {}:{} is being read", key.component, key.version),
             );
         }
     };
-    let wanted = manifest_for(input.kyma, &choice.module, &choice.channel, chosen, source);
+    let mut wanted = manifest_for(input.kyma, &choice.module, &choice.channel, chosen, source);
+    let generation = match existing {
+        Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
+        None => chosen.template.metadata.generation,
+    };
     status.version.clone_from(&chosen.version);
     status.ocm_component_name.clone_from(&chosen.component);
     status.fqdn.clone_from(&chosen.component);
@@ -230,7 +254,7 @@ fn plan_module(
         "ModuleTemplate",
         &chosen.template.name_any(),
         &namespace_of(chosen.template.as_ref()),
-        chosen.template.metadata.generation,
+        generation,
     ));
     match existing {
         Some(old) if old.metadata.deletion_timestamp.is_some() => {

@@ -202,6 +202,11 @@ impl Kyma {
         is_true(self, labels::INTERNAL)
     }
 
+    /// Whether module templates that are made in its runtime count.
+    pub fn takes_runtime_templates(&self) -> bool {
+        is_true(self, labels::RUNTIME_TEMPLATES)
+    }
+
     /// The channel that counts for `module`: its own, else the Kyma's, else the default one.
     pub fn channel_of<'a>(&'a self, module: &'a Module) -> &'a str {
         [module.channel.as_deref(), Some(self.spec.channel.as_str())]

@@ -240,6 +240,11 @@ impl Manifest {
         self.annotations().get(annotations::IS_UNMANAGED).is_some_and(|value| value == "true")
     }
 
+    /// Whether its ModuleTemplate was made in the runtime: it gets no credentials and no Secrets of the centre.
+    pub fn is_of_runtime_template(&self) -> bool {
+        self.annotations().get(annotations::RUNTIME_TEMPLATE).is_some_and(|value| value == "true")
+    }
+
     /// Where the module's objects come from. The fields of an OCI source must not be empty; the other
     /// types need different ones, so what they lack is for their renderers to say.
     pub fn install_source(&self) -> Result<ImageSpec, SourceError> {

@@ -102,6 +102,9 @@ pub mod labels {
 pub mod annotations {
     /// Ours, on a Kyma or Manifest in KCP that is being deleted: do not wait for what blocks that; the value says why.
     pub const FORCE_DELETE: &str = "tidewatch.kyma-project.io/force-delete";
+    /// Ours, `true` on a Manifest whose ModuleTemplate was made in the runtime: a tenant's, so no credentials of the
+    /// centre are used for it, and no Secret of the centre comes with it.
+    pub const RUNTIME_TEMPLATE: &str = "tidewatch.kyma-project.io/runtime-template";
     /// On a KCP Kyma: the runtime's domain, which the agent's certificate carries as SAN.
     pub const SKR_DOMAIN: &str = "skr-domain";
     /// Deprecated name of [`OCM_COMPONENT_NAME`], still written for older readers.

@@ -17,5 +17,6 @@ mod routes;
 mod service;
 mod shutdown;
 mod skeleton;
+mod versions;
 mod watcher_path;
 mod watchers;

@@ -24,7 +24,8 @@ impl Shared {
                 return Err(Stopped::for_good(message));
             }
         };
-        let layer = self.layer(&source.repo, &source.name, &source.ref_).await?;
+        let local = manifest.is_of_runtime_template();
+        let layer = self.layer(local, &source.repo, &source.name, &source.ref_).await?;
         // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
         let rendered = tokio::task::spawn_blocking(move || oci::manifests_of(&layer, media_type))
             .await
@@ -46,10 +47,10 @@ impl Shared {
             .map_err(|e| Stopped::for_good(e.to_string()))
     }
 
-    async fn layer(&self, repo: &str, name: &str, digest: &str) -> Result<Arc<[u8]>, Stopped> {
+    async fn layer(&self, local: bool, repo: &str, name: &str, digest: &str) -> Result<Arc<[u8]>, Stopped> {
         let read = async {
             let digest = Digest::parse(digest)?;
-            self.registry.layer(repo, name, &digest).await
+            self.registry(local).layer(repo, name, &digest).await
         };
         read.await.map_err(|error: OciError| Stopped {
             message: format!("the module's layer cannot be read: {}", chain(&error)),

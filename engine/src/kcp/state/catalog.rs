@@ -1,64 +1,108 @@
-//! The catalog: releases and templates, and the part of them that one Kyma needs.
+//! The catalog: releases and templates, and whom their changes concern.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use tidewatch_api::{ModuleReleaseMeta, ModuleTemplate};
 
-use super::{KcpState, Wanted};
-use crate::plan::versions::Catalog;
+use super::{KcpState, Wanted, kyma_key, unindex};
+use crate::plan::versions::{Answer, Catalog};
 
-impl KcpState {
-    /// A ModuleTemplate appeared, changed or is gone.
-    pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
-        let old = match template {
-            Some(template) => self.templates.insert(name.to_owned(), Arc::new(template)),
-            None => self.templates.remove(name),
-        };
-        let new = self.templates.get(name);
-        if old.as_deref().map(|t| &t.spec) == new.map(|t| &t.spec) {
-            return Vec::new();
-        }
-        let module = new.or(old.as_ref()).and_then(|t| t.module_name()).unwrap_or_default().to_owned();
-        self.users_of(&module, "module template changed")
-    }
-
-    /// A ModuleReleaseMeta appeared, changed or is gone.
-    pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
-        let old = match release {
-            Some(release) => self.releases.insert(name.to_owned(), Arc::new(release)),
-            None => self.releases.remove(name),
-        };
-        if old.as_deref().map(|r| &r.spec) == self.releases.get(name).map(|r| &r.spec) {
-            return Vec::new();
-        }
-        self.users_of(name, "module release changed")
-    }
-
-    /// The catalog as it stands, cheap to take.
-    pub fn catalog_of(&self, modules: impl Iterator<Item = String>) -> CatalogView {
-        let releases: HashMap<_, _> =
-            modules.filter_map(|m| self.releases.get(&m).map(|r| (m, Arc::clone(r)))).collect();
-        let versions = releases.iter().flat_map(|(module, release)| {
-            release.spec.channels.iter().flatten().map(|c| ModuleTemplate::object_name(module, &c.version))
-        });
-        let templates = versions.filter_map(|n| self.templates.get(&n).map(|t| (n, Arc::clone(t)))).collect();
-        CatalogView { releases, templates }
-    }
-}
-
-/// The part of the catalog that one Kyma needs, taken at one moment.
+/// Releases and templates as last seen.
 #[derive(Debug, Default)]
-pub struct CatalogView {
+pub(super) struct Offered {
     releases: HashMap<String, Arc<ModuleReleaseMeta>>,
     templates: HashMap<String, Arc<ModuleTemplate>>,
+    /// Module → names of templates.
+    by_module: HashMap<String, BTreeSet<String>>,
 }
 
-impl Catalog for CatalogView {
+impl Offered {
+    fn put_template(&mut self, name: &str, template: Option<Arc<ModuleTemplate>>) {
+        if let Some(module) = self.templates.remove(name).as_ref().and_then(|t| t.module_name()) {
+            unindex(&mut self.by_module, module, name);
+        }
+        if let Some(template) = template {
+            if let Some(module) = template.module_name() {
+                self.by_module.entry(module.to_owned()).or_default().insert(name.to_owned());
+            }
+            self.templates.insert(name.to_owned(), template);
+        }
+    }
+}
+
+impl Catalog for Offered {
     fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
         self.releases.get(module).cloned()
     }
 
     fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>> {
         self.templates.get(name).cloned()
+    }
+
+    fn templates_of(&self, module: &str) -> Vec<Arc<ModuleTemplate>> {
+        let names = self.by_module.get(module).into_iter().flatten();
+        names.filter_map(|name| self.template(name)).collect()
+    }
+}
+
+impl KcpState {
+    /// A ModuleTemplate appeared, changed or is gone.
+    pub fn apply_template(&mut self, name: &str, template: Option<ModuleTemplate>) -> Vec<Wanted> {
+        let new = template.map(Arc::new);
+        let old = self.offered.template(name);
+        let mut modules: BTreeSet<String> =
+            [&old, &new].into_iter().flatten().filter_map(|t| t.module_name()).map(str::to_owned).collect();
+        // A release meta finds its templates by name: `<module>-<version>`, where both may have hyphens.
+        modules.extend(name.match_indices('-').map(|(end, _)| name[..end].to_owned()));
+        self.changed(&modules, "module template changed", |offered| offered.put_template(name, new))
+    }
+
+    /// A ModuleReleaseMeta appeared, changed or is gone.
+    pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
+        let module = BTreeSet::from([name.to_owned()]);
+        self.changed(&module, "module release changed", |offered| match release {
+            Some(release) => drop(offered.releases.insert(name.to_owned(), Arc::new(release))),
+            None => drop(offered.releases.remove(name)),
+        })
+    }
+
+    /// The catalog as it stands.
+    pub fn catalog(&self) -> &dyn Catalog {
+        &self.offered
+    }
+
+    /// Changes the catalog and asks for the Kymas to which it answers otherwise now: for what each of them has asked
+    /// last, whether it got an answer or not.
+    fn changed(
+        &mut self,
+        modules: &BTreeSet<String>,
+        change: &'static str,
+        apply: impl FnOnce(&mut Offered),
+    ) -> Vec<Wanted> {
+        let before = self.answers(modules);
+        apply(&mut self.offered);
+        let after = self.answers(modules);
+        let wants = modules.iter().flat_map(|module| self.users.of(module));
+        let kymas: BTreeSet<&String> = wants
+            .zip(before.iter().zip(&after))
+            .filter(|(_, (before, after))| before.differs(after))
+            .flat_map(|((_, kymas), _)| kymas)
+            .collect();
+        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).collect()
+    }
+
+    /// One answer for each different wish about these modules, in the order of [`super::users::Users::of`].
+    fn answers(&self, modules: &BTreeSet<String>) -> Vec<Answer> {
+        let of = |module: &String| {
+            let module = module.clone();
+            self.users
+                .of(&module)
+                .map(|(want, _)| Answer::of(want, &module, &self.offered))
+                .collect::<Vec<_>>()
+        };
+        modules.iter().flat_map(of).collect()
     }
 }

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate};
 
 use super::*;
 use crate::plan::object::ObjectRef;
@@ -100,17 +101,110 @@ fn inventories_make_the_index_of_owners() {
     assert!(state.owners.of("a", &object).is_empty());
 }
 
+/// A Kyma that asks for modules, each by `name`, `name/channel` or `name=version`.
+fn asking(state: &mut KcpState, name: &str, entries: &[&str]) {
+    state.apply_kyma(kyma(name, name, 1, 1));
+    let module = |entry: &str| {
+        let (rest, version) = entry.split_once('=').map_or((entry, None), |(n, v)| (n, Some(v.to_owned())));
+        let (name, channel) = rest.split_once('/').map_or((rest, None), |(n, c)| (n, Some(c.to_owned())));
+        Module { name: name.into(), channel, version, ..Module::default() }
+    };
+    let modules = entries.iter().map(|entry| module(entry)).collect();
+    let wanted = KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() };
+    assert!(state.choose(name, &wanted, &[]).is_none(), "it is not noted yet");
+    state.note(name, &wanted);
+    assert_eq!(state.choose(name, &wanted, &[]).unwrap().len(), entries.len());
+}
+
+fn offer(channels: &[(&str, &str)], versions: Value) -> ModuleReleaseMeta {
+    let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
+    let spec = json!({"moduleName": "lighthouse", "ocmComponentName": "tidewatch.dev/module/lighthouse",
+                      "channels": channels, "versions": versions});
+    serde_json::from_value(json!({"metadata": {"name": "lighthouse"}, "spec": spec})).unwrap()
+}
+
+fn template(name: &str, spec: Value) -> ModuleTemplate {
+    let mut template = json!({"metadata": {"name": name}, "spec": {"descriptor": {}}});
+    template["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(template).unwrap()
+}
+
 #[test]
 fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
     let mut state = KcpState::default();
-    state.apply_kyma(kyma("a", "r1", 1, 1));
-    let mut other = kyma("b", "r2", 1, 1);
-    other.status = None;
-    state.apply_kyma(other);
-    assert_eq!(keys(state.apply_release("lighthouse", Some(release("1.0.0")))), ["Kyma/a"]);
-    assert!(state.apply_release("lighthouse", Some(release("1.0.0"))).is_empty(), "nothing changed");
-    assert_eq!(keys(state.apply_release("lighthouse", Some(release("1.1.0")))), ["Kyma/a"]);
-    assert_eq!(keys(state.apply_release("lighthouse", None)), ["Kyma/a"]);
+    let none = || json!([]);
+    asking(&mut state, "slow", &["lighthouse", "quay"]);
+    asking(&mut state, "quick", &["lighthouse/fast"]);
+    asking(&mut state, "fixed", &["lighthouse=1.0.0"]);
+    asking(&mut state, "other", &["quay"]);
+    let everybody = ["Kyma/fixed", "Kyma/quick", "Kyma/slow"];
+    let (both, moved) =
+        ([("regular", "1.0.0"), ("fast", "1.0.0")], [("regular", "1.0.0"), ("fast", "1.1.0")]);
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&both, none())))), everybody, "it is there");
+    assert!(state.apply_release("lighthouse", Some(offer(&both, none()))).is_empty(), "nothing changed");
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&moved, none())))), ["Kyma/quick"]);
+    let templates =
+        |version: &str| template(&format!("lighthouse-{version}"), json!({"moduleName": "lighthouse"}));
+    let first = state.apply_template("lighthouse-1.0.0", Some(templates("1.0.0")));
+    assert_eq!(keys(first), ["Kyma/fixed", "Kyma/slow"], "who has this version");
+    assert_eq!(keys(state.apply_template("lighthouse-1.1.0", Some(templates("1.1.0")))), ["Kyma/quick"]);
+    assert!(state.apply_template("lighthouse-7.0.0", Some(templates("7.0.0"))).is_empty(), "nobody has it");
+    let listed = offer(&moved, json!([{"version": "1.0.0"}, {"version": "1.1.0"}]));
+    assert!(state.apply_release("lighthouse", Some(listed)).is_empty(), "offered twice is offered");
+    let ends = json!([{"version": "1.1.0", "deprecationMessage": "go on"}]);
+    assert_eq!(keys(state.apply_release("lighthouse", Some(offer(&moved, ends.clone())))), ["Kyma/quick"]);
+    let away = [("regular", "1.1.0"), ("fast", "1.1.0")];
+    let to = state.apply_release("lighthouse", Some(offer(&away, ends)));
+    assert_eq!(keys(to), ["Kyma/fixed", "Kyma/slow"], "the pinned version is not offered any more");
+    let pinned = offer(&away, json!([{"version": "1.0.0"}]));
+    assert_eq!(
+        keys(state.apply_release("lighthouse", Some(pinned))),
+        everybody,
+        "offered again; not ending any more"
+    );
+    let moved = offer(&[("regular", "1.0.0"), ("fast", "1.1.0")], json!([{"version": "1.0.0"}]));
+    assert_eq!(
+        keys(state.apply_release("lighthouse", Some(moved))),
+        ["Kyma/slow"],
+        "a pin does not care for channels"
+    );
+    assert_eq!(keys(state.apply_release("lighthouse", None)), everybody);
+}
+
+#[test]
+fn a_template_of_the_old_kind_reaches_its_channel() {
+    let mut state = KcpState::default();
+    asking(&mut state, "slow", &["buoy"]);
+    asking(&mut state, "quick", &["buoy/fast"]);
+    let of = |channel: &str, version: &str| {
+        let descriptor = json!({"component": {"name": "tidewatch.dev/module/buoy", "version": version}});
+        template(
+            &format!("buoy-{channel}"),
+            json!({"moduleName": "buoy", "channel": channel, "descriptor": descriptor}),
+        )
+    };
+    let first = state.apply_template("buoy-regular", Some(of("regular", "1.0.0")));
+    assert_eq!(keys(first), ["Kyma/quick", "Kyma/slow"], "there is such a module now");
+    assert_eq!(keys(state.apply_template("buoy-fast", Some(of("fast", "1.0.0")))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_template("buoy-fast", Some(of("fast", "1.1.0")))), ["Kyma/quick"]);
+    assert_eq!(keys(state.apply_template("buoy-regular", None)), ["Kyma/slow"]);
+}
+
+#[test]
+fn a_wish_is_known_from_the_moment_it_was_answered() {
+    let mut state = KcpState::default();
+    asking(&mut state, "a", &["lighthouse"]);
+    // Nothing of it stands in any status yet.
+    let wanted = state.apply_release("lighthouse", Some(release("1.0.0")));
+    assert_eq!(keys(wanted), ["Kyma/a"]);
+    state.delete_kyma("a");
+    assert!(state.apply_release("lighthouse", None).is_empty());
+    let wanted = KymaSpec {
+        modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
+        ..KymaSpec::default()
+    };
+    state.note("a", &wanted);
+    assert!(state.apply_release("lighthouse", Some(release("1.0.0"))).is_empty(), "it is gone");
 }
 
 #[test]

@@ -1,13 +1,91 @@
-//! Who uses which module.
+//! Who has asked for which module.
 
-use super::{KcpState, Wanted, kyma_key};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tidewatch_api::{KymaSpec, ModuleTemplate};
+
+use super::KcpState;
+use crate::plan::versions::{Choice, Want, choose};
+
+/// What each Kyma has asked for when it was last planned, and the reverse.
+///
+/// As large as the lists of modules of the runtimes, which their API servers bound.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    by_kyma: HashMap<String, BTreeSet<(String, Want)>>,
+    by_module: HashMap<String, BTreeMap<Want, BTreeSet<String>>>,
+}
+
+impl Users {
+    /// The different wishes about a module, and whose they are.
+    pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<String>)> {
+        self.by_module.get(module).into_iter().flatten()
+    }
+
+    /// A Kyma asks for this from now on, and for nothing else.
+    fn put(&mut self, kyma: &str, wants: BTreeSet<(String, Want)>) {
+        self.forget(kyma);
+        for (module, want) in &wants {
+            let by_want = self.by_module.entry(module.clone()).or_default();
+            by_want.entry(want.clone()).or_default().insert(kyma.to_owned());
+        }
+        if !wants.is_empty() {
+            self.by_kyma.insert(kyma.to_owned(), wants);
+        }
+    }
+
+    pub(super) fn forget(&mut self, kyma: &str) {
+        for (module, want) in self.by_kyma.remove(kyma).into_iter().flatten() {
+            let Some(by_want) = self.by_module.get_mut(&module) else { continue };
+            if let Some(kymas) = by_want.get_mut(&want) {
+                kymas.remove(kyma);
+                if kymas.is_empty() {
+                    by_want.remove(&want);
+                }
+            }
+            if by_want.is_empty() {
+                self.by_module.remove(&module);
+            }
+        }
+    }
+}
+
+fn wants(wanted: &KymaSpec) -> BTreeSet<(String, Want)> {
+    wanted.modules.iter().map(|module| (module.name.clone(), Want::of(module, wanted))).collect()
+}
 
 impl KcpState {
-    /// Kymas whose status mentions a module: those that have it, and those that asked for it in vain.
-    pub(super) fn users_of(&self, module: &str, change: &'static str) -> Vec<Wanted> {
-        let mut users: Vec<&String> =
-            self.kymas.iter().filter(|(_, k)| k.module_status(module).is_some()).map(|(n, _)| n).collect();
-        users.sort();
-        users.into_iter().map(|kyma| (kyma_key(kyma), change)).collect()
+    /// Chooses a version for each module of a Kyma's list, by the catalog as it stands, if the Kyma is known to ask for
+    /// just these; else it has to be noted first ([`KcpState::note`]).
+    ///
+    /// What is read from the catalog and who reads it belong together: a release that comes later finds whom it
+    /// concerns, even before anything of the answer is written anywhere.
+    pub fn choose(
+        &self,
+        kyma: &str,
+        wanted: &KymaSpec,
+        local: &[Arc<ModuleTemplate>],
+    ) -> Option<Vec<Choice>> {
+        let known = self.users.by_kyma.get(kyma);
+        let wants = wants(wanted);
+        let noted = known.map_or(wants.is_empty(), |known| *known == wants);
+        noted.then(|| choose(wanted, self.catalog(), local))
+    }
+
+    /// Notes what a Kyma asks for. One that is gone asks for nothing.
+    pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) {
+        if self.kymas.contains_key(kyma) {
+            self.users.put(kyma, wants(wanted));
+        }
+    }
+
+    /// Names of modules of a list that KCP has nothing of: neither a release nor a template.
+    pub fn unknown<'a>(&self, wanted: &'a KymaSpec) -> BTreeSet<&'a str> {
+        let catalog = self.catalog();
+        let unknown = |name: &&str| catalog.release(name).is_none() && catalog.templates_of(name).is_empty();
+        wanted.modules.iter().map(|module| module.name.as_str()).filter(unknown).collect()
     }
 }

@@ -1,8 +1,156 @@
-//! Whether the installed version may become the chosen one.
+//! Whether the installed version may become the chosen one, and what is to be said of a version that ends.
+
+use jiff::Timestamp;
+use tidewatch_api::{ModuleReleaseMeta, State};
 
 use super::{Gate, Notes, View};
+use crate::plan::{
+    notice::{About, Kind, Notice},
+    versions::{Listed, Origin, Phase, deprecation, may_replace},
+};
 
-/// Nothing objects yet.
-pub(super) fn judge(_: &View<'_>, _: &mut Notes) -> Gate {
-    Gate::Pass
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
+    let release = view.choice.release.as_deref();
+    // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
+    // keep out what KCP has.
+    let installed = view.installed.filter(|manifest| {
+        let own = manifest.is_of_runtime_template() && chosen.origin != Origin::Local;
+        manifest.metadata.deletion_timestamp.is_none() && !own
+    });
+    let installed = installed.map(|manifest| manifest.spec.version.as_str());
+    let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
+    let refused = may_replace(installed, &chosen.version, allowed).err();
+    // The version that is in use after this: the old one where the new one is refused.
+    let version = installed.filter(|_| refused.is_some()).unwrap_or(&chosen.version);
+    if let Some(release) = release {
+        tell_of_its_end(release, version, view, notes);
+    }
+    match refused {
+        None => Gate::Pass,
+        Some(fault) => Gate::Keep {
+            state: fault.state(true),
+            message: fault.to_string(),
+            maintenance: false,
+            retry_at: None,
+        },
+    }
+}
+
+/// A version that ends: its module's message says so, an Event when it is near, and in the end the module is in Warning.
+fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, notes: &mut Notes) {
+    let Some(offered) = release.offered(version) else { return };
+    let date = offered.deprecation_date.as_ref().map(|date| date_of(date.0));
+    let listed = Listed {
+        version,
+        deprecation_date: date.as_deref(),
+        deprecation_message: Some(&offered.deprecation_message),
+    };
+    let Some(end) = deprecation(&[listed], version, view.now) else { return };
+    if let Some(next) = end.next {
+        notes.look_at(next);
+    }
+    if end.phase >= Phase::Near {
+        notes.notices.push(Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Warning,
+            reason: "VersionDeprecated",
+            message: format!("module '{}': {}", view.choice.module.name, end.message),
+        });
+    }
+    let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };
+    notes.remark = Some((state, end.message));
+}
+
+/// A day where it is the first moment of one: people read it.
+fn date_of(moment: Timestamp) -> String {
+    let text = moment.to_string();
+    text.strip_suffix("T00:00:00Z").map(str::to_owned).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::{Kyma, KymaSpec, Manifest, Module};
+
+    use super::*;
+    use crate::plan::{
+        gates::Facts,
+        versions::{Catalog, choose, fixtures::catalog},
+    };
+
+    /// What the gate says of lighthouse 1.0.0, with more in its release meta, over an installed version.
+    fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+        let mut catalog = catalog();
+        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
+        meta["spec"].as_object_mut().unwrap().extend(release.as_object().unwrap().clone());
+        catalog
+            .releases
+            .insert("lighthouse".into(), std::sync::Arc::new(serde_json::from_value(meta).unwrap()));
+        let wanted = KymaSpec {
+            channel: "regular".into(),
+            modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
+            ..KymaSpec::default()
+        };
+        let choices = choose(&wanted, &catalog, &[]);
+        let manifest = installed.map(|value| serde_json::from_value::<Manifest>(value.clone()).unwrap());
+        let mut notes = Notes::default();
+        let view = View {
+            choice: &choices[0],
+            installed: manifest.as_ref(),
+            kyma: &Kyma::default(),
+            wanted: &wanted,
+            facts: &Facts::default(),
+            now: now.parse().unwrap(),
+        };
+        let gate = judge(&view, &mut notes);
+        (gate, notes)
+    }
+
+    fn manifest(version: &str) -> Value {
+        json!({"metadata": {"name": "m"}, "spec": {"version": version, "remote": false,
+               "install": {"name": "raw-manifest", "source": {}}}})
+    }
+
+    const NOW: &str = "2026-06-01T00:00:00Z";
+
+    #[test]
+    fn a_lower_version_is_refused_unless_the_release_allows_it() {
+        let (gate, _) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
+        let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
+            panic!("{gate:?}")
+        };
+        assert!(message.contains("1.0.0 is lower than the installed 1.2.0"), "{message}");
+        assert_eq!(judged(&json!({"allowDowngrade": true}), Some(&manifest("1.2.0")), NOW).0, Gate::Pass);
+        assert_eq!(judged(&json!({}), Some(&manifest("0.9.0")), NOW).0, Gate::Pass);
+        assert_eq!(judged(&json!({}), None, NOW).0, Gate::Pass);
+        let mut leaving = manifest("1.2.0");
+        leaving["metadata"]["deletionTimestamp"] = NOW.into();
+        assert_eq!(judged(&json!({}), Some(&leaving), NOW).0, Gate::Pass, "the way out of a refusal");
+        let mut own = manifest("1.2.0");
+        own["metadata"]["annotations"] = json!({tidewatch_api::names::annotations::RUNTIME_TEMPLATE: "true"});
+        assert_eq!(judged(&json!({}), Some(&own), NOW).0, Gate::Pass, "what a runtime has shadows nothing");
+    }
+
+    #[test]
+    fn a_version_that_ends_is_told_of_and_looked_at_when_that_changes() {
+        let ends = json!({"versions": [{"version": "1.0.0", "deprecationDate": "2026-12-31T00:00:00Z",
+            "deprecationMessage": "go to 1.1"}]});
+        let text = "version 1.0.0 is deprecated and ends on 2026-12-31: go to 1.1";
+        let at = |now| judged(&ends, Some(&manifest("1.0.0")), now).1;
+        let early = at(NOW);
+        assert_eq!(early.look_at, Some("2026-12-01T00:00:00Z".parse().unwrap()));
+        assert_eq!((early.notices.len(), early.remark), (0, Some((State::Ready, text.to_owned()))));
+        let near = at("2026-12-05T00:00:00Z");
+        assert_eq!(near.look_at, Some("2026-12-31T00:00:00Z".parse().unwrap()));
+        assert_eq!(near.remark, Some((State::Ready, text.to_owned())));
+        assert_eq!(near.notices[0].message, format!("module 'lighthouse': {text}"));
+        assert_eq!(near.notices[0].about, About::RuntimeKyma);
+        let ended = at("2027-01-01T00:00:00Z");
+        let over = "version 1.0.0 is deprecated and has ended on 2026-12-31: go to 1.1";
+        assert_eq!(ended.remark, Some((State::Warning, over.to_owned())));
+        assert_eq!((ended.look_at, ended.notices.len()), (None, 1));
+        let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
+        assert_eq!(other, Notes::default(), "it stays on 1.1.0, of which nothing is said");
+    }
 }

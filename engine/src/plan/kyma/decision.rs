@@ -88,10 +88,10 @@ impl Plan {
         if !writes && told == Some((status.state, &status.version)) {
             return;
         }
-        let reason = if status.message.is_empty() {
-            format!("channel {}", status.channel)
-        } else {
-            status.message.clone()
+        let reason = match (status.message.as_str(), status.channel.as_str()) {
+            ("", "") => "version asked for".to_owned(),
+            ("", channel) => format!("channel {channel}"),
+            (message, _) => message.to_owned(),
         };
         self.decisions.push(Decision {
             what,

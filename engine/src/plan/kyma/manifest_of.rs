@@ -11,7 +11,11 @@ use tidewatch_api::{
 };
 
 use super::{Source, namespace_of};
-use crate::plan::{naming::manifest_name, versions::Chosen};
+use crate::plan::{
+    naming::manifest_name,
+    notice::{About, Kind, Notice},
+    versions::{Chosen, Origin},
+};
 
 /// The Manifest of one module of one Kyma.
 pub(super) fn manifest_for(
@@ -58,6 +62,7 @@ pub(super) fn manifest_for(
                 ]
                 .into_iter()
                 .chain(terms.map(|text| (annotations::MODULE_TERMS.to_owned(), text)))
+                .chain((chosen.origin == Origin::Local).then(|| entry(annotations::RUNTIME_TEMPLATE, "true")))
                 .collect(),
             ),
             owner_references: Some(vec![owner]),
@@ -103,8 +108,60 @@ pub(super) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     existing.spec == wanted.spec
         && has(existing.labels(), wanted.labels())
         && has(existing.annotations(), wanted.annotations())
-        // What the template does not say any more is taken off.
-        && existing.annotations().get(annotations::MODULE_TERMS)
-            == wanted.annotations().get(annotations::MODULE_TERMS)
+        // What is not said any more is taken off.
+        && [annotations::MODULE_TERMS, annotations::RUNTIME_TEMPLATE]
+            .into_iter()
+            .all(|key| existing.annotations().get(key) == wanted.annotations().get(key))
         && existing.owner_references() == wanted.owner_references()
+}
+
+/// The generation of the template that `wanted` is made of.
+///
+/// An installed version does not change (mission S1.1). If its template has been changed since it was installed, by
+/// what the Kyma's status remembers, then what the Manifest has taken from it stays, and that is said.
+pub(super) fn hold_version(
+    kyma: &Kyma,
+    old: &Manifest,
+    chosen: &Chosen,
+    wanted: &mut Manifest,
+    notices: &mut Vec<Notice>,
+) -> Option<i64> {
+    let template = chosen.template.name_any();
+    let now = chosen.template.metadata.generation;
+    let installed = old.metadata.deletion_timestamp.is_none() && old.spec.version == wanted.spec.version;
+    let told = kyma
+        .module_status(wanted.module_name().unwrap_or_default())
+        .filter(|status| installed && status.version == chosen.version)
+        .and_then(|status| status.template.as_ref()?.metadata.as_ref())
+        .filter(|metadata| metadata.name == template)
+        .and_then(|metadata| metadata.generation);
+    if told.is_none() || told == now || !take_over(old, wanted) {
+        return now;
+    }
+    notices.push(Notice {
+        about: About::Kyma,
+        kind: Kind::Warning,
+        reason: "ModuleTemplateChanged",
+        message: format!(
+            "the ModuleTemplate '{template}' was changed after it had been installed; a version does not change, so \
+             what is installed stays as it is; release what is new as another version"
+        ),
+    });
+    told
+}
+
+/// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
+fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
+    let before = wanted.clone();
+    wanted.spec.manager.clone_from(&old.spec.manager);
+    // Whether there is a default CR is for the user to say; what is in it is the template's.
+    if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
+        wanted.spec.resource.clone_from(&old.spec.resource);
+    }
+    let terms = old.annotations().get(annotations::MODULE_TERMS).cloned();
+    match terms {
+        Some(terms) => wanted.annotations_mut().insert(annotations::MODULE_TERMS.to_owned(), terms),
+        None => wanted.annotations_mut().remove(annotations::MODULE_TERMS),
+    };
+    before != *wanted
 }

@@ -5,7 +5,13 @@ use tidewatch_api::{
 };
 
 use super::*;
-use crate::plan::versions::{choose, fixtures::catalog};
+use crate::plan::{
+    notice::Kind,
+    versions::{
+        choose,
+        fixtures::{FakeCatalog, catalog},
+    },
+};
 
 fn kyma() -> Kyma {
     serde_json::from_value(json!({
@@ -30,11 +36,12 @@ fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
             images: vec!["example.local/lighthouse:1.0.0".into()],
         })
     };
-    let component = "tidewatch.dev/module/lighthouse".to_owned();
-    BTreeMap::from([
-        ((component.clone(), "1.0.0".into()), source("sha256:aa")),
-        ((component, "1.1.0".into()), source("sha256:bb")),
-    ])
+    let component = |version: &str| ComponentVersion {
+        component: "tidewatch.dev/module/lighthouse".into(),
+        version: version.into(),
+        local: false,
+    };
+    BTreeMap::from([(component("1.0.0"), source("sha256:aa")), (component("1.1.0"), source("sha256:bb"))])
 }
 
 fn run(wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
@@ -47,7 +54,7 @@ fn run_with(
     sources: &BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
 ) -> Plan {
     let kyma = kyma();
-    let choices = choose(wanted, &catalog());
+    let choices = choose(wanted, &catalog(), &[]);
     plan(&Input {
         kyma: &kyma,
         wanted,
@@ -86,7 +93,7 @@ fn a_manifest_lives_where_its_kyma_does() {
     let mut kyma = kyma();
     kyma.metadata.namespace = Some("elsewhere".into());
     let (wanted, sources) = (wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog());
+    let choices = choose(&wanted, &catalog(), &[]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
@@ -170,7 +177,8 @@ fn an_unreadable_descriptor_keeps_what_is_installed() {
     let mut sources = sources();
     let fault =
         SourceFault { message: "registry answers 503; next try within 5 min".into(), retryable: true };
-    sources.insert(("tidewatch.dev/module/lighthouse".into(), "1.0.0".into()), Err(fault));
+    let first = sources.first_entry().unwrap().key().clone();
+    sources.insert(first, Err(fault));
     let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);
     assert!(plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
     assert_eq!(plan.status.modules[0].state, State::Warning);
@@ -192,7 +200,7 @@ fn planning_twice_changes_nothing() {
     let mut kyma = kyma();
     kyma.status = Some(first.status.clone());
     let wanted = wanted(&["lighthouse"]);
-    let choices = choose(&wanted, &catalog());
+    let choices = choose(&wanted, &catalog(), &[]);
     let manifests = [installed(State::Ready)];
     let later = Timestamp::from_second(1_000_000).unwrap();
     let sources = sources();
@@ -234,7 +242,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     template.spec.progress_deadline_seconds = Some(90);
     catalog.templates.insert("lighthouse-1.0.0".into(), std::sync::Arc::new(template));
     let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
-    let choices = choose(&wanted, &catalog);
+    let choices = choose(&wanted, &catalog, &[]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let manifests = [bare];
     let input = Input {
@@ -252,7 +260,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
 
 /// What becomes of a module that a gate has stopped.
 fn after(gate: Gate, existing: Option<&Manifest>) -> (ModuleStatus, Plan) {
-    let choices = choose(&wanted(&["lighthouse"]), &catalog());
+    let choices = choose(&wanted(&["lighthouse"]), &catalog(), &[]);
     let mut plan = Plan::default();
     let status = stopped(gate, &choices[0], existing, &mut plan);
     (status, plan)
@@ -310,7 +318,8 @@ fn each_change_is_a_decision_and_nothing_else_is() {
     let first = run(&asked, &[installed(State::Ready)]);
     assert_eq!(words(&first), [entry("state", "1.0.0", "1.0.0")], "it is Ready now");
     let kyma = Kyma { status: Some(first.status), ..kyma() };
-    let (choices, sources, manifests) = (choose(&asked, &catalog()), sources(), [installed(State::Ready)]);
+    let (choices, sources, manifests) =
+        (choose(&asked, &catalog(), &[]), sources(), [installed(State::Ready)]);
     let now = Timestamp::UNIX_EPOCH;
     let input = Input {
         kyma: &kyma,
@@ -334,4 +343,102 @@ fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
     assert_eq!(failed.state, State::Deleting);
     assert_eq!(failed.last_operation.unwrap().operation, "no answer", "what fails is said");
     assert_eq!(failed.conditions, first.status.conditions, "nothing is known about the modules");
+}
+
+/// A plan for a Kyma with this status, with the installed module and a catalog.
+fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &FakeCatalog) -> Plan {
+    let kyma = Kyma { status: Some(status), ..kyma() };
+    let (choices, sources) = (choose(wanted, catalog, &[]), sources());
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let manifests = [manifest];
+    plan(&Input {
+        kyma: &kyma,
+        wanted,
+        choices: &choices,
+        sources: &sources,
+        manifests: &manifests,
+        facts,
+        now,
+    })
+}
+
+#[test]
+fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() {
+    let asked = wanted(&["lighthouse"]);
+    let before = run(&asked, &[installed(State::Ready)]).status;
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    template.metadata.generation = Some(2);
+    catalog.put(std::sync::Arc::new(template.clone()));
+    let links = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
+    assert_eq!((links.notices.len(), links.apply.len()), (0, 0), "nothing that is installed has changed");
+    let generation =
+        |plan: &Plan| plan.status.modules[0].template.clone().unwrap().metadata.unwrap().generation;
+    assert_eq!(generation(&links), Some(2));
+
+    template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
+    template.spec.progress_deadline_seconds = Some(7);
+    catalog.put(std::sync::Arc::new(template));
+    let held = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
+    assert_eq!(held.apply, []);
+    assert_eq!((held.notices[0].reason, held.notices[0].kind), ("ModuleTemplateChanged", Kind::Warning));
+    assert_eq!(
+        (generation(&held), held.status.modules[0].state),
+        (Some(1), State::Ready),
+        "and again next time"
+    );
+
+    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
+    let upgraded = run_on(before, &fast, installed(State::Ready), &catalog);
+    assert_eq!((upgraded.apply[0].spec.version.as_str(), upgraded.notices.len()), ("1.1.0", 0));
+}
+
+#[test]
+fn a_version_that_is_asked_for_shows_no_channel() {
+    let mut asked = wanted(&["lighthouse"]);
+    asked.modules[0].version = Some("1.1.0".into());
+    let plan = run(&asked, &[]);
+    let module = &plan.status.modules[0];
+    assert_eq!((module.version.as_str(), module.channel.as_str()), ("1.1.0", ""));
+    assert_eq!(plan.apply[0].labels()[labels::CHANNEL], "");
+    assert_eq!(plan.decisions[0].reason, "version asked for");
+}
+
+#[test]
+fn a_downgrade_leaves_the_manifest_alone() {
+    let mut newer = installed(State::Ready);
+    newer.spec.version = "1.2.0".into();
+    let plan = run(&wanted(&["lighthouse"]), &[newer]);
+    assert_eq!((plan.apply.len(), plan.delete.len()), (0, 0));
+    let module = &plan.status.modules[0];
+    assert_eq!((module.version.as_str(), module.state), ("1.2.0", State::Warning));
+    assert_eq!(plan.status.state, State::Warning);
+}
+
+#[test]
+fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
+    let template = json!({"metadata": {"name": "raft-mine", "namespace": "kyma-system", "generation": 1}, "spec": {
+        "moduleName": "raft", "channel": "regular", "version": "0.1.0",
+        "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
+    let local = [std::sync::Arc::new(serde_json::from_value(template).unwrap())];
+    let (kyma, asked) = (kyma(), wanted(&["raft"]));
+    let choices = choose(&asked, &catalog(), &local);
+    let key = ComponentVersion::of(choices[0].outcome.as_ref().unwrap());
+    assert!(key.local);
+    let source = sources().into_values().next().unwrap();
+    let sources = BTreeMap::from([(key, source)]);
+    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
+    let plan = plan(&Input {
+        kyma: &kyma,
+        wanted: &asked,
+        choices: &choices,
+        sources: &sources,
+        manifests: &[],
+        facts,
+        now,
+    });
+    assert!(plan.apply[0].is_of_runtime_template());
+    let metadata = plan.status.modules[0].template.clone().unwrap().metadata.unwrap();
+    assert_eq!(metadata.namespace, "kyma-system");
+    assert!(!installed(State::Ready).is_of_runtime_template());
 }

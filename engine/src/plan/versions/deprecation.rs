@@ -4,7 +4,16 @@ use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::Offset};
 
-use super::resolve::Listed;
+/// What is said of a version's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// The version.
+    pub version: &'a str,
+    /// Until when it may be used: a date, or a time with an offset.
+    pub deprecation_date: Option<&'a str>,
+    /// For its users: why, and what to do.
+    pub deprecation_message: Option<&'a str>,
+}
 
 /// How long before its end a version's users are warned.
 pub const NEAR: SignedDuration = SignedDuration::from_hours(30 * 24);

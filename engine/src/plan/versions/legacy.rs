@@ -5,11 +5,23 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use tidewatch_api::ModuleTemplate;
 
-use super::{Chosen, Fault, resolve::Wish};
+use super::{
+    Chosen, Fault,
+    resolve::{Origin, Wish},
+};
+
+/// Whether a template is of the old kind. One that is not is found by a release meta only.
+pub(super) fn is_old(template: &ModuleTemplate) -> bool {
+    !template.spec.channel.is_empty() || template.spec.mandatory == Some(true)
+}
 
 /// The version that the templates of one module give. `templates` are those of this module only; with a pin, the
 /// channel does not count. None if there is no template at all.
-pub(super) fn choose(wish: Wish<'_>, templates: &[&Arc<ModuleTemplate>]) -> Option<Result<Chosen, Fault>> {
+pub(super) fn choose(
+    wish: Wish<'_>,
+    templates: &[&Arc<ModuleTemplate>],
+    origin: Origin,
+) -> Option<Result<Chosen, Fault>> {
     if templates.is_empty() {
         return None;
     }
@@ -25,7 +37,7 @@ pub(super) fn choose(wish: Wish<'_>, templates: &[&Arc<ModuleTemplate>]) -> Opti
     fitting.sort_by_key(|t| t.name_any());
     Some(match (fitting.as_slice(), wish.pin) {
         // Two channels may have the same version; both templates are of that version.
-        ([one], _) | ([one, ..], Some(_)) => chosen(one),
+        ([one], _) | ([one, ..], Some(_)) => chosen(one, origin),
         ([], Some(pin)) => {
             let known = sorted(templates.iter().filter_map(|t| version(t)));
             Err(Fault::NotOffered { module, version: pin.to_owned(), known })
@@ -41,23 +53,24 @@ pub(super) fn choose(wish: Wish<'_>, templates: &[&Arc<ModuleTemplate>]) -> Opti
     })
 }
 
-fn chosen(template: &Arc<ModuleTemplate>) -> Result<Chosen, Fault> {
+fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Fault> {
     match (version(template), component(template, "name")) {
         (Some(version), Some(component)) => Ok(Chosen {
             version: version.to_owned(),
             component: component.to_owned(),
             template: Arc::clone(template),
+            origin,
         }),
         _ => Err(Fault::NoDescriptor { template: template.name_any() }),
     }
 }
 
 /// What the template says, or else its descriptor.
-fn version(template: &ModuleTemplate) -> Option<&str> {
+pub(super) fn version(template: &ModuleTemplate) -> Option<&str> {
     Some(template.spec.version.as_str()).filter(|v| !v.is_empty()).or_else(|| component(template, "version"))
 }
 
-fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
+pub(super) fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
     template.spec.descriptor.0.get("component")?.get(field)?.as_str().filter(|text| !text.is_empty())
 }
 

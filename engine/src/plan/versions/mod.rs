@@ -2,19 +2,23 @@
 //!
 //! Who calls it: the Kyma's reconcile, for every entry of the user's list, before the plan is made ([`choose`], by
 //! [`resolve`]); the gate of versions in the Kyma's plan asks [`may_replace`] for what is installed, and
-//! [`deprecation`] for what to tell the user.
+//! [`deprecation`] for what to tell the user. Whoever watches the catalog compares [`Answer`]s to learn whom a change
+//! concerns.
 
+mod answer;
 mod deprecation;
 mod legacy;
+pub mod local;
 mod order;
 mod resolve;
 
 use std::sync::Arc;
 
-pub use deprecation::{Deprecation, NEAR, Phase, deprecation};
+pub use answer::{Answer, Want};
+pub use deprecation::{Deprecation, Listed, NEAR, Phase, deprecation};
 pub use order::{Step, may_replace, step};
-pub use resolve::{Listed, Offer, Origin, Wish, resolve};
-use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State, names};
+pub use resolve::{Origin, Wish, resolve};
+use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State};
 
 /// What KCP offers. Looking things up is the only thing a planner asks of it.
 pub trait Catalog {
@@ -22,6 +26,8 @@ pub trait Catalog {
     fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>>;
     /// A template by object name.
     fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>>;
+    /// All templates of a module, of the old kind and the new. Asked for only where it has no release meta.
+    fn templates_of(&self, module: &str) -> Vec<Arc<ModuleTemplate>>;
 }
 
 /// A module of the user's list and the version it gets.
@@ -29,7 +35,7 @@ pub trait Catalog {
 pub struct Choice {
     /// The user's entry.
     pub module: Module,
-    /// The channel that counts for it.
+    /// The channel that counts for it; empty for a version that is asked for by number.
     pub channel: String,
     /// The module's release meta, if there is one.
     pub release: Option<Arc<ModuleReleaseMeta>>,
@@ -46,6 +52,8 @@ pub struct Chosen {
     pub component: String,
     /// Its template.
     pub template: Arc<ModuleTemplate>,
+    /// Where it comes from.
+    pub origin: Origin,
 }
 
 /// Why a module has no version. The text is shown to the user and says what ends it.
@@ -61,8 +69,8 @@ pub enum Fault {
     },
     /// The channel is not offered.
     #[error(
-        "module '{module}' has no version in channel '{channel}' (it has: {known}); tried again when its \
-         ModuleReleaseMeta changes"
+        "module '{module}' has no version in channel '{channel}' (it has: {known}); ask for another channel; tried \
+         again when the module is released in this one"
     )]
     NoSuchChannel {
         /// The module.
@@ -177,30 +185,20 @@ impl Fault {
     }
 }
 
-/// Chooses a version for every module of the user's list.
+/// Chooses a version for every module of the user's list. `local` are the runtime's own templates, where KCP allows
+/// them for this Kyma.
 #[must_use]
-pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog) -> Vec<Choice> {
+pub fn choose(wanted: &KymaSpec, catalog: &dyn Catalog, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
     wanted
         .modules
         .iter()
         .map(|module| {
-            let channel = channel_of(module, wanted);
-            let wish = Wish { module: &module.name, channel: &channel, pin: None };
-            let offer = Offer { catalog, versions: &[], legacy: &[], local: &[] };
-            let outcome = resolve(wish, &offer).map(|(chosen, _)| chosen);
-            Choice { module: module.clone(), channel, release: catalog.release(&module.name), outcome }
+            let want = Want::of(module, wanted);
+            let outcome = resolve(want.wish(&module.name), catalog, local);
+            let release = catalog.release(&module.name);
+            Choice { module: module.clone(), channel: want.channel, release, outcome }
         })
         .collect()
-}
-
-/// The module's channel, else the Kyma's, else the default.
-fn channel_of(module: &Module, wanted: &KymaSpec) -> String {
-    [module.channel.as_deref(), Some(wanted.channel.as_str())]
-        .into_iter()
-        .flatten()
-        .find(|c| !c.is_empty())
-        .unwrap_or(names::DEFAULT_CHANNEL)
-        .to_owned()
 }
 
 #[cfg(test)]
@@ -211,10 +209,16 @@ pub(crate) mod fixtures {
     use serde_json::json;
 
     /// A catalog of two modules: `lighthouse` (regular 1.0.0, fast 1.1.0) and mandatory `guard`.
-    #[derive(Default)]
+    #[derive(Default, Debug)]
     pub(crate) struct FakeCatalog {
         pub(crate) releases: HashMap<String, Arc<ModuleReleaseMeta>>,
         pub(crate) templates: HashMap<String, Arc<ModuleTemplate>>,
+    }
+
+    impl FakeCatalog {
+        pub(crate) fn put(&mut self, template: Arc<ModuleTemplate>) {
+            self.templates.insert(template.metadata.name.clone().unwrap(), template);
+        }
     }
 
     impl Catalog for FakeCatalog {
@@ -223,6 +227,9 @@ pub(crate) mod fixtures {
         }
         fn template(&self, name: &str) -> Option<Arc<ModuleTemplate>> {
             self.templates.get(name).cloned()
+        }
+        fn templates_of(&self, module: &str) -> Vec<Arc<ModuleTemplate>> {
+            self.templates.values().filter(|t| t.module_name() == Some(module)).cloned().collect()
         }
     }
 

@@ -20,30 +20,6 @@ pub struct Wish<'a> {
     pub pin: Option<&'a str>,
 }
 
-/// A version that a release meta lists outside of its channels, or says more about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Listed<'a> {
-    /// The version.
-    pub version: &'a str,
-    /// Until when it may be used: a date, or a time with an offset.
-    pub deprecation_date: Option<&'a str>,
-    /// For its users: why, and what to do.
-    pub deprecation_message: Option<&'a str>,
-}
-
-/// What there is to choose from.
-#[derive(Clone, Copy)]
-pub struct Offer<'a> {
-    /// KCP's release metas and templates by name.
-    pub catalog: &'a dyn Catalog,
-    /// The versions that this module's release meta lists besides its channels.
-    pub versions: &'a [Listed<'a>],
-    /// KCP's templates, of which those of this module count, where it has no release meta.
-    pub legacy: &'a [Arc<ModuleTemplate>],
-    /// The runtime's own templates. Only where KCP allows them for this Kyma: the caller leaves them out otherwise.
-    pub local: &'a [Arc<ModuleTemplate>],
-}
-
 /// Where a version comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -60,25 +36,34 @@ pub enum Origin {
 /// Resolves one wish: a pinned version, else the channel's in the release meta, else the old kind's template of the
 /// channel, else the runtime's own template. Each of the later ones only where KCP has nothing of that name: neither
 /// do old templates shadow a release meta, nor the runtime's what KCP has.
-pub fn resolve(wish: Wish<'_>, offer: &Offer<'_>) -> Result<(Chosen, Origin), Fault> {
+///
+/// `local` are the runtime's own templates, and only where KCP allows them for this Kyma: the caller leaves them out
+/// otherwise.
+pub fn resolve(
+    wish: Wish<'_>,
+    catalog: &dyn Catalog,
+    local: &[Arc<ModuleTemplate>],
+) -> Result<Chosen, Fault> {
     let wish = Wish { pin: wish.pin.filter(|pin| !pin.is_empty()), ..wish };
     if wish.pin.is_none() && wish.channel == names::CHANNEL_NONE {
         return Err(Fault::ChannelNone { module: wish.module.to_owned() });
     }
-    if let Some(release) = offer.catalog.release(wish.module) {
-        let origin = if wish.pin.is_some() { Origin::Pin } else { Origin::Channel };
-        return Ok((released(wish, &release, offer)?, origin));
+    if let Some(release) = catalog.release(wish.module) {
+        return released(wish, &release, catalog);
     }
-    for (templates, origin) in [(offer.legacy, Origin::Legacy), (offer.local, Origin::Local)] {
-        let own: Vec<_> = templates.iter().filter(|t| t.module_name() == Some(wish.module)).collect();
-        if let Some(outcome) = legacy::choose(wish, &own) {
-            return Ok((outcome?, origin));
-        }
-    }
-    Err(Fault::UnknownModule { module: wish.module.to_owned() })
+    let central = catalog.templates_of(wish.module);
+    let old: Vec<_> = central.iter().filter(|t| legacy::is_old(t)).collect();
+    let own: Vec<_> = local
+        .iter()
+        // What KCP has is never shadowed, be it of the new kind and without its release meta.
+        .filter(|t| central.is_empty() && t.module_name() == Some(wish.module))
+        .collect();
+    legacy::choose(wish, &old, Origin::Legacy)
+        .or_else(|| legacy::choose(wish, &own, Origin::Local))
+        .unwrap_or_else(|| Err(Fault::UnknownModule { module: wish.module.to_owned() }))
 }
 
-fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, offer: &Offer<'_>) -> Result<Chosen, Fault> {
+fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) -> Result<Chosen, Fault> {
     let module = || wish.module.to_owned();
     if release.mandatory_version().is_some() {
         return Err(Fault::Mandatory { module: module() });
@@ -86,8 +71,8 @@ fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, offer: &Offer<'_>) -> R
     let channels = || release.spec.channels.iter().flatten();
     let version = match wish.pin {
         Some(pin) => {
-            let offered =
-                || channels().map(|c| c.version.as_str()).chain(offer.versions.iter().map(|v| v.version));
+            let listed = release.spec.versions.iter().map(|v| v.version.as_str());
+            let offered = || channels().map(|c| c.version.as_str()).chain(listed.clone());
             if !offered().any(|version| version == pin) {
                 let known = list(offered().filter(|version| !version.is_empty()));
                 return Err(Fault::NotOffered { module: module(), version: pin.to_owned(), known });
@@ -104,10 +89,15 @@ fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, offer: &Offer<'_>) -> R
         return Err(Fault::NoComponent { module: module() });
     }
     let name = ModuleTemplate::object_name(wish.module, version);
-    let template = offer.catalog.template(&name).ok_or_else(|| Fault::NoTemplate {
+    let template = catalog.template(&name).ok_or_else(|| Fault::NoTemplate {
         module: module(),
         version: version.to_owned(),
         template: name,
     })?;
-    Ok(Chosen { version: version.to_owned(), component: release.spec.ocm_component_name.clone(), template })
+    Ok(Chosen {
+        version: version.to_owned(),
+        component: release.spec.ocm_component_name.clone(),
+        template,
+        origin: if wish.pin.is_some() { Origin::Pin } else { Origin::Channel },
+    })
 }

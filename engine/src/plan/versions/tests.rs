@@ -12,7 +12,7 @@ fn wanted(kyma_channel: &str, module: &str, channel: Option<&str>) -> KymaSpec {
 }
 
 fn version(kyma_channel: &str, module: &str, channel: Option<&str>) -> Result<String, Fault> {
-    choose(&wanted(kyma_channel, module, channel), &fixtures::catalog())
+    choose(&wanted(kyma_channel, module, channel), &fixtures::catalog(), &[])
         .remove(0)
         .outcome
         .map(|chosen| chosen.version)
@@ -85,6 +85,7 @@ fn own_templates() -> Vec<Arc<ModuleTemplate>> {
             json!({"version": "8.0.0"}),
             component("lighthouse", "8.0.0"),
         ),
+        old("keel-mine", "keel", "regular", json!({"version": "8.0.0"}), component("keel", "8.0.0")),
         old("buoy-mine", "buoy", "mine", json!({"version": "8.0.0"}), component("buoy", "8.0.0")),
     ]
 }
@@ -94,9 +95,59 @@ const LISTED: [Listed<'static>; 2] = [
     Listed { version: "0.8.0", deprecation_date: None, deprecation_message: None },
 ];
 
+/// All that KCP has.
+fn offered() -> fixtures::FakeCatalog {
+    let mut catalog = fixtures::catalog();
+    for template in old_templates() {
+        catalog.put(template);
+    }
+    // Of the new kind, without its release meta.
+    catalog.put(old("keel-1.0.0", "keel", "", json!({"version": "1.0.0"}), json!({})));
+    let mut lighthouse = catalog.releases["lighthouse"].as_ref().clone();
+    lighthouse.spec.versions =
+        serde_json::from_value(json!([{"version": "1.0.0"}, {"version": "0.8.0"}])).unwrap();
+    catalog.releases.insert("lighthouse".into(), Arc::new(lighthouse));
+    catalog
+}
+
+/// The same, changed in one way or another.
+fn any_catalog() -> impl Strategy<Value = fixtures::FakeCatalog> {
+    let version = || proptest::sample::select(vec!["1.0.0", "1.1.0", "9.9.9"]);
+    let parts = (version(), version(), any::<Option<bool>>(), 0..3u8, 0..6u8);
+    parts.prop_map(|(regular, fast, allow, ends, what)| {
+        let mut catalog = offered();
+        let mut lighthouse = catalog.releases["lighthouse"].as_ref().clone();
+        lighthouse.spec.channels = serde_json::from_value(json!([
+            {"channel": "regular", "version": regular}, {"channel": "fast", "version": fast}
+        ]))
+        .unwrap();
+        lighthouse.spec.allow_downgrade = allow;
+        match ends {
+            0 => lighthouse.spec.versions[0].deprecation_message = "go on".into(),
+            1 => lighthouse.spec.versions.retain(|listed| listed.version != "1.0.0"),
+            _ => {}
+        }
+        catalog.releases.insert("lighthouse".into(), Arc::new(lighthouse));
+        let change = |catalog: &mut fixtures::FakeCatalog, name: &str| {
+            let mut template = catalog.templates[name].as_ref().clone();
+            template.spec.progress_deadline_seconds = Some(9);
+            catalog.put(Arc::new(template));
+        };
+        match what {
+            0 => change(&mut catalog, "lighthouse-1.0.0"),
+            1 => change(&mut catalog, "buoy-regular"),
+            2 => drop(catalog.templates.remove("buoy-twin-a")),
+            3 => drop(catalog.releases.remove("lighthouse")),
+            4 => drop(catalog.templates.remove("lighthouse-1.1.0")),
+            _ => {}
+        }
+        catalog
+    })
+}
+
 #[test]
 fn every_wish_has_its_outcome() {
-    let (catalog, legacy, local) = (fixtures::catalog(), old_templates(), own_templates());
+    let (catalog, local) = (offered(), own_templates());
     let wishes = [
         ("lighthouse", "regular", None),
         ("lighthouse", "fast", None),
@@ -122,15 +173,16 @@ fn every_wish_has_its_outcome() {
         ("raft", "fast", None),
         ("raft", "fast", Some("0.1.0")),
         ("nothere", "regular", None),
+        ("keel", "regular", None),
+        ("keel", "regular", Some("1.0.0")),
     ];
     let mut table = String::new();
     for (module, channel, pin) in wishes {
         let wish = Wish { module, channel, pin };
-        let offer = Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local };
-        let outcome = match resolve(wish, &offer) {
-            Ok((chosen, origin)) => {
+        let outcome = match resolve(wish, &catalog, &local) {
+            Ok(chosen) => {
                 let template = chosen.template.metadata.name.clone().unwrap();
-                format!("{} of {} by {template} ({origin:?})", chosen.version, chosen.component)
+                format!("{} of {} by {template} ({:?})", chosen.version, chosen.component, chosen.origin)
             }
             Err(fault) => format!("{}, installed {}: {fault}", fault.state(false), fault.state(true)),
         };
@@ -210,16 +262,16 @@ fn any_wish() -> impl Strategy<Value = (String, String, Option<String>)> {
     let name = |names: &[&'static str]| proptest::sample::select(names.to_vec()).prop_map(str::to_owned);
     let pins = ["1.0.0", "1.1.0", "0.8.0", "0.9.0", "8.0.0", "0.1.0", "2.0.0", ""];
     (
-        name(&["lighthouse", "guard", "buoy", "anchor", "raft", "nothere"]),
+        name(&["lighthouse", "guard", "buoy", "anchor", "raft", "keel", "nothere"]),
         name(&["regular", "fast", "beta", "twin", "mine", "none", "broken"]),
         proptest::option::of(name(&pins)),
     )
 }
 
 /// An outcome that can be compared.
-fn outcome(result: Result<(Chosen, Origin), Fault>) -> Result<(String, String, Origin), Fault> {
-    result.map(|(chosen, origin)| {
-        (chosen.version, chosen.template.metadata.name.clone().unwrap_or_default(), origin)
+fn outcome(result: Result<Chosen, Fault>) -> Result<(String, String, Origin), Fault> {
+    result.map(|chosen| {
+        (chosen.version, chosen.template.metadata.name.clone().unwrap_or_default(), chosen.origin)
     })
 }
 
@@ -236,9 +288,8 @@ proptest! {
     #[test]
     fn a_pin_does_not_care_for_channels((module, channel, pin) in any_wish(), other in "[a-z]{3,8}") {
         let Some(pin) = pin.filter(|pin| !pin.is_empty()) else { return Ok(()) };
-        let (catalog, legacy, local) = (fixtures::catalog(), old_templates(), own_templates());
-        let offer = Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local };
-        let of = |channel: &str| outcome(resolve(Wish { module: &module, channel, pin: Some(&pin) }, &offer));
+        let (catalog, local) = (offered(), own_templates());
+        let of = |channel: &str| outcome(resolve(Wish { module: &module, channel, pin: Some(&pin) }, &catalog, &local));
         prop_assert_eq!(of(&channel), of(&other));
         if let Ok((version, ..)) = of(&channel) {
             prop_assert_eq!(version, pin);
@@ -249,23 +300,40 @@ proptest! {
     /// the order in which things are listed never counts.
     #[test]
     fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
-        let (catalog, mut legacy, mut local) = (fixtures::catalog(), old_templates(), own_templates());
+        let (catalog, mut local) = (offered(), own_templates());
         let wish = Wish { module: &module, channel: &channel, pin: pin.as_deref() };
-        let all = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local }));
-        let kcp = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &[] }));
+        let all = outcome(resolve(wish, &catalog, &local));
+        let kcp = outcome(resolve(wish, &catalog, &[]));
         if catalog.release(&module).is_some() {
-            let new = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &[], local: &[] }));
-            prop_assert_eq!(&all, &new);
+            let mut new = offered();
+            new.templates.retain(|_, t| !legacy::is_old(t));
+            prop_assert_eq!(&all, &outcome(resolve(wish, &new, &local)));
         }
-        let known = legacy.iter().any(|t| t.module_name() == Some(&module)) || catalog.release(&module).is_some();
+        let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
         let is_local = matches!(all, Ok((.., Origin::Local)));
         prop_assert!(!(known && is_local), "{all:?}");
         prop_assert!(is_local || !known || all == kcp);
-        let (a, b) = (legacy.len(), local.len());
-        legacy.rotate_left(usize::try_from(order).unwrap() % a);
-        local.rotate_left(usize::try_from(order >> 8).unwrap() % b);
-        let turned = outcome(resolve(wish, &Offer { catalog: &catalog, versions: &LISTED, legacy: &legacy, local: &local }));
-        prop_assert_eq!(all, turned);
+        let count = local.len();
+        local.rotate_left(usize::try_from(order >> 8).unwrap() % count);
+        prop_assert_eq!(all, outcome(resolve(wish, &catalog, &local)));
+    }
+
+    /// Whatever changes in the catalog: whose plan would be another one is told, and nobody else.
+    #[test]
+    fn whom_a_change_concerns_is_told_exactly(
+        (module, channel, pin) in any_wish(),
+        (one, other) in (any_catalog(), any_catalog()),
+    ) {
+        let want = Want { channel: if pin.is_some() { String::new() } else { channel }, pin };
+        let differs = Answer::of(&want, &module, &one).differs(&Answer::of(&want, &module, &other));
+        let taken = |catalog: &fixtures::FakeCatalog| {
+            let outcome = resolve(want.wish(&module), catalog, &[]);
+            let (spec, version) = outcome.as_ref().map_or((None, None), |c| (Some(c.template.spec.clone()), Some(c.version.clone())));
+            let release = catalog.release(&module);
+            let said = release.as_ref().and_then(|r| r.offered(version.as_deref()?).cloned()).filter(|said| !said.deprecation_message.is_empty());
+            (self::outcome(outcome), spec, said, release.map(|r| r.spec.allow_downgrade))
+        };
+        prop_assert_eq!(differs, taken(&one) != taken(&other));
     }
 
     /// Phases come in their order, each begins when the one before said, and a message changes only then.

@@ -1,0 +1,373 @@
+//! Which version of a module a runtime gets: by channel, by number, by a template of the old kind, by one of the
+//! runtime's own; and what its user is told when it is not the one that was asked for, or when it ends.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, ModuleReleaseMeta, ModuleStatus, ModuleTemplate, State,
+    names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, labels},
+};
+use tidewatch_tests::{
+    ControlPlane,
+    env::{self, Environment},
+    fleet::{self, Member, Receiver},
+    kcp,
+    modules::Version,
+    mtls::{Connection, Http, sized},
+    observed,
+    spare::{self, Spare},
+    story::set_modules,
+    wait,
+};
+use tokio::sync::MutexGuard;
+
+const SOON: Duration = Duration::from_mins(1);
+const MANAGER: &str = "tidewatch-tests";
+
+/// A receiver of its own on a KCP namespace of its own, and two runtimes in it.
+struct World {
+    env: &'static Environment,
+    spare: &'static Spare,
+    kcp: Client,
+    receiver: Receiver,
+    namespace: &'static str,
+    // Last: the receiver has ended before another test may use the runtimes.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl World {
+    async fn start(namespace: &'static str) -> Result<Self> {
+        let env = env::shared().await?;
+        let spare = spare::shared().await?;
+        let alone = spare.register_alone().await;
+        spare::take_over(&spare.runtime3).await?;
+        spare::take_over(&spare.runtime4).await?;
+        let kcp = env.kcp.client()?;
+        fleet::prepare_kcp(&kcp, namespace).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let world = Self { env, spare, kcp, receiver, namespace, _alone: alone };
+        for member in [world.pier(), world.mole()] {
+            fleet::register(&world.kcp, namespace, &member).await?;
+            fleet::kyma_in_state(&world.kcp, namespace, member.kyma, State::Ready).await?;
+        }
+        Ok(world)
+    }
+
+    fn pier(&self) -> Member<'_> {
+        Member { cluster: &self.spare.runtime3, kyma: "pier", id: "runtime-pier" }
+    }
+
+    fn mole(&self) -> Member<'_> {
+        Member { cluster: &self.spare.runtime4, kyma: "mole", id: "runtime-mole" }
+    }
+
+    fn kymas(&self) -> Api<Kyma> {
+        Api::namespaced(self.kcp.clone(), self.namespace)
+    }
+
+    /// Pushes a version of a module, and releases the module in these channels.
+    async fn offer(&self, module: &str, version: &str, channels: &[(&str, &str)]) -> Result<()> {
+        packed(module, version, channels).offer(&self.kcp, self.namespace, self.env.registry.host()).await
+    }
+
+    /// Applies fields of a module's release meta, in place of those it has.
+    async fn release(&self, module: &str, spec: Value) -> Result<()> {
+        let api: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.clone(), self.namespace);
+        api.patch(module, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
+        Ok(())
+    }
+
+    /// Edits a runtime's Kyma as its user does, and tells the receiver of it as an agent does.
+    async fn ask(&self, member: &Member<'_>, modules: Value) -> Result<()> {
+        set_modules(&member.cluster.client()?, &modules).await?;
+        self.tell(member, "Kyma", RUNTIME_KYMA_NAME).await
+    }
+
+    /// Tells the receiver that an object in a runtime has changed.
+    async fn tell(&self, member: &Member<'_>, kind: &str, name: &str) -> Result<()> {
+        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
+        let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
+        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": name},
+                           "watchedGvk": {"group": GROUP, "version": VERSION, "kind": kind}});
+        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
+        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
+        Ok(())
+    }
+
+    /// Waits until a module of a Kyma looks like this, and returns it.
+    async fn module(
+        &self,
+        member: &Member<'_>,
+        module: &str,
+        what: &str,
+        is: impl Fn(&ModuleStatus) -> bool,
+    ) -> Result<ModuleStatus> {
+        let what = format!("module {module} of Kyma {}: {what}", member.kyma);
+        let found =
+            fleet::kyma_where(self.kymas(), member.kyma, &what, |k| k.module_status(module).is_some_and(&is));
+        found.await?.module_status(module).cloned().context("it was there")
+    }
+
+    /// Waits until a module is Ready in a version, and looks whether the runtime has just that.
+    async fn ready(&self, member: &Member<'_>, module: &str, version: &str) -> Result<ModuleStatus> {
+        let status = self
+            .module(member, module, &format!("Ready in {version}"), |m| {
+                m.state == State::Ready && m.version == version
+            })
+            .await?;
+        has(member.cluster, module, version).await?;
+        Ok(status)
+    }
+
+    /// How often a Kyma was reconciled so far because a release has changed.
+    async fn releases_heard(&self, member: &Member<'_>) -> Result<usize> {
+        let page = self.receiver.runtime(member.id).await?;
+        let records = page["reconciles"].as_array().context("the page has no reconciles")?;
+        let causes = records.iter().flat_map(|r| r["causes"].as_array().into_iter().flatten());
+        Ok(causes.filter(|cause| cause["change"] == "module release changed").count())
+    }
+
+    fn healthy(&self) -> Result<()> {
+        fleet::alive(&self.receiver.process)?;
+        observed::no_panic(&self.receiver.process)
+    }
+}
+
+/// A version of a module that is one ConfigMap with its number.
+fn packed(module: &str, version: &str, channels: &[(&str, &str)]) -> Version {
+    let channels: Vec<Value> = channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"version": version},
+                        "metadata": {"name": module, "namespace": RUNTIME_NAMESPACE}});
+    Version { release: json!({"channels": channels}), ..Version::new(module, version, vec![object]) }
+}
+
+/// Fails if what the module has installed is not of this version.
+async fn has(cluster: &ControlPlane, module: &str, version: &str) -> Result<()> {
+    let api: Api<ConfigMap> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
+    let map = api.get(module).await.with_context(|| format!("the ConfigMap of {module}"))?;
+    let is = map.data.unwrap_or_default().remove("version").unwrap_or_default();
+    ensure!(is == version, "{module} is installed in {is}, not {version}");
+    Ok(())
+}
+
+/// A template of the old kind, or of a runtime's own: with its channel, and with its component in the descriptor.
+async fn template(
+    client: &Client,
+    namespace: &str,
+    module: &str,
+    channel: &str,
+    version: &str,
+) -> Result<()> {
+    let api: Api<ModuleTemplate> = Api::namespaced(client.clone(), namespace);
+    let name = format!("{module}-{channel}");
+    let body = json!({
+        "apiVersion": API_VERSION, "kind": "ModuleTemplate",
+        "metadata": {"name": name, "labels": {labels::MODULE_NAME: module}},
+        "spec": {"channel": channel, "descriptor": {"component": {"name": kcp::component(module), "version": version}}}
+    });
+    api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_can_be_pinned_and_unpinned() -> Result<()> {
+    let world = World::start("kcp-pins").await?;
+    let pier = world.pier();
+    world.offer("buoy", "1.0.0", &[("regular", "1.0.0")]).await?;
+    world.offer("buoy", "1.1.0", &[("regular", "1.0.0"), ("fast", "1.1.0")]).await?;
+
+    world.ask(&pier, json!([{"name": "buoy", "version": "1.0.0"}])).await?;
+    let pinned = world.ready(&pier, "buoy", "1.0.0").await?;
+    ensure!(pinned.channel.is_empty(), "a version that is asked for has no channel: {pinned:?}");
+
+    // The channel moves on. Who follows it goes with it; who has asked for a version is not even looked at.
+    world.ask(&world.mole(), json!([{"name": "buoy"}])).await?;
+    world.ready(&world.mole(), "buoy", "1.0.0").await?;
+    fleet::settled(&world.receiver).await?;
+    let before = world.releases_heard(&pier).await?;
+    let moved = json!([{"channel": "regular", "version": "1.1.0"}]);
+    world.release("buoy", json!({"channels": moved, "versions": [{"version": "1.0.0"}]})).await?;
+    world.ready(&world.mole(), "buoy", "1.1.0").await?;
+    fleet::settled(&world.receiver).await?;
+    let after = world.releases_heard(&pier).await?;
+    ensure!(before == after, "a Kyma that pins a version was reconciled for a release");
+    ensure!(world.releases_heard(&world.mole()).await? > 0, "the page would have told");
+    has(pier.cluster, "buoy", "1.0.0").await?;
+
+    // A version that is not offered: what there is, is said, and what is installed stays.
+    world.ask(&pier, json!([{"name": "buoy", "version": "7.0.0"}])).await?;
+    let odd = world.module(&pier, "buoy", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(odd.message.contains("has no version 7.0.0 (it has: 1.1.0, 1.0.0)"), "{odd:?}");
+    has(pier.cluster, "buoy", "1.0.0").await?;
+
+    world.ask(&pier, json!([{"name": "buoy"}])).await?;
+    let free = world.ready(&pier, "buoy", "1.1.0").await?;
+    ensure!(free.channel == "regular", "{free:?}");
+    world.healthy()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
+    let world = World::start("kcp-downgrade").await?;
+    let pier = world.pier();
+    world.offer("gull", "1.0.0", &[("regular", "1.0.0")]).await?;
+    world.offer("gull", "1.2.0", &[("regular", "1.2.0")]).await?;
+    world.ask(&pier, json!([{"name": "gull"}])).await?;
+    world.ready(&pier, "gull", "1.2.0").await?;
+
+    world.release("gull", json!({"channels": [{"channel": "regular", "version": "1.0.0"}]})).await?;
+    let kept = world.module(&pier, "gull", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(kept.version == "1.2.0", "the old version stays: {kept:?}");
+    ensure!(kept.message.contains("version 1.0.0 is lower than the installed 1.2.0"), "{kept:?}");
+    has(pier.cluster, "gull", "1.2.0").await?;
+    let remote: Api<Kyma> = Api::namespaced(pier.cluster.client()?, RUNTIME_NAMESPACE);
+    fleet::kyma_where(remote, RUNTIME_KYMA_NAME, "the runtime's user to be told", |k| {
+        k.module_status("gull").is_some_and(|m| m.message == kept.message)
+    })
+    .await?;
+
+    world.release("gull", json!({"allowDowngrade": true})).await?;
+    world.ready(&pier, "gull", "1.0.0").await?;
+
+    // The template of an installed version is changed: nothing is reinstalled, and that is said.
+    let templates: Api<ModuleTemplate> = Api::namespaced(world.kcp.clone(), world.namespace);
+    let change = json!({"spec": {"progressDeadlineSeconds": 77}});
+    templates.patch("gull-1.0.0", &PatchParams::default(), &Patch::Merge(change)).await?;
+    event(&world.kcp, world.namespace, "ModuleTemplateChanged", &["gull-1.0.0", "stays as it is"]).await?;
+    world.ready(&pier, "gull", "1.0.0").await?;
+    world.healthy()
+}
+
+/// Waits for an Event with this reason about a Kyma, and looks what it says.
+async fn event(client: &Client, namespace: &str, reason: &str, parts: &[&str]) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default().fields(&format!("reason={reason}"));
+    let found = wait::until(&format!("an Event {reason}"), SOON, || async {
+        Ok(events.list(&params).await?.items.pop())
+    })
+    .await?;
+    let message = found.message.clone().unwrap_or_default();
+    ensure!(parts.iter().all(|part| message.contains(part)), "{message}");
+    ensure!(found.type_.as_deref() == Some("Warning"), "{found:?}");
+    ensure!(found.involved_object.kind.as_deref() == Some("Kyma"), "{found:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deprecated_version_warns_its_user() -> Result<()> {
+    let world = World::start("kcp-deprecated").await?;
+    let pier = world.pier();
+    world.offer("crane", "1.0.0", &[("regular", "1.0.0")]).await?;
+    world.ask(&pier, json!([{"name": "crane"}])).await?;
+    let fresh = world.ready(&pier, "crane", "1.0.0").await?;
+    ensure!(fresh.message.is_empty(), "{fresh:?}");
+
+    let ends = |days: i64| {
+        let date =
+            Timestamp::from_second(Timestamp::now().as_second())? + SignedDuration::from_hours(24 * days);
+        anyhow::Ok(json!({"versions": [{"version": "1.0.0", "deprecationDate": date,
+                                        "deprecationMessage": "go to 2.0"}]}))
+    };
+    world.release("crane", ends(100)?).await?;
+    let told = world.module(&pier, "crane", "told of its end", |m| !m.message.is_empty()).await?;
+    ensure!(
+        told.state == State::Ready && told.message.contains("version 1.0.0 is deprecated and ends on"),
+        "{told:?}"
+    );
+    let runtime = pier.cluster.client()?;
+    let events: Api<Event> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    let of = ListParams::default().fields("reason=VersionDeprecated");
+    ensure!(events.list(&of).await?.items.is_empty(), "it is far away");
+
+    world.release("crane", ends(10)?).await?;
+    event(&runtime, RUNTIME_NAMESPACE, "VersionDeprecated", &["module 'crane'", "go to 2.0"]).await?;
+    world.release("crane", ends(-1)?).await?;
+    let over = world.module(&pier, "crane", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(over.message.contains("has ended on") && over.version == "1.0.0", "{over:?}");
+    fleet::kyma_in_state(&world.kcp, world.namespace, pier.kyma, State::Warning).await?;
+    world.healthy()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
+    let world = World::start("kcp-old-kind").await?;
+    let pier = world.pier();
+    for version in ["1.0.0", "1.1.0"] {
+        packed("winch", version, &[]).push(world.env.registry.host()).await?;
+    }
+    world.ask(&pier, json!([{"name": "winch"}])).await?;
+    let missing = world.module(&pier, "winch", "Error", |m| m.state == State::Error).await?;
+    ensure!(missing.message.contains("there is no module 'winch'"), "{missing:?}");
+    template(&world.kcp, world.namespace, "winch", "regular", "1.0.0").await?;
+    world.ready(&pier, "winch", "1.0.0").await?;
+    template(&world.kcp, world.namespace, "winch", "regular", "1.1.0").await?;
+    world.ready(&pier, "winch", "1.1.0").await?;
+
+    // A release meta counts before it, and what is installed outlives both.
+    world.offer("winch", "1.2.0", &[("regular", "1.2.0")]).await?;
+    world.ready(&pier, "winch", "1.2.0").await?;
+    let releases: Api<ModuleReleaseMeta> = Api::namespaced(world.kcp.clone(), world.namespace);
+    let templates: Api<ModuleTemplate> = Api::namespaced(world.kcp.clone(), world.namespace);
+    templates.delete("winch-regular", &kube::api::DeleteParams::default()).await?;
+    releases.delete("winch", &kube::api::DeleteParams::default()).await?;
+    let gone = world.module(&pier, "winch", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(
+        gone.message.contains("no ModuleReleaseMeta of that name") && gone.version == "1.2.0",
+        "{gone:?}"
+    );
+    has(pier.cluster, "winch", "1.2.0").await?;
+    world.healthy()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere_else() -> Result<()> {
+    let world = World::start("kcp-own-templates").await?;
+    let (pier, mole) = (world.pier(), world.mole());
+    for version in ["0.1.0", "0.2.0"] {
+        packed("raft", version, &[]).push(world.env.registry.host()).await?;
+    }
+    for member in [&pier, &mole] {
+        template(&member.cluster.client()?, RUNTIME_NAMESPACE, "raft", "regular", "0.1.0").await?;
+        world.ask(member, json!([{"name": "raft"}])).await?;
+        let missing = world.module(member, "raft", "Error", |m| m.state == State::Error).await?;
+        ensure!(missing.message.contains("there is no module 'raft'"), "{missing:?}");
+    }
+
+    let allow = |value: Value| {
+        let label = json!({"metadata": {"labels": {labels::RUNTIME_TEMPLATES: value}}});
+        let kymas = world.kymas();
+        async move { kymas.patch("pier", &PatchParams::default(), &Patch::Merge(label)).await.map(drop) }
+    };
+    allow(json!("true")).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    allow(Value::Null).await?;
+    let kept = world.module(&pier, "raft", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(kept.message.contains("there is no module 'raft'") && kept.version == "0.1.0", "{kept:?}");
+    allow(json!("true")).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    template(&pier.cluster.client()?, RUNTIME_NAMESPACE, "raft", "regular", "0.2.0").await?;
+    world.tell(&pier, "ModuleTemplate", "raft-regular").await?;
+    world.ready(&pier, "raft", "0.2.0").await?;
+    world.tell(&mole, "ModuleTemplate", "raft-regular").await?;
+    fleet::settled(&world.receiver).await?;
+    let refused = world.module(&mole, "raft", "Error", |m| m.state == State::Error).await?;
+    ensure!(refused.message.contains("there is no module 'raft'"), "{refused:?}");
+
+    // As soon as KCP has the module, its own counts, here and there; be it lower.
+    world.offer("raft", "0.1.0", &[("regular", "0.1.0")]).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    world.ready(&mole, "raft", "0.1.0").await?;
+    for member in [&pier, &mole] {
+        let api: Api<ModuleTemplate> = Api::namespaced(member.cluster.client()?, RUNTIME_NAMESPACE);
+        api.delete("raft-regular", &kube::api::DeleteParams::default()).await?;
+    }
+    world.healthy()
+}
