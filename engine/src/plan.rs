@@ -6,7 +6,9 @@
 
 pub mod access;
 pub mod agent;
+pub mod blockers;
 pub mod deletion;
+pub mod force;
 pub mod gates;
 pub mod kyma;
 pub mod manifest;

@@ -71,13 +71,13 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
 }
 
 /// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, its owners' for an
-/// installed object or a default CR. None means that nothing of ours depends on it.
+/// installed object or a default CR, and those of the Manifests whose deletion waits for objects of its kind. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     if object.gvk.group == names::GROUP && object.gvk.kind == "Kyma" {
         let ours = object.namespace == names::RUNTIME_NAMESPACE && object.name == names::RUNTIME_KYMA_NAME;
         return if ours { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
-    let owners = state.owners.of(kyma, object);
+    let owners = state.owners.interested(kyma, object);
     owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
 }
 
@@ -87,7 +87,7 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
     if group == names::GROUP && kind == "Kyma" {
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
-    let owners = state.owners.of_kind(kyma, group, kind);
+    let owners = state.owners.interested_in_kind(kyma, group, kind);
     owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name }).collect()
 }
 

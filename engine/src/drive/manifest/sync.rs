@@ -1,0 +1,78 @@
+//! Makes a runtime have what a Manifest's bundle says: its objects, and no others of its inventory.
+
+use kube::ResourceExt;
+use tidewatch_api::Manifest;
+
+use super::apply::{Applied, apply_all};
+use crate::{
+    drive::{Lost, Shared, gate::Gated},
+    kcp::state::default_cr,
+    plan::{
+        manifest::{self as plan, Bundle, Progress},
+        object::ObjectRef,
+        owners::Speaker,
+        readiness::{self, Facts},
+    },
+    stages::{Stage, stage},
+};
+
+/// What became of it.
+pub(super) struct Synced {
+    /// The Manifest with its status as it was written meanwhile.
+    pub(super) manifest: Manifest,
+    pub(super) applied: Applied,
+    /// Objects of the version before that are not gone yet.
+    pub(super) left: Vec<ObjectRef>,
+    /// The inventory: the bundle's objects and those that are left.
+    pub(super) objects: Vec<ObjectRef>,
+}
+
+impl Shared {
+    /// Applies what is wanted and removes what is not any more. `first` is what the status says if the inventory grows.
+    pub(super) async fn sync(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        bundle: Bundle,
+        first: Progress,
+    ) -> Result<Synced, Lost> {
+        let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let gone = plan::prune(&before, &bundle.objects);
+        let all = plan::union(&before, &bundle.objects);
+        let mut manifest = manifest.clone();
+        // Written before the first object is: whatever a crash leaves behind is in the inventory.
+        if all.iter().any(|o| !before.iter().any(|b| b.same_object(o))) {
+            let cr = super::cr_condition(&manifest, false);
+            let status = plan::manifest_status(&manifest, &first, &all, cr, self.now());
+            self.write_manifest_status(&manifest, &status).await?;
+            manifest.status = Some(status);
+        }
+        let claim = |objects: &[ObjectRef]| {
+            let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(&manifest)).collect();
+            self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
+        };
+        claim(&all);
+
+        let facts = Facts { not_ready_since: readiness::not_ready_since(&manifest), ..Facts::default() };
+        let mut applied = Applied::default();
+        for phase in [bundle.first, bundle.main, bundle.custom] {
+            applied.take(stage(Stage::Apply, apply_all(runtime, phase, &facts, self.now())).await);
+        }
+        let left = if applied.failed.is_some() {
+            gone
+        } else {
+            match stage(Stage::Delete, self.remove(kyma, &manifest, runtime, gone.clone())).await {
+                Ok(left) => left.into_iter().map(|(object, _)| object).collect(),
+                Err(error) => {
+                    applied.failed = Some(error.into());
+                    gone
+                }
+            }
+        };
+        let objects = plan::union(&left, &bundle.objects);
+        // What was let go is not held against others any more.
+        claim(&objects);
+        Ok(Synced { manifest, applied, left, objects })
+    }
+}
