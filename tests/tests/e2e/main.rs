@@ -6,6 +6,7 @@ mod bad_input_receiver;
 mod canary;
 mod control_plane;
 mod crds;
+mod deletion;
 mod demo;
 mod faults;
 mod operator;

@@ -1,6 +1,6 @@
 //! What is in the way of a Manifest's deletion: objects of users, and the default CR.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use tidewatch_api::{CustomResourcePolicy, Manifest};
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
-const OWN: usize = 500;
+const OWN: usize = 200;
 
 /// What a deletion waits for.
 pub(super) struct Obstacle {
@@ -61,15 +61,24 @@ async fn users_of(
 ) -> Result<Users, ObjectError> {
     let mut users = Users::default();
     for gvk in kinds {
-        let own: HashSet<_> = own
-            .iter()
-            .filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind))
-            .map(ObjectRef::identity)
-            .collect();
+        let mut own: Vec<&ObjectRef> =
+            own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
+        // A page with room for our own always has as many of the others as are named.
         let limit = u32::try_from(NAMED + 1 + own.len().min(OWN)).unwrap_or(u32::MAX);
-        let Page { first, more } = apply::list(runtime, gvk, limit).await?;
-        let others: Vec<ObjectRef> =
-            first.into_iter().filter(|object| !own.contains(&object.identity())).collect();
+        let Page { first, mut more } = apply::list(runtime, gvk, limit).await?;
+        let mut others = Vec::new();
+        for object in first {
+            match own.iter().position(|o| o.same_object(&object)) {
+                Some(at) => drop(own.swap_remove(at)),
+                None => others.push(object),
+            }
+        }
+        // Ours behind the page are counted in `more`, if they are there.
+        for object in own.into_iter().take(OWN) {
+            if more > 0 && apply::look(runtime, object).await?.is_some() {
+                more -= 1;
+            }
+        }
         let count = (others.len() as u64).saturating_add(more);
         users.add(others, count);
     }
