@@ -9,7 +9,7 @@ use super::ENGINE;
 
 /// The engines of all lives: how much each has written, and at which write it ends.
 #[derive(Debug, Default)]
-pub struct Cuts(Mutex<HashMap<String, Cut>>);
+pub(crate) struct Cuts(Mutex<HashMap<String, Cut>>);
 
 #[derive(Debug, Default)]
 struct Cut {
@@ -21,19 +21,19 @@ struct Cut {
 
 impl Cuts {
     /// Lets an engine work again, up to its n-th write from now on.
-    pub fn arm(&self, life: &str, next: Option<(u64, bool)>) {
+    pub(crate) fn arm(&self, life: &str, next: Option<(u64, bool)>) {
         let mut all = self.0.lock();
         let cut = all.entry(life.to_owned()).or_default();
         (cut.next, cut.cut) = (next, false);
     }
 
     /// Whether it has come to that.
-    pub fn is_cut(&self, life: &str) -> bool {
+    pub(crate) fn is_cut(&self, life: &str) -> bool {
         self.0.lock().get(life).is_some_and(|cut| cut.cut)
     }
 
     /// How much was written in this life.
-    pub fn writes(&self, life: &str) -> u64 {
+    pub(crate) fn writes(&self, life: &str) -> u64 {
         self.0.lock().get(life).map_or(0, |cut| cut.writes)
     }
 }

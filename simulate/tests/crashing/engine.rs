@@ -25,9 +25,9 @@ use super::KYMA;
 /// For its threads to end.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub struct Incarnation {
+pub(crate) struct Incarnation {
     engine: Engine,
-    threads: Runtime,
+    threads: Option<Runtime>,
     /// Events that it was told of, and those that it has acknowledged.
     told: AtomicUsize,
     acknowledged: Arc<AtomicUsize>,
@@ -50,7 +50,7 @@ impl Acknowledge for Told {
 
 impl Incarnation {
     /// Begins with nothing but what KCP has, and waits until it has seen that, unless it ends before.
-    pub async fn begin(kcp: Config, modules: String) -> Result<Self> {
+    pub(crate) async fn begin(kcp: Config, modules: String) -> Result<Self> {
         let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (send, made) = oneshot::channel();
         threads.spawn(async move {
@@ -70,11 +70,11 @@ impl Incarnation {
             }
         });
         let engine = made.await.context("the engine's thread has ended")??;
-        Ok(Self { engine, threads, told: AtomicUsize::new(0), acknowledged: Arc::default() })
+        Ok(Self { engine, threads: Some(threads), told: AtomicUsize::new(0), acknowledged: Arc::default() })
     }
 
     /// An event about the runtime's Kyma.
-    pub fn tell_of_kyma(&self) {
+    pub(crate) fn tell_of_kyma(&self) {
         self.told.fetch_add(1, Ordering::SeqCst);
         let guards: Vec<Guard> = vec![Box::new(Told(Arc::clone(&self.acknowledged)))];
         let push = Push { class: Class::UserEdit, cause: None, guards };
@@ -82,7 +82,7 @@ impl Incarnation {
     }
 
     /// Events about installed objects.
-    pub fn tell_of_objects(&self) {
+    pub(crate) fn tell_of_objects(&self) {
         for manifest in self.engine.state().read().manifests_of(KYMA) {
             let name = manifest.metadata.name.unwrap_or_default();
             let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
@@ -91,25 +91,34 @@ impl Incarnation {
     }
 
     /// Whether nothing it was told of has to be told to another one.
-    pub fn has_acknowledged(&self) -> bool {
+    pub(crate) fn has_acknowledged(&self) -> bool {
         self.acknowledged.load(Ordering::SeqCst) == self.told.load(Ordering::SeqCst)
     }
 
     /// Whether there is nothing to do at this moment.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.engine.queue().inspect(|queue| queue.working() == 0 && queue.ready().all(|(_, n)| n == 0))
     }
 
     /// The last of what it did, for a test that fails.
-    pub fn last(&self) -> Vec<String> {
+    pub(crate) fn last(&self) -> Vec<String> {
         let history = self.engine.history().of(KYMA);
         history.iter().rev().take(8).map(|r| format!("{} {:?} {}", r.key, r.outcome, r.message)).collect()
     }
 
     /// Ends it wherever it is.
-    pub async fn end(self) {
-        let Self { engine, threads, .. } = self;
-        drop(engine);
-        let _ended = tokio::task::spawn_blocking(move || threads.shutdown_timeout(GRACE)).await;
+    pub(crate) async fn end(mut self) {
+        if let Some(threads) = self.threads.take() {
+            let _ended = tokio::task::spawn_blocking(move || threads.shutdown_timeout(GRACE)).await;
+        }
+    }
+}
+
+impl Drop for Incarnation {
+    /// A test that fails does not wait.
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
     }
 }

@@ -25,18 +25,18 @@ use tidewatch_simulator::{
 };
 use tokio::time::{Instant, sleep};
 
-pub use cuts::Cuts;
+pub(crate) use cuts::Cuts;
 use engine::Incarnation;
 use snapshot::{Snapshot, snapshot};
 
 const KYMA: &str = "harbour";
 const ENGINE: &str = "engine";
 /// For everything that should take a second or two, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(90);
+const SOON: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What all lives share.
-pub struct World {
+pub(crate) struct World {
     server: Server,
     registry: Registry,
     cuts: Arc<Cuts>,
@@ -45,11 +45,11 @@ pub struct World {
 
 /// After how many writes each engine ends, and whether its last one is done.
 #[derive(Clone, Debug, Default)]
-pub struct Plan(Vec<(u64, bool)>);
+pub(crate) struct Plan(Vec<(u64, bool)>);
 
 impl Plan {
     /// One to three ends, the first anywhere in a life of so many writes.
-    pub fn of(seed: u64, writes: u64) -> Self {
+    pub(crate) fn of(seed: u64, writes: u64) -> Self {
         let pick = |what: &str, end: u64| {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -70,15 +70,15 @@ impl Plan {
 }
 
 /// What became of a life.
-pub struct Lived {
-    pub crashes: u64,
-    pub writes: u64,
+pub(crate) struct Lived {
+    pub(crate) crashes: u64,
+    pub(crate) writes: u64,
     /// What was there at the end of each of its parts.
     snapshots: Vec<Snapshot>,
 }
 
 impl World {
-    pub async fn start() -> Result<Self> {
+    pub(crate) async fn start() -> Result<Self> {
         let drain = Drain::new();
         let cuts = Arc::new(Cuts::default());
         let faults = Arc::clone(&cuts) as Arc<dyn tidewatch_simulator::Faults>;
@@ -130,7 +130,7 @@ fn objects(module: &str, version: &str) -> Vec<Value> {
 }
 
 /// One Kyma and its clusters.
-pub struct Life {
+pub(crate) struct Life {
     world: Arc<World>,
     name: String,
     kcp: Client,
@@ -153,7 +153,7 @@ async fn config(kubeconfig: &str) -> Result<Config> {
 
 impl Life {
     /// Both clusters, the catalog and the Kyma. No engine yet.
-    pub async fn new(world: &Arc<World>, name: &str, plan: Plan) -> Result<Self> {
+    pub(crate) async fn new(world: &Arc<World>, name: &str, plan: Plan) -> Result<Self> {
         let mut clusters = Vec::new();
         for (seed, role) in [(1, "kcp"), (2, "rt")] {
             let cluster = format!("{role}-{name}");
@@ -232,7 +232,7 @@ impl Life {
     }
 
     /// All of it. With what was there in a life without crashes, the same has to be there after each part.
-    pub async fn live(mut self, whole: Option<&Lived>) -> Result<Lived> {
+    pub(crate) async fn live(mut self, whole: Option<&Lived>) -> Result<Lived> {
         let mut snapshots = Vec::new();
         for part in 0..5 {
             match part {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Objects by cluster, kind, namespace and name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot(BTreeMap<String, Value>);
+pub(crate) struct Snapshot(BTreeMap<String, Value>);
 
 const KCP: [(&str, &str, &str); 3] = [
     ("operator.kyma-project.io/v1beta2", "Kyma", "kymas"),
@@ -61,7 +61,7 @@ fn strip(value: &mut Value) {
 }
 
 /// All that is there.
-pub async fn snapshot(kcp: &Client, runtime: &Client) -> Result<Snapshot> {
+pub(crate) async fn snapshot(kcp: &Client, runtime: &Client) -> Result<Snapshot> {
     let mut all = BTreeMap::new();
     for (cluster, client, kinds) in [("kcp", kcp, KCP.as_slice()), ("runtime", runtime, RUNTIME.as_slice())] {
         for (api_version, kind, plural) in kinds {
@@ -93,12 +93,12 @@ pub async fn snapshot(kcp: &Client, runtime: &Client) -> Result<Snapshot> {
 }
 
 impl Snapshot {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether something says of itself that it is on its way.
-    pub fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         self.0.iter().any(|(key, object)| {
             !object["metadata"]["deletionTimestamp"].is_null()
                 || (key.starts_with("kcp Kyma") && object["status"]["state"] != "Ready")
@@ -106,7 +106,7 @@ impl Snapshot {
     }
 
     /// What differs, by object.
-    pub fn differences(&self, other: &Self) -> Vec<String> {
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let keys: std::collections::BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let differing = keys.into_iter().filter(|key| self.0.get(*key) != other.0.get(*key));
         let text = |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), Value::to_string);

@@ -65,16 +65,16 @@ async fn a_kyma_goes_with_all_it_has_after_kill_9_at_every_step() -> Result<()> 
             "kyma-system/default to be gone",
         ),
         held(crds(&runtime), "kymas.operator.kyma-project.io", "kymas.operator.kyma-project.io to be gone"),
-        held(config_maps(&runtime), "tidewatch-agent-config", "tidewatch-agent-config to be gone"),
+        held(config_maps(&runtime), "tidewatch-agent-config", "ConfigMap kyma-system/tidewatch-agent-config"),
         held(
             rbac("ClusterRoleBinding", "clusterrolebindings"),
             "tidewatch-agent-watches",
-            "tidewatch-agent-watches to be gone",
+            "ClusterRoleBinding.rbac.authorization.k8s.io tidewatch-agent-watches",
         ),
         held(
             rbac("ClusterRole", "clusterroles"),
             "tidewatch-agent-watches",
-            "tidewatch-agent-watches to be gone",
+            "ClusterRole.rbac.authorization.k8s.io tidewatch-agent-watches to be gone",
         ),
     ];
     put(&beacons(&runtime, of, "default"), &beacon(of, "default", "users")).await?;
