@@ -27,13 +27,13 @@ pub enum Runtime {
 /// What is left in a runtime that is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InRuntime {
-    /// The CRD of ModuleTemplates.
+    /// The CRD of every ModuleTemplate.
     pub template_crd: bool,
-    /// The CRD of ModuleReleaseMetas.
+    /// The CRD of every ModuleReleaseMeta.
     pub release_crd: bool,
     /// Its Kyma; `Some(true)` if it says that it is being deleted.
     pub kyma: Option<bool>,
-    /// The CRD of Kymas.
+    /// The CRD of every Kyma.
     pub kyma_crd: bool,
     /// How many objects of the agent's configuration exist.
     pub agent: usize,
@@ -59,13 +59,13 @@ pub enum Step {
 /// What is removed from a runtime when the modules are gone, in this order (contract, section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Thing {
-    /// The CRD of ModuleTemplates, and the catalog with it.
+    /// The CRD of every ModuleTemplate, and the catalog with it.
     TemplateCrd,
-    /// The CRD of ModuleReleaseMetas.
+    /// The CRD of every ModuleReleaseMeta.
     ReleaseCrd,
     /// The runtime's Kyma.
     Kyma,
-    /// The CRD of Kymas.
+    /// The CRD of every Kyma.
     KymaCrd,
     /// The agent's configuration and role. Last, since all before may wait for events.
     AgentConfiguration,

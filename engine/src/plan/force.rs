@@ -66,9 +66,7 @@ mod tests {
     use super::*;
 
     fn manifest(metadata: Value) -> Manifest {
-        let mut manifest = Manifest::default();
-        manifest.metadata = serde_json::from_value(metadata).unwrap();
-        manifest
+        Manifest { metadata: serde_json::from_value(metadata).unwrap(), ..Manifest::default() }
     }
 
     #[test]

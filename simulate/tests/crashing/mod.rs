@@ -104,19 +104,19 @@ fn component(module: &str) -> String {
     format!("tidewatch.dev/module/{module}")
 }
 
-/// What a version installs; `shared` is in both modules.
+/// What a version installs.
 fn objects(module: &str, version: &str) -> Vec<Value> {
-    let labels = json!({"app": module});
+    let (labels, system) = (json!({"app": module}), format!("{module}-system"));
     let map = |name: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "harbour-system"},
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": system},
                "data": {"version": version}})
     };
     let mut all = vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "harbour-system"}}),
-        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": module, "namespace": "harbour-system"},
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": module, "namespace": system},
             "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
                 "spec": {"containers": [{"name": "keeper", "image": format!("example.local/{module}:{version}")}]}}}}),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": module, "namespace": "harbour-system"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": module, "namespace": system}}),
         map(&format!("{module}-{version}")),
     ];
     if module == "beacons" {
@@ -246,7 +246,14 @@ impl Life {
                 }
             }
             let expected = whole.and_then(|whole| whole.snapshots.get(part));
+            let began = Instant::now();
             snapshots.push(self.settle(expected).await.with_context(|| format!("part {part}"))?);
+            println!(
+                "{} part {part}: {:?}, {} writes so far",
+                self.name,
+                began.elapsed(),
+                self.world.cuts.writes(&self.name)
+            );
         }
         ensure!(!snapshots.iter().any(|s| s.is_empty()), "a snapshot of nothing shows nothing");
         if let Some(engine) = self.engine.take() {

@@ -161,10 +161,9 @@ impl Shared {
         for object in objects {
             match self.remove_one(kyma, manifest, runtime, &object).await {
                 Ok(None) => {}
-                Ok(Some(_)) => left.push(object),
                 Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),
                 // A webhook without a server, a right that is missing: that is what the force is for.
-                Err(_) => left.push(object),
+                Ok(Some(_)) | Err(_) => left.push(object),
             }
         }
         Ok(left)
