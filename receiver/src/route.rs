@@ -157,4 +157,16 @@ mod tests {
         assert_eq!(of_kind("harbour", "operator.kyma-project.io", "Kyma"), ["Kyma/harbour"]);
         assert!(of_kind("other", "apps", "Deployment").is_empty());
     }
+
+    #[test]
+    fn the_end_of_a_users_object_is_for_who_waits_for_it() {
+        let mut state = KcpState::default();
+        let beacon = object("x.dev", "v1", "Beacon", "default", "users");
+        assert!(targets("harbour", &beacon, &state).is_empty());
+        state.owners.wait_for("harbour", "m", [&beacon.gvk]);
+        let text = |keys: Vec<WorkKey>| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(targets("harbour", &beacon, &state)), ["Manifest/m"]);
+        assert_eq!(text(targets_of_kind("harbour", "x.dev", "Beacon", &state)), ["Manifest/m"]);
+        assert!(targets("other", &beacon, &state).is_empty());
+    }
 }

@@ -34,7 +34,7 @@ fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
         let whole = Life::new(&world, "whole", Plan::default()).await?.live(None).await?;
         ensure!(whole.crashes == 0 && whole.writes > 20, "{} writes", whole.writes);
         let whole = Arc::new(whole);
-        let mut lives = stream::iter(first..first + seeds)
+        let mut all = stream::iter(first..first + seeds)
             .map(|seed| {
                 let (world, whole) = (Arc::clone(&world), Arc::clone(&whole));
                 async move {
@@ -46,7 +46,7 @@ fn wherever_the_engine_ends_the_next_one_gets_to_the_same_end() -> Result<()> {
             })
             .buffer_unordered(TOGETHER);
         let (mut played, mut crashes, mut without) = (0_u64, 0, 0);
-        while let Some(lived) = lives.next().await {
+        while let Some(lived) = all.next().await {
             let lived = lived?;
             played += 1;
             crashes += lived.crashes;

@@ -8,7 +8,7 @@ mod status;
 
 pub use bundle::{Bundle, BundleError, Scope, bundle, foreign_kinds};
 pub use inventory::{inventory, synced, union};
-pub use ownership::{Claim, Marks, Verdict, verdict};
+pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
 pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use status::{Progress, manifest_status};

@@ -104,7 +104,7 @@ fn component(module: &str) -> String {
     format!("tidewatch.dev/module/{module}")
 }
 
-/// What a version installs.
+/// What a version installs; one namespace is in both modules.
 fn objects(module: &str, version: &str) -> Vec<Value> {
     let (labels, system) = (json!({"app": module}), format!("{module}-system"));
     let map = |name: &str| {
@@ -113,6 +113,7 @@ fn objects(module: &str, version: &str) -> Vec<Value> {
     };
     let mut all = vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}}),
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shared-system"}}),
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": module, "namespace": system},
             "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
                 "spec": {"containers": [{"name": "keeper", "image": format!("example.local/{module}:{version}")}]}}}}),
@@ -246,16 +247,9 @@ impl Life {
                 }
             }
             let expected = whole.and_then(|whole| whole.snapshots.get(part));
-            let began = Instant::now();
             snapshots.push(self.settle(expected).await.with_context(|| format!("part {part}"))?);
-            println!(
-                "{} part {part}: {:?}, {} writes so far",
-                self.name,
-                began.elapsed(),
-                self.world.cuts.writes(&self.name)
-            );
         }
-        ensure!(!snapshots.iter().any(|s| s.is_empty()), "a snapshot of nothing shows nothing");
+        ensure!(!snapshots.iter().any(Snapshot::is_empty), "a snapshot of nothing shows nothing");
         if let Some(engine) = self.engine.take() {
             engine.end().await;
         }

@@ -12,6 +12,7 @@ use crate::{
         object::ObjectRef,
         owners::Speaker,
         readiness::{self, Facts},
+        transform,
     },
     stages::{Stage, stage},
 };
@@ -34,7 +35,7 @@ impl Shared {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        bundle: Bundle,
+        mut bundle: Bundle,
         first: Progress,
     ) -> Result<Synced, Lost> {
         let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
@@ -53,6 +54,7 @@ impl Shared {
             self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
         };
         claim(&all);
+        self.mark_shared(kyma, &manifest, &mut bundle);
 
         let facts = Facts { not_ready_since: readiness::not_ready_since(&manifest), ..Facts::default() };
         let mut applied = Applied::default();
@@ -74,5 +76,17 @@ impl Shared {
         // What was let go is not held against others any more.
         claim(&objects);
         Ok(Synced { manifest, applied, left, objects })
+    }
+    /// Marks objects that another Manifest has too for one of them.
+    fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
+        let name = manifest.name_any();
+        for object in bundle.first.iter_mut().chain(&mut bundle.main).chain(&mut bundle.custom) {
+            let Some(id) = ObjectRef::of(object) else { continue };
+            let others = self.state.read().other_claims(kyma, &name, &id);
+            let marked = plan::marked_for(&name, &others);
+            if marked != name {
+                transform::mark(object, (&self.config.namespace, marked));
+            }
+        }
     }
 }

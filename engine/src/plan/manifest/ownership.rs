@@ -35,6 +35,14 @@ pub struct Claim {
     pub deleting: bool,
 }
 
+/// The Manifest whose marks an object carries that several have: one and the same for all of them, or each would overwrite the
+/// others' for ever.
+#[must_use]
+pub fn marked_for<'a>(manifest: &'a str, others: &'a [Claim]) -> &'a str {
+    let living = others.iter().filter(|claim| !claim.deleting).map(|claim| claim.manifest.as_str());
+    living.chain([manifest]).min().unwrap_or(manifest)
+}
+
 /// What becomes of an object that a Manifest has no use for any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -106,6 +114,14 @@ mod tests {
         assert_eq!(shared, Verdict::Shared("b".into()), "whoever applied it last");
         assert_eq!(verdict(me, &marks("kcp-system/b"), &[claim("b", true)]), Verdict::Await("b".into()));
         assert_eq!(verdict(me, &marks("kcp-system/a"), &[claim("b", true)]), Verdict::Delete);
+    }
+
+    #[test]
+    fn all_who_have_an_object_mark_it_for_the_same() {
+        assert_eq!(marked_for("a", &[claim("b", false)]), "a");
+        assert_eq!(marked_for("b", &[claim("a", false), claim("c", false)]), "a");
+        assert_eq!(marked_for("b", &[claim("a", true)]), "b", "the other is on its way out");
+        assert_eq!(marked_for("b", &[]), "b");
     }
 
     #[test]
