@@ -116,6 +116,8 @@ pub(crate) enum Finish {
     Waiting(String),
     /// Looks again soon: what it waits for has no event of its own.
     Recheck(String),
+    /// Looks again, soon at first and then seldom: it may wait for days, for somebody whom no event of ours tells of.
+    Patient(String),
     /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
     RecheckAt(Timestamp, Box<Finish>),
     /// The failure stands in the status. Only a change can mend it, and that is an event.
@@ -156,6 +158,8 @@ impl Lost {
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
 /// The delay before a look at something without an event: 200 ms doubling to 30 s.
 const RECHECK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// The delay before a look at what somebody else has to end: 200 ms doubling to 5 min.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
 /// What messages promise about the next try; the longest delay of a retry.
 pub(crate) const NEXT_TRY: &str = "next try within 5 min";
 
@@ -315,14 +319,15 @@ impl Shared {
             Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some(until(self.now(), at, spread))),
             other => (other, None),
         };
-        let (retry, recheck) =
-            (backoff(RETRY, lease.attempt, spread), backoff(RECHECK, lease.attempt, spread));
+        let wait = |pace| backoff(pace, lease.attempt, spread);
+        let (retry, recheck) = (wait(RETRY), wait(RECHECK));
         let (outcome, message, next) = match &result {
             Ok(Finish::Done) => (Outcome::Done, String::new(), None),
             Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
             // Nobody nests them; if somebody did, the outer time would count.
             Ok(Finish::RecheckAt(..)) => (Outcome::Waiting, String::new(), None),
             Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
+            Ok(Finish::Patient(what)) => (Outcome::Waiting, what.clone(), Some((wait(PATIENCE), "waiting"))),
             Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
             Ok(Finish::Failed(report, class)) => {
                 (Outcome::Failed, report.message.clone(), Some((retry, *class)))

@@ -6,9 +6,11 @@
 
 pub mod access;
 pub mod agent;
+pub mod blockers;
 pub mod deletion;
 pub mod drift;
 pub mod fight;
+pub mod force;
 pub mod gates;
 pub mod kyma;
 pub mod manifest;

@@ -70,14 +70,15 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
     }
 }
 
-/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, and for a ModuleTemplate where KCP
-/// lets those of the runtime count; its owners' for an installed object or a default CR. None means that nothing of ours depends on it.
+/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, and for a ModuleTemplate where KCP lets those of the
+/// runtime count; its owners' for an installed object or a default CR, and those of the Manifests whose deletion waits for objects of
+/// its kind. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     if object.gvk.group == names::GROUP && object.gvk.kind == "Kyma" {
         let ours = object.namespace == names::RUNTIME_NAMESPACE && object.name == names::RUNTIME_KYMA_NAME;
         return if ours { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
-    let owners = state.owners.of(kyma, object);
+    let owners = state.owners.interested(kyma, object);
     let own = is_template(&object.gvk.group, &object.gvk.kind)
         && object.namespace == names::RUNTIME_NAMESPACE
         && takes_templates(kyma, state);
@@ -91,7 +92,7 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
     if group == names::GROUP && kind == "Kyma" {
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
-    let owners = state.owners.of_kind(kyma, group, kind);
+    let owners = state.owners.interested_in_kind(kyma, group, kind);
     let own = is_template(group, kind) && takes_templates(kyma, state);
     let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
     own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
@@ -190,5 +191,17 @@ mod tests {
         assert_eq!(of_kind("harbour", "apps", "Deployment"), ["Manifest/m"]);
         assert_eq!(of_kind("harbour", "operator.kyma-project.io", "Kyma"), ["Kyma/harbour"]);
         assert!(of_kind("other", "apps", "Deployment").is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_users_object_is_for_who_waits_for_it() {
+        let mut state = KcpState::default();
+        let beacon = object("x.dev", "v1", "Beacon", "default", "users");
+        assert!(targets("harbour", &beacon, &state).is_empty());
+        state.owners.wait_for("harbour", "m", [&beacon.gvk]);
+        let text = |keys: Vec<WorkKey>| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(text(targets("harbour", &beacon, &state)), ["Manifest/m"]);
+        assert_eq!(text(targets_of_kind("harbour", "x.dev", "Beacon", &state)), ["Manifest/m"]);
+        assert!(targets("other", &beacon, &state).is_empty());
     }
 }

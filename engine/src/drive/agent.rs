@@ -28,6 +28,8 @@ use crate::{
     stages::{Stage, stage},
 };
 
+/// The mark on them.
+const MANAGED_BY: &str = "tidewatch";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
 /// The generation that this process has written to, or found in, each runtime. The same one is not looked at again.
@@ -61,10 +63,15 @@ pub(super) fn objects() -> [ObjectRef; 3] {
     [config_map(), rbac("ClusterRoleBinding"), rbac("ClusterRole")]
 }
 
+/// Whether an object of such a name is of ours.
+pub(super) fn is_ours(object: &Value) -> bool {
+    object["metadata"]["labels"]["app.kubernetes.io/managed-by"].as_str() == Some(MANAGED_BY)
+}
+
 fn body(id: &ObjectRef, rest: &Value) -> Value {
     let mut body = json!({
         "apiVersion": id.gvk.api_version(), "kind": id.gvk.kind,
-        "metadata": {"name": id.name, "labels": {"app.kubernetes.io/managed-by": "tidewatch"}}
+        "metadata": {"name": id.name, "labels": {"app.kubernetes.io/managed-by": MANAGED_BY}}
     });
     if !id.namespace.is_empty() {
         body["metadata"]["namespace"] = id.namespace.as_str().into();
@@ -198,7 +205,7 @@ async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> 
         }
         // What a binding binds to cannot be changed.
         if differs(&present["roleRef"], &wanted["roleRef"]) {
-            apply::delete(runtime, id).await?;
+            apply::remove(runtime, id).await?;
         }
     }
     apply::apply(runtime, wanted, field_managers::AGENT).await.map(drop)

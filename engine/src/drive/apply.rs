@@ -3,7 +3,7 @@
 use kube::{
     Api,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy},
-    core::GroupVersionKind,
+    core::{GroupVersionKind, PartialObjectMeta},
 };
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     plan::{
-        manifest::Scope,
+        manifest::{Marks, Scope},
         object::{Gvk, ObjectRef},
     },
     runtime::{self, ErrorClass, MapError, Missing, RuntimeClient, RuntimeError},
@@ -92,6 +92,12 @@ impl ObjectError {
     /// Whether the API server does not take the object as it is.
     pub(super) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
+    }
+
+    /// Whether the API server asks to come back later, and nothing is wrong with the object.
+    pub(super) const fn is_passing(&self) -> bool {
+        matches!(self, Self::Held(_))
+            || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
     }
 
     /// Whether nobody answered at all.
@@ -233,21 +239,38 @@ pub(super) enum Deleted {
     Going,
 }
 
-/// Deletes an object in the background, if it still is the one with this uid; one that was made anew is not.
-pub(super) async fn delete_exactly(
-    runtime: &Gated,
-    id: &ObjectRef,
-    uid: &str,
-) -> Result<Deleted, ObjectError> {
-    delete_if(runtime, id, Some(uid)).await
+/// An object that is there, by its metadata alone.
+#[derive(Clone, Debug)]
+pub(super) struct Present {
+    pub(super) uid: String,
+    /// Whether it is on its way out.
+    pub(super) deleting: bool,
+    pub(super) marks: Marks,
 }
 
-/// Deletes an object in the background.
-pub(super) async fn delete(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
-    delete_if(runtime, id, None).await
+/// Looks at an object. `None` if it, or its kind, does not exist.
+pub(super) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
+    let api = match api(runtime, &id.gvk, &id.namespace).await {
+        Ok(api) => api,
+        Err(ObjectError::Kind(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await {
+        Ok(object) => {
+            let metadata = object.metadata;
+            Ok(Some(Present {
+                uid: metadata.uid.clone().unwrap_or_default(),
+                deleting: metadata.deletion_timestamp.is_some(),
+                marks: Marks::of(&serde_json::to_value(metadata).unwrap_or_default()),
+            }))
+        }
+        Err(error) if error.class == ErrorClass::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
-async fn delete_if(runtime: &Gated, id: &ObjectRef, uid: Option<&str>) -> Result<Deleted, ObjectError> {
+/// Deletes an object in the background, if it is still the one with this uid.
+pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result<Deleted, ObjectError> {
     let permit = runtime.permit()?;
     let api = match api(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
@@ -256,8 +279,8 @@ async fn delete_if(runtime: &Gated, id: &ObjectRef, uid: Option<&str>) -> Result
     };
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
+        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
         dry_run: permit.is_dry(),
-        preconditions: uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
         ..DeleteParams::default()
     };
     match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {
@@ -267,31 +290,70 @@ async fn delete_if(runtime: &Gated, id: &ObjectRef, uid: Option<&str>) -> Result
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
         Err(error) if error.class == ErrorClass::NotFound => Ok(Deleted::Gone),
+        // Another one has taken its place, and is looked at next time.
+        Err(error) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether any object of the kind that a CRD defines exists in the cluster.
-pub(super) async fn has_instances(runtime: &RuntimeClient, crd: &Value) -> Result<bool, ObjectError> {
+/// Deletes an object that is ours by its name, if it is there.
+pub(super) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, ObjectError> {
+    match look(runtime, id).await? {
+        None => Ok(Deleted::Gone),
+        Some(there) if there.deleting => Ok(Deleted::Going),
+        Some(there) => delete(runtime, id, &there.uid).await,
+    }
+}
+
+/// The kind that a CRD defines, in a version that is served.
+pub(super) fn defined_kind(crd: &Value) -> Option<Gvk> {
     let spec = &crd["spec"];
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-    let served = spec["versions"].as_array().into_iter().flatten().find(|v| v["served"] == true);
-    let Some(version) = served.map(|v| text(&v["name"])) else { return Ok(false) };
-    let gvk = Gvk { group: text(&spec["group"]), version, kind: text(&spec["names"]["kind"]) };
-    let api = match api(runtime, &gvk, "").await {
+    let served = spec["versions"].as_array()?.iter().find(|v| v["served"] == true)?;
+    let (group, kind) = (text(&spec["group"]), text(&spec["names"]["kind"]));
+    Some(Gvk { group, version: text(&served["name"]), kind })
+}
+
+/// Objects of a kind in the whole cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    /// The first of them.
+    pub(super) first: Vec<ObjectRef>,
+    /// How many there are besides.
+    pub(super) more: u64,
+}
+
+/// Lists the first objects of a kind, by their metadata alone. A kind that is not served has none.
+pub(super) async fn list(runtime: &RuntimeClient, gvk: &Gvk, limit: u32) -> Result<Page, ObjectError> {
+    let api = match api(runtime, gvk, "").await {
         Ok(api) => api,
-        Err(ObjectError::Kind(_)) => return Ok(false),
+        Err(ObjectError::Kind(_)) => return Ok(Page::default()),
         Err(error) => return Err(error),
     };
-    let list =
-        runtime.call(&format!("looking for a {}", gvk.kind), api.list(&ListParams::default().limit(1))).await;
-    match list {
-        Ok(list) => Ok(!list.items.is_empty()),
-        Err(error) => match explain(runtime, &gvk, error).await {
-            ObjectError::Kind(_) => Ok(false),
+    let params = ListParams::default().limit(limit);
+    match runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(&params)).await {
+        Ok(list) => {
+            let named = |object: PartialObjectMeta<DynamicObject>| ObjectRef {
+                gvk: gvk.clone(),
+                namespace: object.metadata.namespace.unwrap_or_default(),
+                name: object.metadata.name.unwrap_or_default(),
+            };
+            let more = list.metadata.remaining_item_count.and_then(|n| u64::try_from(n).ok());
+            // A server that does not count says at least that there is more.
+            let cut = u64::from(list.metadata.continue_.is_some_and(|token| !token.is_empty()));
+            Ok(Page { first: list.items.into_iter().map(named).collect(), more: more.unwrap_or(cut) })
+        }
+        Err(error) => match explain(runtime, gvk, error).await {
+            ObjectError::Kind(_) => Ok(Page::default()),
             error => Err(error),
         },
     }
+}
+
+/// The plural name of a kind, if it is served.
+pub(super) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String> {
+    let mapped = runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await;
+    mapped.ok().map(|mapped| mapped.resource.plural)
 }
 
 fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, answer: Value) -> Tried {

@@ -15,8 +15,8 @@ use tidewatch_api::{
 use super::{
     Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
 };
-pub(super) use remote::runtime_kyma;
-use remote::{wishes, write_runtime_status};
+use remote::wishes;
+pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 
 use crate::{
     key::{Cause, Report},

@@ -1,28 +1,36 @@
 //! A Kyma that is being deleted: one step after the other, each repeatable.
 
 use kube::{ResourceExt, api::ListParams};
-use serde_json::json;
+use serde_json::Value;
 use tidewatch_api::{
-    Kyma, KymaStatus, State,
-    names::{self, field_managers, finalizers, labels},
+    Kyma, KymaStatus, Manifest,
+    names::{finalizers, labels},
 };
 
 use super::{
     Finish, Lost, Shared, agent,
     apply::{self, Deleted, ObjectError},
+    error_report,
     gate::Gated,
     kcp_writes::lost,
-    kyma::runtime_kyma,
+    kyma::{marked_by, runtime_kyma, write_runtime_status},
     prepare::RUNTIME_CRDS,
 };
 use crate::{
+    key::WorkKey,
     plan::{
-        deletion::{self, Left, Runtime, Step},
+        deletion::{self, InRuntime, Left, Runtime, Step, Thing},
+        force::{self, Forced},
+        kyma::{deleting_status, runtime_status},
+        notice::About,
         object::{Gvk, ObjectRef},
-        status,
     },
+    queue::{Class, Push},
     stages::{Stage, stage},
 };
+
+/// Modules that are named in a message.
+const MODULES: usize = 5;
 
 fn crd(name: &str) -> ObjectRef {
     ObjectRef {
@@ -32,94 +40,208 @@ fn crd(name: &str) -> ObjectRef {
     }
 }
 
-/// What is left of ours in a runtime.
-async fn left_in(runtime: &Gated) -> Result<Runtime, ObjectError> {
-    let kyma = match apply::get(runtime, &runtime_kyma()).await {
-        Ok(found) => found.is_some(),
-        Err(error) if error.is_kind_missing() => false,
-        Err(error) => return Err(error),
-    };
-    let mut crds = 0;
-    for name in RUNTIME_CRDS {
-        crds += usize::from(apply::get(runtime, &crd(name)).await?.is_some());
+/// The objects of a step, in the order in which they go.
+fn objects_of(thing: Thing) -> Vec<ObjectRef> {
+    let [kymas, templates, releases] = RUNTIME_CRDS;
+    match thing {
+        Thing::TemplateCrd => vec![crd(templates)],
+        Thing::ReleaseCrd => vec![crd(releases)],
+        Thing::Kyma => vec![runtime_kyma()],
+        Thing::KymaCrd => vec![crd(kymas)],
+        Thing::AgentConfiguration => agent::objects().into(),
     }
-    let mut agent = 0;
-    for object in agent::objects() {
-        agent += usize::from(apply::get(runtime, &object).await?.is_some());
-    }
-    Ok(Runtime::There { kyma, crds, agent })
+}
+
+/// One deletion: what is known of it, which its steps change.
+struct Deletion<'a> {
+    kyma: &'a Kyma,
+    manifests: Vec<Manifest>,
+    runtime: Option<Gated>,
+    /// The runtime's Kyma, as it was read.
+    remote: Value,
+    force: Option<Forced>,
+    /// What a forced deletion has not waited for.
+    skipped: Vec<String>,
 }
 
 impl Shared {
     pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Finish, Lost> {
         let name = kyma.name_any();
-        let manifests = self.state.read().manifests_of(&name);
-        let deleting = manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_some()).count();
-        let runtime = match self.access(&name).await? {
-            Ok(runtime) => Some(runtime),
-            Err(why) if why.cluster_is_gone() => match self.doubts(&name).await? {
-                None => None,
-                Some(wait) => return Ok(wait),
-            },
-            // A kubeconfig that cannot be used says nothing about the cluster: it is not taken as gone.
-            Err(why) => {
-                let message = why.message();
-                self.say_deleting(kyma, &message).await?;
-                return Ok(Finish::Settled(super::error_report(message)));
+        let force = force::forced(kyma);
+        let mut deletion = Deletion {
+            kyma,
+            manifests: self.state.read().manifests_of(&name),
+            runtime: None,
+            remote: Value::Null,
+            force,
+            skipped: Vec::new(),
+        };
+        match self.access(&name).await? {
+            Ok(runtime) => deletion.runtime = Some(runtime),
+            Err(why) if why.cluster_is_gone() => {
+                if let Some(wait) = self.doubts(&name).await? {
+                    return Ok(wait);
+                }
             }
+            // A kubeconfig that cannot be used says nothing about the cluster: it is not taken as gone.
+            Err(why) if deletion.force.is_none() => {
+                let message = why.message();
+                self.say_deleting(&deletion, &message).await?;
+                return Ok(Finish::Settled(error_report(message)));
+            }
+            Err(why) => deletion.skipped.push(format!("all in the runtime: {}", why.message())),
+        }
+        let found = match &deletion.runtime {
+            None => Ok(None),
+            Some(runtime) => stage(Stage::ReadRuntime, self.left_in(&name, runtime)).await.map(Some),
         };
-        let in_runtime = match &runtime {
-            None => Runtime::Gone,
-            Some(client) => match stage(Stage::ReadRuntime, left_in(client)).await {
-                Ok(left) => left,
-                Err(error) => return self.runtime_failed(kyma, &error).await,
-            },
+        let in_runtime = match found {
+            Ok(None) => Runtime::Gone,
+            Ok(Some((remote, there))) => {
+                deletion.remote = remote;
+                Runtime::There(there)
+            }
+            Err(error) if deletion.force.is_some() && error.is_unreachable() => {
+                deletion.skipped.push(format!("all in the runtime: {}", error.message()));
+                deletion.runtime = None;
+                Runtime::Gone
+            }
+            Err(error) => return self.runtime_failed(kyma, &error).await,
         };
-        let left =
-            Left { manifests: manifests.len() - deleting, manifests_deleting: deleting, runtime: in_runtime };
-        let step = deletion::next(left);
-        tracing::info!(kyma = name, ?step, "the Kyma is being deleted");
-        match (step, &runtime) {
-            (Step::DeleteManifests, _) => {
-                self.say_deleting(kyma, "waiting for the modules to be removed").await?;
-                if let Some(client) =
-                    runtime.as_ref().filter(|_| matches!(in_runtime, Runtime::There { kyma: true, .. }))
-                {
-                    // The user should see it too; that it cannot be shown holds nothing up.
-                    if let Err(error) = say_deleting_in_runtime(client).await {
-                        tracing::debug!(
-                            kyma = name,
-                            error = error.message(),
-                            "the runtime's status stays as it is"
-                        );
+        let deleting = deletion.manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_some()).count();
+        let left = Left {
+            said: kyma.status.as_ref().is_some_and(|s| s.state == tidewatch_api::State::Deleting),
+            manifests: deletion.manifests.len() - deleting,
+            manifests_deleting: deleting,
+            runtime: in_runtime,
+        };
+        self.go_on(deletion, left).await
+    }
+
+    /// One step after the other, until one has to be waited for.
+    async fn go_on(&self, mut deletion: Deletion<'_>, mut left: Left) -> Result<Finish, Lost> {
+        let name = deletion.kyma.name_any();
+        loop {
+            let step = deletion::next(left);
+            tracing::info!(kyma = name, ?step, "the Kyma is being deleted");
+            match step {
+                Step::Say => {
+                    self.say_deleting(&deletion, "the Kyma is being deleted").await?;
+                    left.said = true;
+                }
+                Step::SayInRuntime => {
+                    let status = self.status_of(&deletion, "the Kyma is being deleted");
+                    self.say_in_runtime(&mut deletion, &status).await?;
+                    // That it cannot be shown to the user holds nothing up.
+                    if let Runtime::There(there) = &mut left.runtime {
+                        there.kyma = Some(true);
                     }
                 }
-                for manifest in manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
-                    self.delete_kcp(&self.manifests(), &manifest.name_any()).await?;
+                Step::DeleteManifests => {
+                    for manifest in
+                        deletion.manifests.iter().filter(|m| m.metadata.deletion_timestamp.is_none())
+                    {
+                        self.delete_kcp(&self.manifests(), &manifest.name_any()).await?;
+                    }
+                    return self.await_manifests(deletion).await;
                 }
-                Ok(Finish::Waiting("the modules are being removed".into()))
-            }
-            (Step::AwaitManifests, _) => Ok(Finish::Waiting("the modules are being removed".into())),
-            (Step::DeleteRuntimeKyma, Some(client)) => self.deleted(kyma, client, &[runtime_kyma()]).await,
-            (Step::DeleteRuntimeCrds, Some(client)) => {
-                let crds: Vec<ObjectRef> = RUNTIME_CRDS.iter().map(|name| crd(name)).collect();
-                self.deleted(kyma, client, &crds).await
-            }
-            (Step::DeleteAgentConfiguration, Some(client)) => {
-                self.agents.forget(&name);
-                self.deleted(kyma, client, &agent::objects()).await
-            }
-            _ => {
-                if self.has_manifests(&name).await? {
-                    // The watch has not shown it yet.
-                    return Ok(Finish::Recheck("waiting for a Manifest that was just made".into()));
+                Step::AwaitManifests => return self.await_manifests(deletion).await,
+                Step::Remove(thing) => {
+                    let Some(runtime) = deletion.runtime.clone() else { return Ok(Finish::Done) };
+                    match stage(Stage::Delete, delete(&runtime, thing)).await {
+                        Ok(going) if going.is_empty() => {}
+                        Ok(going) if deletion.force.is_some() => deletion.skipped.extend(going),
+                        Ok(going) => {
+                            let what = format!("waiting for {} to be gone", going.join(", "));
+                            self.say_deleting(&deletion, &what).await?;
+                            return Ok(Finish::Patient(what));
+                        }
+                        Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
+                    }
+                    if thing == Thing::AgentConfiguration {
+                        self.agents.forget(&name);
+                    }
+                    if let Runtime::There(there) = &mut left.runtime {
+                        there.without(thing);
+                    }
                 }
-                self.drop_finalizers(&self.kymas(), kyma, &[finalizers::KYMA, finalizers::LEGACY_PURGE])
-                    .await?;
-                self.runtimes.invalidate(&name);
-                Ok(Finish::Done)
+                Step::DropFinalizer => return self.let_kyma_go(&deletion).await,
             }
         }
+    }
+
+    /// What is left of ours in a runtime, and its Kyma. Nothing if another Kyma of KCP has the runtime by now.
+    async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<(Value, InRuntime), ObjectError> {
+        let remote = match apply::get(runtime, &runtime_kyma()).await {
+            Ok(found) => found.unwrap_or_default(),
+            Err(error) if error.is_kind_missing() => Value::Null,
+            Err(error) => return Err(error),
+        };
+        let owner = marked_by(&remote).and_then(|owner| owner.split_once('/'));
+        if let Some((namespace, owner)) = owner
+            && namespace == self.config.namespace
+            && owner != kyma
+            && self.state.read().kyma(owner).is_some()
+        {
+            tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
+            return Ok((Value::Null, InRuntime::default()));
+        }
+        let mut there = InRuntime::default();
+        if !remote.is_null() {
+            there.kyma = Some(remote["status"]["state"] == "Deleting");
+        }
+        for (thing, is_there) in [
+            (Thing::TemplateCrd, &mut there.template_crd),
+            (Thing::ReleaseCrd, &mut there.release_crd),
+            (Thing::KymaCrd, &mut there.kyma_crd),
+        ] {
+            for object in objects_of(thing) {
+                *is_there |= apply::look(runtime, &object).await?.is_some();
+            }
+        }
+        for object in agent::objects() {
+            there.agent +=
+                usize::from(apply::get(runtime, &object).await?.as_ref().is_some_and(agent::is_ours));
+        }
+        Ok((remote, there))
+    }
+
+    /// Says which modules are left and what they wait for. Their end is an event.
+    async fn await_manifests(&self, mut deletion: Deletion<'_>) -> Result<Finish, Lost> {
+        let name = deletion.kyma.name_any();
+        let mut modules: Vec<&str> = deletion.manifests.iter().filter_map(Manifest::module_name).collect();
+        modules.sort_unstable();
+        let more = if modules.len() > MODULES { ", …" } else { "" };
+        modules.truncate(MODULES);
+        let what = format!("waiting for the modules to be removed: {}{more}", modules.join(", "));
+        let status = self.status_of(&deletion, &what);
+        self.write_kyma_status(deletion.kyma, &status).await?;
+        self.say_in_runtime(&mut deletion, &status).await?;
+        if deletion.force.is_some() {
+            for manifest in &deletion.manifests {
+                let key = WorkKey::Manifest { kyma: name.clone(), name: manifest.name_any() };
+                self.queue.push(key, Push { class: Class::UserEdit, cause: None, guards: Vec::new() });
+            }
+        }
+        Ok(Finish::Waiting(what))
+    }
+
+    /// When no Manifest is left, by a list of now.
+    async fn let_kyma_go(&self, deletion: &Deletion<'_>) -> Result<Finish, Lost> {
+        let name = deletion.kyma.name_any();
+        if self.has_manifests(&name).await? {
+            // The watch has not shown it yet.
+            return Ok(Finish::Recheck("waiting for a Manifest that was just made".into()));
+        }
+        if let Some(force) = &deletion.force {
+            tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
+            let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);
+            self.tell(&name, None, &[notice]).await;
+        }
+        let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
+        self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
+        self.runtimes.invalidate(&name);
+        Ok(Finish::Done)
     }
 
     /// Whether KCP has a Manifest of the Kyma, by a list of now.
@@ -130,33 +252,46 @@ impl Shared {
             .map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))
     }
 
-    async fn deleted(&self, kyma: &Kyma, runtime: &Gated, objects: &[ObjectRef]) -> Result<Finish, Lost> {
-        let mut going = Vec::new();
-        for object in objects {
-            match apply::delete(runtime, object).await {
-                Ok(Deleted::Gone) => {}
-                Ok(Deleted::Going) => going.push(object.to_string()),
-                Err(error) => return self.runtime_failed(kyma, &error).await,
-            }
-        }
-        // Either way the next look decides: nothing in the runtime reports these to us any more.
-        let what = if going.is_empty() { "the next step".to_owned() } else { going.join(", ") };
-        Ok(Finish::Recheck(format!("waiting for {what}")))
+    fn status_of(&self, deletion: &Deletion<'_>, message: &str) -> KymaStatus {
+        deleting_status(deletion.kyma, &deletion.manifests, message.to_owned(), self.now())
     }
 
-    async fn say_deleting(&self, kyma: &Kyma, message: &str) -> Result<(), Lost> {
-        let before = kyma.status.clone().unwrap_or_default();
-        let operation = status::operation(before.last_operation.as_ref(), message.to_owned(), self.now());
-        let status = KymaStatus { state: State::Deleting, last_operation: Some(operation), ..before };
-        self.write_kyma_status(kyma, &status).await
+    async fn say_deleting(&self, deletion: &Deletion<'_>, message: &str) -> Result<(), Lost> {
+        self.write_kyma_status(deletion.kyma, &self.status_of(deletion, message)).await
+    }
+
+    /// The user should see it too. That it cannot be shown is no failure.
+    async fn say_in_runtime(&self, deletion: &mut Deletion<'_>, status: &KymaStatus) -> Result<(), Lost> {
+        let Some(runtime) = deletion.runtime.as_ref().filter(|_| !deletion.remote.is_null()) else {
+            return Ok(());
+        };
+        match stage(Stage::WriteRuntime, write_runtime_status(runtime, &deletion.remote, status)).await {
+            Ok(()) => {
+                deletion.remote["status"] = serde_json::to_value(runtime_status(status)).unwrap_or_default();
+                Ok(())
+            }
+            Err(ObjectError::Held(held)) => Err(held.into()),
+            Err(error) => {
+                let (kyma, error) = (deletion.kyma.name_any(), error.message());
+                tracing::debug!(kyma, error, "the runtime's status stays as it is");
+                Ok(())
+            }
+        }
     }
 }
 
-async fn say_deleting_in_runtime(runtime: &Gated) -> Result<(), ObjectError> {
-    let body = json!({
-        "apiVersion": names::API_VERSION, "kind": "Kyma",
-        "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
-        "status": {"state": State::Deleting}
-    });
-    apply::apply_status(runtime, &body, field_managers::LIFECYCLE_MANAGER).await
+/// Deletes what belongs to a step, and returns what is still there.
+async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
+    let mut going = Vec::new();
+    for object in objects_of(thing) {
+        if thing == Thing::AgentConfiguration
+            && !apply::get(runtime, &object).await?.as_ref().is_some_and(agent::is_ours)
+        {
+            continue;
+        }
+        if apply::remove(runtime, &object).await? == Deleted::Going {
+            going.push(object.to_string());
+        }
+    }
+    Ok(going)
 }

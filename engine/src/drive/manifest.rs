@@ -1,10 +1,13 @@
 //! One reconcile of a Manifest: its objects in the runtime.
 
 mod apply;
+mod blockers;
 mod default_cr;
+mod force;
 mod remove;
 mod source;
 mod standing;
+mod sync;
 
 pub(super) use standing::Standing;
 
@@ -16,26 +19,23 @@ use tidewatch_api::{
 };
 
 use self::{
-    apply::{Applied, Installer},
     default_cr::{cr_condition, create_default_cr},
-    remove::remove,
+    sync::Synced,
 };
 use super::{
     Finish, Lost, NEXT_TRY, Shared,
     apply::ObjectError,
-    chain, error_report,
+    error_report,
     gate::{Gated, Held},
     kcp_writes::lost,
 };
 use crate::{
-    kcp::state::default_cr,
     key::Report,
     plan::{
         manifest::{self as plan, Bundle, Progress},
         notice::{About, Kind, Notice},
-        object::ObjectRef,
-        owners::Speaker,
-        readiness::{self, Facts, Readiness},
+        object::Gvk,
+        readiness::{self, Readiness},
     },
     stages::{Stage, stage},
 };
@@ -82,6 +82,7 @@ impl Shared {
         if manifest.is_skipped() {
             return Ok(Finish::Done);
         }
+        let force = self.forced(kyma, &manifest);
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
@@ -90,8 +91,16 @@ impl Shared {
                     Some(wait) => Ok(wait),
                 };
             }
-            Err(why) => return self.stopped(&manifest, Stopped::for_good(why.message())).await,
+            Err(why) => {
+                return match &force {
+                    Some(force) => self.force_manifest(kyma, &manifest, None, force).await,
+                    None => self.stopped(&manifest, Stopped::for_good(why.message())).await,
+                };
+            }
         };
+        if let Some(force) = &force {
+            return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
+        }
         if manifest.metadata.deletion_timestamp.is_some() {
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
@@ -127,48 +136,10 @@ impl Shared {
         runtime: &Gated,
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
-        let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let gone = plan::prune(&before, &bundle.objects);
-        let all = plan::union(&before, &bundle.objects);
-        // Written before the first object is: whatever a crash leaves behind is in the inventory.
-        let manifest = if all.iter().any(|o| !before.iter().any(|b| b.same_object(o))) {
-            let progress = Progress::Waiting("the module's objects are being applied".into());
-            let status =
-                plan::manifest_status(manifest, &progress, &all, cr_condition(manifest, false), self.now());
-            self.write_manifest_status(manifest, &status).await?;
-            &Manifest { status: Some(status), ..manifest.clone() }
-        } else {
-            manifest
-        };
-        let owned: Vec<ObjectRef> = all.iter().cloned().chain(default_cr(manifest)).collect();
-        self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
-
-        let terms = match manifest.terms() {
-            Ok(terms) => terms,
-            Err(error) => return self.stopped(manifest, Stopped::for_good(chain(&error))).await,
-        };
-        let installer = Installer {
-            runtime,
-            standing: &self.standing,
-            kyma,
-            before: &before,
-            terms: &terms,
-            facts: Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() },
-            now: self.now(),
-        };
-        let mut applied = Applied::default();
-        for phase in [bundle.first, bundle.main, bundle.custom] {
-            applied.take(stage(Stage::Apply, installer.all(phase)).await);
-        }
-        let mut left = Vec::new();
-        if applied.failed.is_none() {
-            match stage(Stage::Delete, remove(runtime, gone)).await {
-                Ok(remaining) => left = remaining,
-                Err(error) => applied.failed = Some(error.into()),
-            }
-        } else {
-            left = gone;
-        }
+        let first = Progress::Waiting("the module's objects are being applied".into());
+        let Synced { manifest, mut applied, left, objects } =
+            self.sync(kyma, manifest, runtime, bundle, first).await?;
+        let manifest = &manifest;
         let cr = if applied.failed.is_none() {
             stage(Stage::Apply, create_default_cr(manifest, runtime)).await
         } else {
@@ -185,7 +156,6 @@ impl Shared {
             Err(error) => applied.failed = Some(error.into()),
         }
 
-        let objects = plan::union(&left, &bundle.objects);
         let write = |progress: Progress| {
             plan::manifest_status(
                 manifest,
@@ -256,9 +226,20 @@ impl Shared {
         let class = stopped.class;
         let next =
             if stopped.retryable { NEXT_TRY } else { "tried again when the module or the runtime changes" };
-        let report = Report { state: State::Error, message: format!("{}; {next}", stopped.message) };
-        let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
+        let message = format!("{}; {next}", stopped.message);
+        // What is on its way out stays so, whatever goes wrong with it.
+        let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
+            (State::Deleting, Progress::Deleting(message.clone()))
+        } else {
+            (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
+        };
+        let report = Report { state, message };
+        let status = write(progress);
         self.write_manifest_status(manifest, &status).await?;
         Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
     }
+}
+
+fn is_crd(gvk: &Gvk) -> bool {
+    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }

@@ -23,7 +23,7 @@ use super::{
 };
 
 pub use decision::{Decided, Decision};
-pub use status::{failed_status, is_own, runtime_status};
+pub use status::{deleting_status, failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,7 +258,11 @@ fn plan_module(
     ));
     match existing {
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
-            // It comes back once the old one is gone; its end is an event.
+            // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
+            // that does not let it go may be mended by an upgrade.
+            if old.spec != wanted.spec {
+                plan.apply.push(wanted);
+            }
             fault(status, State::Processing, "the previous installation is still being removed".into())
         }
         Some(old) if same(old, &wanted) => {

@@ -2,11 +2,13 @@
 
 mod bundle;
 mod inventory;
+mod ownership;
 mod prune;
 mod status;
 
 pub use bundle::{Bundle, BundleError, Scope, bundle, foreign_kinds};
 pub use inventory::{inventory, synced, union};
+pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
 pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use status::{Progress, manifest_status};

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::object::ObjectRef;
+use super::object::{Gvk, ObjectRef};
 
 /// Group, kind, namespace, name.
 type Identity = (String, String, String, String);
@@ -26,6 +26,8 @@ pub struct Owners {
     runtimes: HashMap<String, BTreeMap<Identity, BTreeSet<(String, Speaker)>>>,
     /// What each (runtime, manifest, speaker) has claimed, to replace it in one step.
     claims: HashMap<(String, String, Speaker), Vec<Identity>>,
+    /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
+    awaited: HashMap<String, BTreeMap<(String, String), BTreeSet<String>>>,
 }
 
 fn identity(object: &ObjectRef) -> Identity {
@@ -54,8 +56,50 @@ impl Owners {
         self.claims.insert((runtime.to_owned(), manifest.to_owned(), speaker), claimed);
     }
 
+    /// Sets the kinds whose objects a Manifest waits for, in place of those before: an event about any of them is for it.
+    pub fn wait_for<'a>(&mut self, runtime: &str, manifest: &str, kinds: impl IntoIterator<Item = &'a Gvk>) {
+        if let Some(awaited) = self.awaited.get_mut(runtime) {
+            for manifests in awaited.values_mut() {
+                manifests.remove(manifest);
+            }
+        }
+        let awaited = self.awaited.entry(runtime.to_owned()).or_default();
+        for kind in kinds {
+            let key = (kind.group.clone(), kind.kind.clone());
+            awaited.entry(key).or_default().insert(manifest.to_owned());
+        }
+        awaited.retain(|_, manifests| !manifests.is_empty());
+        if awaited.is_empty() {
+            self.awaited.remove(runtime);
+        }
+    }
+
+    fn waiting(&self, runtime: &str, group: &str, kind: &str) -> impl Iterator<Item = &String> {
+        let awaited = self.awaited.get(runtime);
+        awaited.and_then(|a| a.get(&(group.to_owned(), kind.to_owned()))).into_iter().flatten()
+    }
+
+    /// The Manifests that an event about an object is for: its owners, and those that wait for its end. Sorted.
+    pub fn interested(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
+        let mut names = self.of(runtime, object);
+        names.extend(self.waiting(runtime, &object.gvk.group, &object.gvk.kind).cloned());
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// The same for whatever may have happened to objects of a kind.
+    pub fn interested_in_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
+        let mut names = self.of_kind(runtime, group, kind);
+        names.extend(self.waiting(runtime, group, kind).cloned());
+        names.sort();
+        names.dedup();
+        names
+    }
+
     /// Forgets a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
+        self.wait_for(runtime, manifest, []);
         self.take_back(Speaker::Watch, runtime, manifest);
         self.take_back(Speaker::Reconcile, runtime, manifest);
     }
@@ -110,7 +154,6 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::object::Gvk;
 
     fn object(name: &str) -> ObjectRef {
         ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: name.into() }
@@ -145,6 +188,24 @@ mod tests {
         assert_eq!(owners.of_kind("r1", "", "Service"), ["m2"]);
         assert!(owners.of_kind("r1", "apps", "Deploy").is_empty());
         assert!(owners.of_kind("r3", "apps", "Deployment").is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_kind_hears_of_each_object_of_it() {
+        let mut owners = Owners::default();
+        let beacon = Gvk::of("x.dev/v1", "Beacon");
+        let newer = ObjectRef { gvk: Gvk::of("x.dev/v2", "Beacon"), ..object("users") };
+        owners.claim(Speaker::Watch, "r1", "m1", &[object("a")]);
+        owners.wait_for("r1", "m2", [&beacon, &Gvk::of("apps/v1", "Deployment")]);
+        assert_eq!(owners.interested("r1", &newer), ["m2"]);
+        assert_eq!(owners.interested("r1", &object("a")), ["m1", "m2"]);
+        assert_eq!(owners.interested_in_kind("r1", "x.dev", "Beacon"), ["m2"]);
+        assert!(owners.interested("r2", &newer).is_empty());
+        assert!(owners.of("r1", &newer).is_empty(), "it does not own them");
+        owners.wait_for("r1", "m2", [&beacon]);
+        assert_eq!(owners.interested("r1", &object("a")), ["m1"]);
+        owners.release("r1", "m2");
+        assert!(owners.awaited.is_empty());
     }
 
     #[test]

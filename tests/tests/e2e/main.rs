@@ -7,6 +7,7 @@ mod bad_input_receiver;
 mod canary;
 mod control_plane;
 mod crds;
+mod deletion;
 mod demo;
 mod drift;
 mod faults;

@@ -20,6 +20,8 @@ struct Seen {
     reads: AtomicUsize,
     writes: AtomicUsize,
     dry: AtomicUsize,
+    /// Bodies of deletions.
+    deletions: Mutex<Vec<String>>,
 }
 
 /// A runtime that knows ConfigMaps, takes everything and counts.
@@ -29,6 +31,7 @@ fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let seen = Arc::clone(&shared);
         async move {
+            let deletes = request.method() == http::Method::DELETE;
             let counter = if request.method() == http::Method::GET { &seen.reads } else { &seen.writes };
             counter.fetch_add(1, Ordering::SeqCst);
             let path = request.uri().path().to_owned();
@@ -37,6 +40,9 @@ fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
             let body = request.into_body().collect_bytes().await.unwrap();
             let dry = query || String::from_utf8_lossy(&body).contains(r#""dryRun":["All"]"#);
             seen.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
+            if deletes {
+                seen.deletions.lock().push(String::from_utf8_lossy(&body).into_owned());
+            }
             let answer = if path == "/api/v1" {
                 json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
                     {"name": "configmaps", "singularName": "configmap", "namespaced": true, "kind": "ConfigMap",
@@ -62,7 +68,7 @@ async fn write_everything(runtime: &Gated) -> Vec<String> {
         apply::apply(runtime, &body, "m").await.map(drop),
         apply::apply_status(runtime, &body, "m").await,
         apply::create(runtime, &body, "m").await,
-        apply::delete(runtime, &id).await.map(drop),
+        apply::delete(runtime, &id, "u").await.map(drop),
     ];
     let held = results.into_iter().filter_map(Result::err);
     held.map(|error| {
@@ -86,6 +92,15 @@ async fn nothing_is_written_while_paused() {
     }
     gate.set(Mode::Paused);
     assert!(apply::get(&runtime, &ObjectRef::of(&config_map()).unwrap()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_deletion_is_of_the_object_that_was_looked_at() {
+    let (runtime, seen) = runtime(&Gate::default());
+    apply::delete(&runtime, &ObjectRef::of(&config_map()).unwrap(), "the-uid").await.unwrap();
+    let deletions = seen.deletions.lock();
+    assert_eq!(deletions.len(), 1);
+    assert!(deletions[0].contains(r#""preconditions":{"uid":"the-uid"}"#), "{}", deletions[0]);
 }
 
 #[derive(Default)]

@@ -95,8 +95,13 @@ fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
     })
 }
 
+/// The Kyma in KCP that has marked the runtime's, by `<namespace>/<name>`.
+pub(in crate::drive) fn marked_by(remote: &Value) -> Option<&str> {
+    remote["metadata"]["annotations"][annotations::OWNED_BY].as_str()
+}
+
 /// Writes the status that the runtime's user sees, if it differs.
-pub(super) async fn write_runtime_status(
+pub(in crate::drive) async fn write_runtime_status(
     runtime: &Gated,
     remote: &Value,
     status: &KymaStatus,

@@ -202,7 +202,7 @@ impl Installer<'_> {
         }
         tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
         let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
-        apply::delete_exactly(self.runtime, id, uid).await?;
+        apply::delete(self.runtime, id, uid).await?;
         Ok(Settled::Goes(format!("{id} is being made anew")))
     }
 }

@@ -1,21 +1,34 @@
-//! What goes: objects that are not wanted any more, and a Manifest that is being deleted (the default CR first, then its
-//! objects in a safe order, then the finalizers).
+//! What goes: objects that are not wanted any more, and a Manifest that is being deleted (what users have made with it first,
+//! then the default CR, then its objects in a safe order, then the finalizers).
 
-use tidewatch_api::{CustomResourcePolicy, Manifest, ManifestStatus, names::finalizers};
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
+use super::{blockers::Obstacle, is_crd};
 use crate::{
     drive::{
         Finish, Lost, Shared,
         apply::{self, Deleted, ObjectError},
         gate::Gated,
     },
-    kcp::state::default_cr,
+    key::{Cause, WorkKey},
     plan::{
-        manifest::{self as plan, Progress},
-        object::{Gvk, ObjectRef},
+        manifest::{self as plan, Progress, Verdict},
+        object::ObjectRef,
     },
+    queue::{Class, Push},
     stages::{Stage, stage},
 };
+
+/// Why an object is still there after it was to go.
+enum Left {
+    /// It is on its way.
+    Going,
+    /// A CRD with instances.
+    Instances,
+    /// Another Manifest, which is being deleted, has it too.
+    Await(String),
+}
 
 impl Shared {
     pub(super) async fn delete_manifest(
@@ -24,42 +37,74 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
     ) -> Result<Finish, Lost> {
-        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let status = |left: &[ObjectRef], what: &str| -> ManifestStatus {
-            plan::manifest_status(manifest, &Progress::Deleting(what.to_owned()), left, None, self.now())
-        };
-        // The CR before its operator, which may have to clean up for it.
-        let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-        if let Some(cr) = default_cr(manifest).filter(|_| create) {
-            match stage(Stage::Delete, apply::delete(runtime, &cr)).await {
-                Ok(Deleted::Gone) => {}
-                Ok(Deleted::Going) => {
-                    let what = format!("waiting for the module's {cr} to be gone");
-                    self.write_manifest_status(manifest, &status(&inventory, &what)).await?;
-                    return Ok(Finish::Recheck(what));
-                }
-                Err(error) => {
-                    let write =
-                        |p: Progress| plan::manifest_status(manifest, &p, &inventory, None, self.now());
-                    return self.stopped_with(kyma, manifest, error.into(), write).await;
-                }
-            }
+        match stage(Stage::Delete, self.obstacle(kyma, manifest, runtime)).await {
+            Ok(None) => {}
+            Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle).await,
+            Err(stopped) => return self.stopped(manifest, stopped).await,
         }
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let status = |left: &[ObjectRef], progress: Progress| -> ManifestStatus {
+            plan::manifest_status(manifest, &progress, left, None, self.now())
+        };
         // Everything of ours is to go; `prune` knows what never does.
-        match stage(Stage::Delete, remove(runtime, plan::prune(&inventory, &[]))).await {
+        let gone = plan::prune(&inventory, &[]);
+        match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone)).await {
             Ok(left) => match left.first() {
                 None => self.let_manifest_go(manifest).await,
-                Some(first) => {
-                    let what = format!("waiting for {first} to be gone ({} left)", left.len());
-                    self.write_manifest_status(manifest, &status(&left, &what)).await?;
-                    Ok(Finish::Recheck(what))
+                Some((first, why)) => {
+                    let what = why.as_ref().map_or_else(
+                        || format!("waiting for {first} to be gone ({} left)", left.len()),
+                        |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
+                    );
+                    let left: Vec<ObjectRef> = left.iter().map(|(object, _)| object.clone()).collect();
+                    self.write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
+                        .await?;
+                    Ok(Finish::Patient(what))
                 }
             },
-            Err(error) => {
-                let write = |p: Progress| plan::manifest_status(manifest, &p, &inventory, None, self.now());
-                self.stopped_with(kyma, manifest, error.into(), write).await
-            }
+            Err(error) => self.stopped(manifest, error.into()).await,
         }
+    }
+
+    /// Keeps a module that cannot go yet in good order, and says what it waits for.
+    async fn wait_for(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        Obstacle { what, kinds }: Obstacle,
+    ) -> Result<Finish, Lost> {
+        let (objects, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await {
+            Ok(bundle) => {
+                let first = Progress::Deleting(what.clone());
+                let synced = self.sync(kyma, manifest, runtime, bundle, first).await?;
+                (synced.objects, synced.applied.failed)
+            }
+            Err(stopped) => {
+                (plan::inventory(&manifest.status.clone().unwrap_or_default().synced), Some(stopped))
+            }
+        };
+        let failed = failure.is_some();
+        let what = match failure {
+            None => what,
+            Some(stopped) => {
+                if let Some(held) = stopped.held {
+                    return Err(held.into());
+                }
+                if stopped.discredits_client {
+                    self.runtimes.invalidate(kyma);
+                }
+                format!("{what}; the module is not kept up to date meanwhile: {}", stopped.message)
+            }
+        };
+        let progress = Progress::Deleting(what.clone());
+        let status = plan::manifest_status(manifest, &progress, &objects, None, self.now());
+        self.write_manifest_status(manifest, &status).await?;
+        Ok(if !failed && self.is_told_of(kyma, runtime, &kinds).await {
+            Finish::Waiting(what)
+        } else {
+            Finish::Patient(what)
+        })
     }
 
     pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Finish, Lost> {
@@ -67,36 +112,102 @@ impl Shared {
         self.drop_finalizers(&self.manifests(), manifest, &ours).await?;
         Ok(Finish::Done)
     }
-}
 
-/// Removes objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
-/// what is not gone yet. A CRD that has instances is left alone.
-pub(super) async fn remove(runtime: &Gated, objects: Vec<ObjectRef>) -> Result<Vec<ObjectRef>, ObjectError> {
-    let mut left: Vec<ObjectRef> = Vec::new();
-    let mut objects = objects.into_iter();
-    let mut rank = None;
-    while let Some(object) = objects.next() {
-        let this = plan::removal_rank(&object.gvk);
-        if rank.is_some_and(|rank| rank != this) && !left.is_empty() {
-            left.push(object);
-            left.extend(objects);
-            return Ok(left);
+    /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
+    /// what is not gone yet, and why if that is worth saying. What is not ours, or another Manifest's too, stays and is
+    /// forgotten. A CRD that has instances is left alone.
+    pub(super) async fn remove(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        objects: Vec<ObjectRef>,
+    ) -> Result<Vec<(ObjectRef, Option<String>)>, ObjectError> {
+        let mut left: Vec<(ObjectRef, Option<String>)> = Vec::new();
+        let mut objects = objects.into_iter();
+        let mut rank = None;
+        while let Some(object) = objects.next() {
+            let this = plan::removal_rank(&object.gvk);
+            if rank.is_some_and(|rank| rank != this) && !left.is_empty() {
+                left.push((object, None));
+                left.extend(objects.map(|object| (object, None)));
+                return Ok(left);
+            }
+            rank = Some(this);
+            match self.remove_one(kyma, manifest, runtime, &object).await? {
+                None => {}
+                Some(Left::Going) => left.push((object, None)),
+                Some(Left::Instances) => left.push((object, Some("objects of its kind exist".to_owned()))),
+                Some(Left::Await(other)) => {
+                    left.push((
+                        object,
+                        Some(format!("the Manifest {other} has it too, and is being deleted")),
+                    ));
+                }
+            }
         }
-        rank = Some(this);
-        if is_crd(&object.gvk)
-            && let Some(crd) = apply::get(runtime, &object).await?
-            && apply::has_instances(runtime, &crd).await?
-        {
-            left.push(object);
-            continue;
-        }
-        if apply::delete(runtime, &object).await? == Deleted::Going {
-            left.push(object);
-        }
+        Ok(left)
     }
-    Ok(left)
-}
 
-fn is_crd(gvk: &Gvk) -> bool {
-    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
+    /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there.
+    pub(super) async fn remove_by_force(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        objects: Vec<ObjectRef>,
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
+        let mut left = Vec::new();
+        for object in objects {
+            match self.remove_one(kyma, manifest, runtime, &object).await {
+                Ok(None) => {}
+                Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),
+                // A webhook without a server, a right that is missing: that is what the force is for.
+                Ok(Some(_)) | Err(_) => left.push(object),
+            }
+        }
+        Ok(left)
+    }
+
+    /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
+    async fn remove_one(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        object: &ObjectRef,
+    ) -> Result<Option<Left>, ObjectError> {
+        let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
+        let name = manifest.name_any();
+        let others = self.state.read().other_claims(kyma, &name, object);
+        match plan::verdict((&self.config.namespace, &name), &there.marks, &others) {
+            Verdict::Delete => {}
+            Verdict::Shared(other) => {
+                tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
+                // It applies the object again, with its own marks.
+                let cause =
+                    Cause::Kcp { object: format!("Manifest/{name}"), change: "a shared object was let go" };
+                let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
+                self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
+                return Ok(None);
+            }
+            Verdict::NotOurs => {
+                let owner = there.marks.owned_by;
+                tracing::warn!(kyma, manifest = name, %object, owner, "not removed: it carries no marks of ours");
+                return Ok(None);
+            }
+            Verdict::Await(other) => return Ok(Some(Left::Await(other))),
+        }
+        if there.deleting {
+            return Ok(Some(Left::Going));
+        }
+        if is_crd(&object.gvk)
+            && let Some(crd) = apply::get(runtime, object).await?
+            && let Some(gvk) = apply::defined_kind(&crd)
+            && !apply::list(runtime, &gvk, 1).await?.first.is_empty()
+        {
+            return Ok(Some(Left::Instances));
+        }
+        Ok((apply::delete(runtime, object, &there.uid).await? == Deleted::Going).then_some(Left::Going))
+    }
 }

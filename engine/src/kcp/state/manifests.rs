@@ -6,7 +6,11 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
 use super::{KcpState, Wanted, kyma_key, manifest_key, unindex};
-use crate::plan::{manifest::inventory, object::ObjectRef, owners::Speaker};
+use crate::plan::{
+    manifest::{Claim, inventory},
+    object::ObjectRef,
+    owners::Speaker,
+};
 
 impl KcpState {
     /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
@@ -67,6 +71,14 @@ impl KcpState {
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
         vec![(kyma_key(kyma), "manifest deleted")]
+    }
+
+    /// The other Manifests of a Kyma with this object in their inventory, as last seen.
+    pub fn other_claims(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Vec<Claim> {
+        let others = self.owners.of(kyma, object).into_iter().filter(|name| name != manifest);
+        let deleting =
+            |name: &String| self.manifests.get(name).is_some_and(|m| m.metadata.deletion_timestamp.is_some());
+        others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
     /// The Manifests of a Kyma as last seen.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
-    ModuleTemplate, ModuleTerms,
+    CustomResourcePolicy, EmbeddedObject, GroupVersionKind, ImageSpec, InstallInfo, Kyma, Manifest,
+    ManifestSpec, Module, ModuleTemplate, ModuleTerms,
     names::{self, annotations, labels},
 };
 
@@ -35,8 +35,17 @@ pub(super) fn manifest_for(
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
-    let terms = ModuleTerms::of(&chosen.template.spec).to_annotation();
     let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    let mut terms = ModuleTerms::of(&chosen.template.spec);
+    if let Some(cr) = chosen.template.spec.data.as_ref().filter(|_| !create) {
+        // The user makes it, so it holds the module back like all that users make.
+        let (group, version) = cr.api_version().split_once('/').unwrap_or(("", cr.api_version()));
+        let (group, version, kind) = (group.to_owned(), version.to_owned(), cr.kind().to_owned());
+        if !terms.associated_resources.iter().any(|k| (&k.group, &k.kind) == (&group, &kind)) {
+            terms.associated_resources.push(GroupVersionKind { group, version, kind });
+        }
+    }
+    let terms = terms.to_annotation();
     let image = ImageSpec {
         repo: source.repo.clone(),
         name: chosen.component.clone(),

@@ -147,6 +147,21 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
     }
 }
 
+/// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for.
+#[must_use]
+pub fn deleting_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
+    let before = kyma.status.clone().unwrap_or_default();
+    let last_operation =
+        Some(status::operation(before.last_operation.as_ref(), message, status::whole_seconds(now)));
+    KymaStatus {
+        state: State::Deleting,
+        conditions: before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect(),
+        modules: manifests.iter().filter(|m| !m.is_mandatory()).map(leaving).collect(),
+        last_operation,
+        ..before
+    }
+}
+
 /// The status as the runtime's user sees it: nothing that only exists in KCP.
 #[must_use]
 pub fn runtime_status(status: &KymaStatus) -> KymaStatus {

@@ -1,0 +1,165 @@
+//! What is in the way of a Manifest's deletion: objects of users, and the default CR.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use tidewatch_api::{CustomResourcePolicy, Manifest};
+
+use super::{Stopped, is_crd};
+use crate::{
+    drive::{
+        Shared,
+        apply::{self, Deleted, ObjectError, Page},
+        chain,
+        gate::Gated,
+    },
+    kcp::state::default_cr,
+    plan::{
+        blockers::{self, NAMED, Users},
+        manifest as plan,
+        object::{Gvk, ObjectRef},
+    },
+};
+
+/// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
+const OWN: usize = 200;
+
+/// What a deletion waits for.
+pub(super) struct Obstacle {
+    /// For the status.
+    pub(super) what: String,
+    /// The kinds whose objects have to go.
+    pub(super) kinds: Vec<Gvk>,
+}
+
+/// The default CR that goes with the module: not one that the user was to make.
+pub(super) fn removable_cr(manifest: &Manifest) -> Option<ObjectRef> {
+    let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    default_cr(manifest).filter(|_| create)
+}
+
+/// Kinds that the module's CRDs define, by group and kind, in a version that is served.
+async fn defined_kinds(
+    runtime: &Gated,
+    inventory: &[ObjectRef],
+) -> Result<BTreeMap<(String, String), Gvk>, ObjectError> {
+    let mut kinds = BTreeMap::new();
+    for object in inventory.iter().filter(|object| is_crd(&object.gvk)) {
+        let crd = apply::get(runtime, object).await?;
+        if let Some(gvk) = crd.as_ref().and_then(apply::defined_kind) {
+            kinds.insert((gvk.group.clone(), gvk.kind.clone()), gvk);
+        }
+    }
+    Ok(kinds)
+}
+
+/// Objects of these kinds that are not of the module itself.
+async fn users_of(
+    runtime: &Gated,
+    kinds: impl IntoIterator<Item = &Gvk>,
+    own: &[ObjectRef],
+) -> Result<Users, ObjectError> {
+    let mut users = Users::default();
+    for gvk in kinds {
+        let mut own: Vec<&ObjectRef> =
+            own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
+        // A page with room for our own always has as many of the others as are named.
+        let limit = u32::try_from(NAMED + 1 + own.len().min(OWN)).unwrap_or(u32::MAX);
+        let Page { first, mut more } = apply::list(runtime, gvk, limit).await?;
+        let mut others = Vec::new();
+        for object in first {
+            match own.iter().position(|o| o.same_object(&object)) {
+                Some(at) => drop(own.swap_remove(at)),
+                None => others.push(object),
+            }
+        }
+        // Ours behind the page are counted in `more`, if they are there.
+        for object in own.into_iter().take(OWN) {
+            if more > 0 && apply::look(runtime, object).await?.is_some() {
+                more -= 1;
+            }
+        }
+        let count = (others.len() as u64).saturating_add(more);
+        users.add(others, count);
+    }
+    Ok(users)
+}
+
+impl Shared {
+    /// What has to go before the module does; `None` if nothing is in the way any more. Deletes the default CR when no
+    /// object of a user is left.
+    pub(super) async fn obstacle(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+    ) -> Result<Option<Obstacle>, Stopped> {
+        let name = manifest.name_any();
+        let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let defined = defined_kinds(runtime, &own).await?;
+        let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
+        // A version that the template names may not be served any more.
+        let declared: Vec<Gvk> = declared
+            .into_iter()
+            .map(|gvk| defined.get(&(gvk.group.clone(), gvk.kind.clone())).cloned().unwrap_or(gvk))
+            .collect();
+        // Before they are listed: an object that goes meanwhile is an event for this Manifest.
+        self.state.write().owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
+
+        let cr = removable_cr(manifest);
+        own.extend(cr.clone());
+        if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
+            return Ok(Some(Obstacle { what, kinds: declared }));
+        }
+        if let Some(cr) = cr.filter(|cr| !self.is_needed(kyma, &name, cr))
+            && apply::remove(runtime, &cr).await? == Deleted::Going
+        {
+            // Its operator may have to clean up for it.
+            let what = format!("waiting for the module's {cr} to be gone");
+            return Ok(Some(Obstacle { what, kinds: vec![cr.gvk] }));
+        }
+        // Of kinds that nobody has declared, and that the module defines: with instances their CRDs could not go, and nobody
+        // would be left to take care of them.
+        let what = users_of(runtime, defined.values(), &own).await?.message();
+        Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect() }))
+    }
+
+    fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
+        self.state.read().other_claims(kyma, manifest, object).iter().any(|claim| !claim.deleting)
+    }
+
+    /// Whether the end of each object of these kinds is an event for our engine.
+    pub(super) async fn is_told_of(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+        let plan = {
+            let state = self.state.read();
+            if !state.path(kyma).is_some_and(|path| path.proven) {
+                return false;
+            }
+            state.agent_plan()
+        };
+        for gvk in kinds {
+            let Some(plural) = apply::plural(runtime, gvk).await else { return false };
+            let watched = |watch: &crate::plan::agent::AgentWatch| {
+                (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
+                    && watch.labels.is_empty()
+                    && watch.route == crate::plan::agent::ENGINE_ROUTE
+            };
+            if !plan.config.watches.iter().any(watched) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What a forced deletion does not wait for, as far as it can be found out.
+    pub(super) async fn skipped(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
+        let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let defined = defined_kinds(runtime, &own).await?;
+        own.extend(removable_cr(manifest));
+        Ok(users_of(runtime, defined.values(), &own).await?.first)
+    }
+}

@@ -1,0 +1,90 @@
+//! A Manifest whose deletion somebody has forced: what can go goes, and nothing is waited for.
+
+use kube::ResourceExt;
+use tidewatch_api::Manifest;
+
+use super::blockers::removable_cr;
+use crate::{
+    drive::{
+        Finish, Lost, Shared,
+        apply::{self, Deleted, ObjectError},
+        gate::Gated,
+    },
+    plan::{
+        force::{self, Forced},
+        manifest as plan,
+        notice::About,
+        object::ObjectRef,
+    },
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// Whether the deletion of a Manifest is forced: by itself, or with that of its Kyma.
+    pub(super) fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
+        force::forced(manifest).or_else(|| {
+            let kyma = self.state.read().kyma(kyma);
+            kyma.and_then(|kyma| force::forced(kyma.as_ref()))
+                .filter(|_| manifest.metadata.deletion_timestamp.is_some())
+        })
+    }
+
+    /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with
+    /// one that cannot be reached, everything in it is left.
+    pub(super) async fn force_manifest(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: Option<&Gated>,
+        force: &Forced,
+    ) -> Result<Finish, Lost> {
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let left = match runtime {
+            None => inventory,
+            Some(runtime) => {
+                match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
+                    Ok(left) => left,
+                    Err(error) if error.is_unreachable() => inventory,
+                    Err(error) => return self.stopped(manifest, error.into()).await,
+                }
+            }
+        };
+        let name = manifest.name_any();
+        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            kyma,
+            manifest = name,
+            by = force.by,
+            why = force.why,
+            left = left.len(),
+            "deleted by force"
+        );
+        let what = format!("Manifest {name}");
+        let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
+        self.tell(kyma, None, &notices).await;
+        self.let_manifest_go(manifest).await
+    }
+
+    async fn tear_down(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        inventory: &[ObjectRef],
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
+        let mut left = match self.skipped(manifest, runtime).await {
+            Ok(users) => users,
+            Err(error) if error.is_unreachable() => return Err(error),
+            Err(_) => Vec::new(),
+        };
+        if let Some(cr) = removable_cr(manifest) {
+            match apply::remove(runtime, &cr).await {
+                Ok(Deleted::Gone) => {}
+                Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),
+                Ok(Deleted::Going) | Err(_) => left.push(cr),
+            }
+        }
+        left.extend(self.remove_by_force(kyma, manifest, runtime, plan::prune(inventory, &[])).await?);
+        Ok(left)
+    }
+}

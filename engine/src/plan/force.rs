@@ -1,0 +1,109 @@
+//! A deletion that somebody has forced: who, when and why.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt;
+use tidewatch_api::names::annotations;
+
+use super::notice::{About, Kind, Notice};
+
+/// The reason of the Events that tell of it.
+pub const REASON: &str = "DeletionForced";
+/// Longest part of the annotation that is repeated, in characters.
+const MAX_WHY: usize = 200;
+
+/// The annotation, and who has set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forced {
+    /// Its value, shortened.
+    pub why: String,
+    /// The field manager that owns it and when it was last active, as far as the object tells.
+    pub by: Option<String>,
+}
+
+/// Whether the deletion of an object is forced. One that is not being deleted is not, whatever it carries.
+pub fn forced(object: &impl ResourceExt) -> Option<Forced> {
+    object.meta().deletion_timestamp.as_ref()?;
+    let why = object.annotations().get(annotations::FORCE_DELETE)?;
+    let by = object.managed_fields().iter().find(|entry| sets_it(entry)).map(|entry| {
+        let manager = entry.manager.as_deref().unwrap_or("unknown");
+        entry.time.as_ref().map_or_else(|| manager.to_owned(), |time| format!("{manager} at {}", time.0))
+    });
+    Some(Forced { why: why.chars().take(MAX_WHY).collect(), by })
+}
+
+fn sets_it(entry: &ManagedFieldsEntry) -> bool {
+    let field = format!("f:{}", annotations::FORCE_DELETE);
+    entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:metadata"]["f:annotations"][&field].is_null())
+}
+
+impl Forced {
+    /// What is told about it: what was forced, and what was not waited for or is left behind.
+    #[must_use]
+    pub fn notice(&self, about: About, what: &str, left: &[String]) -> Notice {
+        let by = self.by.as_deref().map_or_else(String::new, |by| format!(" by {by}"));
+        let why = if self.why.is_empty() { "no reason given" } else { self.why.as_str() };
+        let left = if left.is_empty() {
+            "nothing was left behind".to_owned()
+        } else {
+            let more = if left.len() > 10 { ", …" } else { "" };
+            let names: Vec<&str> = left.iter().take(10).map(String::as_str).collect();
+            format!("not waited for or left behind: {}{more} ({})", names.join(", "), left.len())
+        };
+        Notice {
+            about,
+            kind: Kind::Warning,
+            reason: REASON,
+            message: format!("the deletion of {what} was forced{by} ({why}); {left}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::Manifest;
+
+    use super::*;
+
+    fn manifest(metadata: Value) -> Manifest {
+        Manifest { metadata: serde_json::from_value(metadata).unwrap(), ..Manifest::default() }
+    }
+
+    #[test]
+    fn it_counts_only_while_the_object_is_being_deleted_and_names_who_has_set_it() {
+        let mut metadata = json!({"name": "m",
+            "annotations": {"tidewatch.kyma-project.io/force-delete": "the operator is gone"},
+            "managedFields": [
+                {"manager": "lifecycle-manager", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                 "fieldsV1": {"f:metadata": {"f:annotations": {"f:other": {}}}}},
+                {"manager": "kubectl-annotate", "operation": "Update", "apiVersion": "v1", "time": "2026-01-02T03:04:05Z",
+                 "fieldsType": "FieldsV1",
+                 "fieldsV1": {"f:metadata": {"f:annotations": {"f:tidewatch.kyma-project.io/force-delete": {}}}}}]});
+        assert_eq!(forced(&manifest(metadata.clone())), None);
+        metadata["deletionTimestamp"] = "2026-01-02T03:04:00Z".into();
+        let found = forced(&manifest(metadata.clone())).unwrap();
+        let notice = found.notice(About::Manifest("m".into()), "Manifest m", &["Beacon quay/b0".into()]);
+        assert_eq!(
+            notice.message,
+            "the deletion of Manifest m was forced by kubectl-annotate at 2026-01-02T03:04:05Z (the operator is gone); \
+             not waited for or left behind: Beacon quay/b0 (1)"
+        );
+        metadata["annotations"] = json!({});
+        assert_eq!(forced(&manifest(metadata)), None);
+    }
+
+    #[test]
+    fn it_needs_no_reason_and_repeats_no_essay() {
+        let metadata = |why: &str| {
+            json!({"name": "m", "deletionTimestamp": "2026-01-02T03:04:00Z",
+            "annotations": {"tidewatch.kyma-project.io/force-delete": why}})
+        };
+        let none = forced(&manifest(metadata(""))).unwrap().notice(About::Kyma, "Kyma k", &[]);
+        assert_eq!(
+            none.message,
+            "the deletion of Kyma k was forced (no reason given); nothing was left behind"
+        );
+        let long = forced(&manifest(metadata(&"ü".repeat(5000)))).unwrap();
+        assert_eq!(long.why.chars().count(), MAX_WHY);
+    }
+}

@@ -1,0 +1,488 @@
+//! How modules and Kymas go: with all they have, in an order that hurts nobody, and whatever happens meanwhile.
+
+mod crash;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Event, Secret};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, Manifest, State, Watcher,
+    names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, labels},
+};
+use tidewatch_tests::{
+    env,
+    env::Environment,
+    fleet::{self, Agent, Member, Receiver},
+    modules::Version,
+    mtls::{Connection, Http, sized},
+    observed, ports,
+    spare::{self, Spare},
+    story::set_modules,
+    wait,
+};
+use tokio::sync::MutexGuard;
+
+const SOON: Duration = Duration::from_mins(1);
+const MANAGER: &str = "tidewatch-tests";
+
+/// A receiver of its own on a KCP namespace of its own, and a Kyma named as the namespace.
+struct World {
+    env: &'static Environment,
+    spare: &'static Spare,
+    kcp: Client,
+    receiver: Receiver,
+    namespace: &'static str,
+    // Last: the receiver has ended before another test may use the runtimes.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl World {
+    async fn start(namespace: &'static str) -> Result<Self> {
+        let env = env::shared().await?;
+        let spare = spare::shared().await?;
+        let alone = spare.register_alone().await;
+        spare::take_over(&spare.runtime3).await?;
+        let kcp = env.kcp.client()?;
+        fleet::prepare_kcp(&kcp, namespace).await?;
+        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let world = Self { env, spare, kcp, receiver, namespace, _alone: alone };
+        fleet::register(&world.kcp, namespace, &world.member()).await?;
+        fleet::kyma_in_state(&world.kcp, namespace, namespace, State::Ready).await?;
+        Ok(world)
+    }
+
+    fn member(&self) -> Member<'_> {
+        Member { cluster: &self.spare.runtime3, kyma: self.namespace, id: self.namespace }
+    }
+
+    fn runtime(&self) -> Result<Client> {
+        self.spare.runtime3.client()
+    }
+
+    fn kymas(&self) -> Api<Kyma> {
+        Api::namespaced(self.kcp.clone(), self.namespace)
+    }
+
+    fn manifests(&self) -> Api<Manifest> {
+        Api::namespaced(self.kcp.clone(), self.namespace)
+    }
+
+    /// A module with a CRD, a custom resource of the user's kind `Beacon`, a keeper and a default CR.
+    async fn offer(&self, version: &str) -> Result<()> {
+        let mut offered = Version::new("beacons", version, keeper(self.namespace, version));
+        offered.template = json!({
+            "data": beacon(self.namespace, RUNTIME_NAMESPACE, "default"),
+            "associatedResources": [{"group": group(self.namespace), "version": "v1", "kind": "Beacon"}],
+        });
+        offered.offer(&self.kcp, self.namespace, self.env.registry.host()).await
+    }
+
+    /// Edits the runtime's Kyma as its user does, and tells the receiver of it as an agent does.
+    async fn enable(&self, modules: &[&str]) -> Result<()> {
+        let list: Vec<Value> = modules.iter().map(|name| json!({"name": name})).collect();
+        set_modules(&self.runtime()?, &json!(list)).await?;
+        self.tell().await
+    }
+
+    async fn tell(&self) -> Result<()> {
+        let member = self.member();
+        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
+        let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
+        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": RUNTIME_KYMA_NAME},
+                           "watchedGvk": {"group": GROUP, "version": VERSION, "kind": "Kyma"}});
+        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
+        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
+        Ok(())
+    }
+
+    async fn ready(&self, module: &str) -> Result<()> {
+        let what = format!("module {module} of Kyma {} to be Ready", self.namespace);
+        fleet::kyma_where(self.kymas(), self.namespace, &what, |k| {
+            k.module_status(module).is_some_and(|m| m.state == State::Ready)
+        })
+        .await
+        .map(drop)
+    }
+
+    async fn installed(namespace: &'static str) -> Result<Self> {
+        let world = Self::start(namespace).await?;
+        world.offer("1.0.0").await?;
+        world.enable(&["beacons"]).await?;
+        world.ready("beacons").await?;
+        Ok(world)
+    }
+
+    async fn manifest(&self, module: &str) -> Result<Option<Manifest>> {
+        let list = ListParams::default().labels(&format!("{}={module}", labels::MODULE_NAME));
+        Ok(self.manifests().list(&list).await?.items.into_iter().next())
+    }
+
+    /// The module's Manifest is being deleted and says why it is still there.
+    async fn blocked(&self, module: &str, says: &[&str]) -> Result<Manifest> {
+        let what = format!("the Manifest of {module} to be Deleting and to say {says:?}");
+        wait::until(&what, SOON, || async {
+            let manifest = self.manifest(module).await?.context("there is no such Manifest")?;
+            let status = manifest.status.as_ref().context("it has no status")?;
+            let text = operation(&manifest);
+            let all = says.iter().all(|part| text.contains(part));
+            ensure!(status.state == State::Deleting && all, "it says {:?} {text}", status.state);
+            Ok(Some(manifest))
+        })
+        .await
+    }
+
+    async fn gone(&self, module: &str) -> Result<()> {
+        wait::until(&format!("the Manifest of {module} to be gone"), SOON, || async {
+            let Some(manifest) = self.manifest(module).await? else { return Ok(Some(())) };
+            anyhow::bail!("it says: {}", operation(&manifest))
+        })
+        .await
+    }
+
+    async fn kyma_gone(&self) -> Result<()> {
+        wait::until("the Kyma to be gone", SOON, || async {
+            let Some(kyma) = self.kymas().get_opt(self.namespace).await? else { return Ok(Some(())) };
+            anyhow::bail!("its status: {:#?}", kyma.status)
+        })
+        .await
+    }
+
+    /// The Events that tell of something.
+    async fn told(&self, reason: &str) -> Result<Vec<String>> {
+        let events: Api<Event> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let all = events.list(&ListParams::default()).await?.items;
+        let of = |event: Event| {
+            let message = event.message.unwrap_or_default();
+            let kind = event.involved_object.kind.unwrap_or_default();
+            format!("{} {kind}: {message}", event.type_.unwrap_or_default())
+        };
+        Ok(all.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).map(of).collect())
+    }
+}
+
+fn operation(manifest: &Manifest) -> &str {
+    let operation = manifest.status.as_ref().and_then(|s| s.last_operation.as_ref());
+    operation.map_or("", |op| op.operation.as_str())
+}
+
+/// Tests share a runtime, and each has kinds of its own.
+fn group(namespace: &str) -> String {
+    format!("{namespace}.tidewatch.dev")
+}
+
+fn beacon(of: &str, namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": format!("{}/v1", group(of)), "kind": "Beacon",
+           "metadata": {"name": name, "namespace": namespace}, "spec": {}})
+}
+
+/// What the module `beacons` installs. Without replicas: there is no kubelet.
+fn keeper(of: &str, version: &str) -> Vec<Value> {
+    let labels = json!({"app": "beacon-keeper"});
+    vec![
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": crd_name(of)},
+            "spec": {"group": group(of), "scope": "Namespaced", "names": {"kind": "Beacon", "plural": "beacons"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+                    {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "beacon-keeper", "namespace": RUNTIME_NAMESPACE},
+            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "keeper", "image": format!("example.local/keeper:{version}")}]}}}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beacon-keeper", "namespace": RUNTIME_NAMESPACE},
+            "data": {"version": version}}),
+    ]
+}
+
+fn crd_name(of: &str) -> String {
+    format!("beacons.{}", group(of))
+}
+
+fn dynamic(
+    client: &Client,
+    api_version: &str,
+    kind: &str,
+    plural: &str,
+    namespace: Option<&str>,
+) -> Api<DynamicObject> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let gvk = GroupVersionKind::gvk(group, version, kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+fn beacons(client: &Client, of: &str, namespace: &str) -> Api<DynamicObject> {
+    dynamic(client, &format!("{}/v1", group(of)), "Beacon", "beacons", Some(namespace))
+}
+
+fn crds(client: &Client) -> Api<DynamicObject> {
+    dynamic(client, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None)
+}
+
+fn deployments(client: &Client) -> Api<DynamicObject> {
+    dynamic(client, "apps/v1", "Deployment", "deployments", Some(RUNTIME_NAMESPACE))
+}
+
+fn config_maps(client: &Client) -> Api<DynamicObject> {
+    dynamic(client, "v1", "ConfigMap", "configmaps", Some(RUNTIME_NAMESPACE))
+}
+
+async fn put(api: &Api<DynamicObject>, object: &Value) -> Result<()> {
+    let name = object["metadata"]["name"].as_str().context("no name")?;
+    api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await?;
+    Ok(())
+}
+
+async fn set_finalizers(api: &Api<DynamicObject>, name: &str, finalizers: &[&str]) -> Result<()> {
+    let body = json!({"metadata": {"finalizers": finalizers}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(body)).await?;
+    Ok(())
+}
+
+async fn watch_beacons(world: &World) -> Result<()> {
+    let api: Api<Watcher> = Api::namespaced(world.kcp.clone(), world.namespace);
+    let body = json!({
+        "apiVersion": API_VERSION, "kind": "Watcher", "metadata": {"name": "beacons"},
+        "spec": {"manager": "lifecycle-manager", "field": "spec", "labelsToWatch": {},
+                 "serviceInfo": {"name": "klm", "namespace": "kcp-system", "port": 8082},
+                 "gateway": {"selector": {"matchLabels": {"a": "b"}}},
+                 "resourceToWatch": {"group": group(world.namespace), "version": "v1", "resource": "beacons"}}
+    });
+    api.patch("beacons", &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_stays_while_its_users_resources_exist_and_lists_them() -> Result<()> {
+    let world = World::installed("kcp-blocked").await?;
+    watch_beacons(&world).await?;
+    let agent = Agent::start(&world.env.harness, &world.receiver, &world.member()).await?;
+    let runtime = world.runtime()?;
+    let users = beacons(&runtime, world.namespace, "default");
+    for n in 10..33 {
+        put(&users, &beacon(world.namespace, "default", &format!("users-{n}"))).await?;
+    }
+    agent.connected().await?;
+    world.enable(&[]).await?;
+
+    let says =
+        ["waiting for module crs deletion: Beacon default/users-10, ", "Beacon default/users-29, … (23)"];
+    let manifest = world.blocked("beacons", &says).await?;
+    ensure!(operation(&manifest).matches("Beacon ").count() == 20, "{}", operation(&manifest));
+    fleet::kyma_where(world.kymas(), world.namespace, "the Kyma to repeat it", |k| {
+        k.module_status("beacons").is_some_and(|m| m.state == State::Deleting && m.message.contains(says[1]))
+    })
+    .await?;
+    let shown: Api<Kyma> = Api::namespaced(runtime.clone(), RUNTIME_NAMESPACE);
+    fleet::kyma_where(shown, RUNTIME_KYMA_NAME, "the user to see it", |k| {
+        k.module_status("beacons").is_some_and(|m| m.message.contains(says[1]))
+    })
+    .await?;
+
+    // It is still a module that works: its default CR and its CRD are there, and what somebody deletes comes back.
+    ensure!(
+        beacons(&runtime, world.namespace, RUNTIME_NAMESPACE).get_opt("default").await?.is_some(),
+        "no default CR"
+    );
+    let before = deployments(&runtime).get("beacon-keeper").await?.uid();
+    deployments(&runtime).delete("beacon-keeper", &DeleteParams::background()).await?;
+    wait::until("the keeper to be restored", SOON, || async {
+        Ok(deployments(&runtime).get_opt("beacon-keeper").await?.filter(|d| d.uid() != before))
+    })
+    .await?;
+
+    for n in 11..33 {
+        users.delete(&format!("users-{n}"), &DeleteParams::default()).await?;
+    }
+    world.blocked("beacons", &["waiting for module crs deletion: Beacon default/users-10 (1)"]).await?;
+    users.delete("users-10", &DeleteParams::default()).await?;
+    world.gone("beacons").await?;
+    ensure!(crds(&runtime).get_opt(&crd_name(world.namespace)).await?.is_none(), "the CRD is left");
+    ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_none(), "the keeper is left");
+    ensure!(config_maps(&runtime).get_opt("beacon-keeper").await?.is_none(), "the ConfigMap is left");
+    // Each end of a Beacon was told, and was for this Manifest.
+    let page = world.receiver.runtime(world.namespace).await?.to_string();
+    ensure!(page.contains("Beacon"), "no reconcile was caused by a Beacon: {page}");
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_module_can_still_be_upgraded() -> Result<()> {
+    let world = World::installed("kcp-upgraded").await?;
+    let runtime = world.runtime()?;
+    let users = beacons(&runtime, world.namespace, "default");
+    put(&users, &beacon(world.namespace, "default", "users")).await?;
+    world.enable(&[]).await?;
+    let old = world.blocked("beacons", &["Beacon default/users (1)"]).await?;
+
+    // The module is asked for again, in another version: it goes on being removed, in that version.
+    world.offer("1.1.0").await?;
+    world.enable(&["beacons"]).await?;
+    wait::until("the keeper of version 1.1.0", SOON, || async {
+        let keeper = deployments(&runtime).get_opt("beacon-keeper").await?;
+        let new = keeper.is_some_and(|k| k.data.to_string().contains("example.local/keeper:1.1.0"));
+        Ok(new.then_some(()))
+    })
+    .await?;
+    let now = world.blocked("beacons", &["Beacon default/users (1)"]).await?;
+    ensure!(now.uid() == old.uid() && now.spec.version == "1.1.0", "{now:#?}");
+
+    // And then it is installed anew.
+    users.delete("users", &DeleteParams::default()).await?;
+    wait::until("a new Manifest", SOON, || async {
+        Ok(world.manifest("beacons").await?.filter(|m| m.uid() != old.uid()))
+    })
+    .await?;
+    world.ready("beacons").await?;
+    world.enable(&[]).await?;
+    world.gone("beacons").await?;
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_the_modules_own_stays() -> Result<()> {
+    let world = World::start("kcp-owners").await?;
+    let runtime = world.runtime()?;
+    let map = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": RUNTIME_NAMESPACE},
+               "data": {"a": "b"}})
+    };
+    for module in ["quay", "pier"] {
+        let objects =
+            vec![map("shared-by-both"), map(&format!("{module}-own")), map(&format!("{module}-taken"))];
+        Version::new(module, "1.0.0", objects)
+            .offer(&world.kcp, world.namespace, world.env.registry.host())
+            .await?;
+    }
+    world.enable(&["quay", "pier"]).await?;
+    world.ready("quay").await?;
+    world.ready("pier").await?;
+    // Somebody has made one of them theirs, without a word to anybody.
+    let maps = config_maps(&runtime);
+    let theirs = json!({"metadata": {"labels": {labels::MANAGED_BY: "helm"}, "annotations": {annotations::OWNED_BY: null}}});
+    maps.patch("quay-taken", &PatchParams::default(), &Patch::Merge(theirs)).await?;
+
+    world.enable(&["pier"]).await?;
+    world.gone("quay").await?;
+    for (name, there) in
+        [("quay-own", false), ("quay-taken", true), ("shared-by-both", true), ("pier-own", true)]
+    {
+        ensure!(maps.get_opt(name).await?.is_some() == there, "{name} should be there: {there}");
+    }
+    let kept = maps.get("shared-by-both").await?.uid();
+    world.enable(&["pier", "quay"]).await?;
+    world.ready("quay").await?;
+    ensure!(maps.get("shared-by-both").await?.uid() == kept, "it was made anew");
+    // Both at once: the last one takes the shared one along.
+    world.enable(&[]).await?;
+    world.gone("quay").await?;
+    world.gone("pier").await?;
+    for name in ["quay-own", "pier-own", "shared-by-both", "pier-taken"] {
+        ensure!(maps.get_opt(name).await?.is_none(), "{name} is left");
+    }
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
+    let world = World::installed("kcp-forced").await?;
+    let runtime = world.runtime()?;
+    let users = beacons(&runtime, world.namespace, "default");
+    put(&users, &beacon(world.namespace, "default", "users")).await?;
+    // Before anything is being deleted, the annotation says nothing.
+    let force =
+        |why: &str| Patch::Merge(json!({"metadata": {"annotations": {annotations::FORCE_DELETE: why}}}));
+    let operator = PatchParams { field_manager: Some("an-operator".into()), ..PatchParams::default() };
+    world.enable(&[]).await?;
+    let manifest = world.blocked("beacons", &["Beacon default/users (1)"]).await?;
+    world.manifests().patch(&manifest.name_any(), &operator, &force("the customer has left")).await?;
+    world.gone("beacons").await?;
+    let told = world.told("DeletionForced").await?;
+    let says =
+        ["an-operator at ", "(the customer has left)", "Beacon.kcp-forced.tidewatch.dev default/users"];
+    let all = |line: &&String| says.iter().all(|part| line.contains(part));
+    ensure!(told.iter().filter(all).count() == 2, "on the Manifest and on the Kyma: {told:#?}");
+    ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_none(), "the keeper is left");
+    // Users' data is nobody's to delete.
+    ensure!(users.get_opt("users").await?.is_some(), "the user's Beacon is gone");
+    crds(&runtime).delete(&crd_name(world.namespace), &DeleteParams::default()).await?;
+
+    // A runtime that does not answer: nothing but the state is known, until somebody says so.
+    world.offer("1.0.0").await?;
+    world.enable(&["beacons"]).await?;
+    world.ready("beacons").await?;
+    let (url, nobody) = (world.spare.runtime3.url(), format!("https://127.0.0.1:{}", ports::free()?));
+    let dead = world.spare.runtime3.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?.replace(url, &nobody);
+    fleet::put_kubeconfig(&world.kcp, world.namespace, world.namespace, &dead).await?;
+    world.kymas().delete(world.namespace, &DeleteParams::default()).await?;
+    let unreachable = "cannot be reached";
+    fleet::kyma_where(world.kymas(), world.namespace, "the Kyma to be Deleting and say why", |k| {
+        let status = k.status.as_ref();
+        let text = status.and_then(|s| s.last_operation.as_ref()).map_or("", |op| op.operation.as_str());
+        status.is_some_and(|s| s.state == State::Deleting) && text.contains(unreachable)
+    })
+    .await?;
+    let manifest = world.manifest("beacons").await?.context("the Manifest is gone")?;
+    ensure!(
+        manifest.metadata.deletion_timestamp.is_none() || operation(&manifest).contains(unreachable),
+        "{manifest:#?}"
+    );
+    world.kymas().patch(world.namespace, &operator, &force("no such cluster")).await?;
+    world.kyma_gone().await?;
+    let told = world.told("DeletionForced").await?;
+    let of_kyma = |line: &&String| {
+        line.contains("Warning Kyma: the deletion of Kyma kcp-forced was forced by an-operator")
+    };
+    ensure!(told.iter().any(|line| of_kyma(&line)), "{told:#?}");
+    // Everything in the runtime is left as it was.
+    ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_some(), "who has deleted the keeper?");
+    clean(&runtime, world.namespace).await?;
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
+    let world = World::installed("kcp-vanished").await?;
+    let runtime = world.runtime()?;
+    let secrets: Api<Secret> = Api::namespaced(world.kcp.clone(), world.namespace);
+    // With a runtime whose users have left something, the Kyma waits.
+    put(&beacons(&runtime, world.namespace, "default"), &beacon(world.namespace, "default", "users")).await?;
+    world.kymas().delete(world.namespace, &DeleteParams::default()).await?;
+    world.blocked("beacons", &["Beacon default/users (1)"]).await?;
+    let what = "the Kyma to say what it waits for";
+    fleet::kyma_where(world.kymas(), world.namespace, what, |k| {
+        let status = k.status.clone().unwrap_or_default();
+        let text = status.last_operation.map(|op| op.operation).unwrap_or_default();
+        status.state == State::Deleting
+            && text == "waiting for the modules to be removed: beacons"
+            && k.module_status("beacons").is_some_and(|m| m.message.contains("Beacon default/users (1)"))
+    })
+    .await?;
+    // The cluster is gone, and its Secret with it.
+    let began = tokio::time::Instant::now();
+    secrets.delete(&format!("kubeconfig-{}", world.namespace), &DeleteParams::default()).await?;
+    world.kyma_gone().await?;
+    ensure!(began.elapsed() >= Duration::from_secs(10), "one look is not enough");
+    ensure!(world.manifest("beacons").await?.is_none(), "a Manifest is left");
+    ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_some(), "who has deleted the keeper?");
+    clean(&runtime, world.namespace).await?;
+    observed::no_panic(&world.receiver.process)
+}
+
+/// Takes away what a test leaves in a runtime.
+async fn clean(runtime: &Client, of: &str) -> Result<()> {
+    let params = DeleteParams::background();
+    let _gone = crds(runtime).delete(&crd_name(of), &params).await;
+    let _gone = deployments(runtime).delete("beacon-keeper", &params).await;
+    let _gone = config_maps(runtime).delete("beacon-keeper", &params).await;
+    Ok(())
+}
