@@ -16,7 +16,7 @@ struct Cut {
     writes: u64,
     /// How many writes are left, and whether the last of them is done.
     next: Option<(u64, bool)>,
-    is_cut: bool,
+    ended: bool,
 }
 
 impl Cuts {
@@ -24,12 +24,12 @@ impl Cuts {
     pub(crate) fn arm(&self, life: &str, next: Option<(u64, bool)>) {
         let mut all = self.0.lock();
         let cut = all.entry(life.to_owned()).or_default();
-        (cut.next, cut.is_cut) = (next, false);
+        (cut.next, cut.ended) = (next, false);
     }
 
     /// Whether it has come to that.
     pub(crate) fn is_cut(&self, life: &str) -> bool {
-        self.0.lock().get(life).is_some_and(|cut| cut.is_cut)
+        self.0.lock().get(life).is_some_and(|cut| cut.ended)
     }
 
     /// How much was written in this life.
@@ -46,7 +46,7 @@ impl Faults for Cuts {
         let Some((_, life)) = call.cluster.split_once('-') else { return Fault::None };
         let mut all = self.0.lock();
         let cut = all.entry(life.to_owned()).or_default();
-        if cut.is_cut {
+        if cut.ended {
             return Fault::Lost;
         }
         if call.method == "GET" {
@@ -61,7 +61,7 @@ impl Faults for Cuts {
             }
             Some((_, done)) => {
                 let done = *done;
-                cut.is_cut = true;
+                cut.ended = true;
                 if done { Fault::Hang } else { Fault::Lost }
             }
         }
