@@ -119,6 +119,7 @@ fn observation(watch: &str, key: usize) -> Observation {
         uid: "u".to_owned(),
         resource_version: "1".to_owned(),
         change: Change::Changed,
+        listed: false,
         at: Timestamp::UNIX_EPOCH,
     }
 }
