@@ -226,7 +226,8 @@ impl Host for EngineHost {
                 Cause::Event { epoch: "v2".into(), seq: 0, watch: "v2".into(), object: object.to_string() };
             let push = Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
-            self.engine.queue().look_again(key, Class::UserEdit, SECOND_LOOK);
+            let again = Some(Cause::SecondLook { object: object.to_string() });
+            self.engine.queue().look_again(key, Class::UserEdit, again, SECOND_LOOK);
         }
         Fate::Queued
     }

@@ -100,6 +100,11 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
             waited >= Duration::from_secs(after) && waited < Duration::from_millis(after * 1000 + 10),
             "{waited:?}"
         );
+        let [cause] = &lease.causes[..] else { panic!("{:?}", lease.causes) };
+        assert_eq!(
+            matches!(cause, Cause::SecondLook { object } if object == "Kyma.operator.kyma-project.io kyma-system/default"),
+            after > 0
+        );
         lease.end(Ended::Done);
     }
     let third = tokio::time::timeout(Duration::from_hours(1), host.engine.queue().next()).await;
