@@ -301,7 +301,7 @@ impl Watcher {
                 next = heard => next,
                 () = changed(&mut baseline) => continue,
                 listed = check.next(), if well => {
-                    let judgement = check.judge(listed, self.index.sums(), self.index.len());
+                    let judgement = check.judge(listed, self.index.fine_sums(check.salt()), self.index.len());
                     self.shared.metrics.checked(judgement.label());
                     if judgement == Judgement::Missed {
                         tracing::warn!(watch = self.spec.name, "the watch has missed an event; beginning anew");
