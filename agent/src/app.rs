@@ -225,7 +225,7 @@ pub async fn start_within<T: Transport>(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
         way(connector.clone()),
-        Settings::default(),
+        Settings { max_names: config.max_kept_names, ..Settings::default() },
         metrics.clone(),
         clock,
         readiness.register("receiver"),

@@ -116,6 +116,7 @@ pub(crate) fn seen(at: Timestamp) -> Observation {
         uid: String::new(),
         resource_version: String::new(),
         change: Change::Changed,
+        listed: false,
         at: at.round(jiff::Unit::Millisecond).unwrap_or(at),
     }
 }

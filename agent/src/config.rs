@@ -44,6 +44,10 @@ pub struct Config {
     /// reported, and the watch's condition says so.
     #[serde(default = "default_max_objects")]
     pub max_objects_per_watch: usize,
+    /// Most names kept for managers that hear of objects by name (default 200,000, about 200 bytes each). Objects
+    /// beyond are reported, but not if they are deleted while the agent is down.
+    #[serde(default = "default_max_names")]
+    pub max_kept_names: usize,
     /// What to watch, whatever the ConfigMap says; at least one if there is no ConfigMap.
     #[serde(default)]
     pub watches: Vec<Watch>,
@@ -183,6 +187,13 @@ fn default_max_objects() -> usize {
     100_000
 }
 
+/// The default of [`Config::max_kept_names`]: about as many as find room where they are stored.
+pub(crate) const DEFAULT_MAX_NAMES: usize = 200_000;
+
+fn default_max_names() -> usize {
+    DEFAULT_MAX_NAMES
+}
+
 /// With an error that names the field, which the parser of addresses does not know.
 fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -211,13 +222,14 @@ impl Config {
 
     /// The fields in which `other` differs and that are only read at a start.
     pub(crate) fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self { runtime_id, receiver, admin_address, kubeconfig, config_map, .. } = self;
+        let Self { runtime_id, receiver, admin_address, kubeconfig, config_map, max_kept_names, .. } = self;
         let same = [
             ("runtimeId", *runtime_id == other.runtime_id),
             ("receiver", *receiver == other.receiver),
             ("adminAddress", *admin_address == other.admin_address),
             ("kubeconfig", *kubeconfig == other.kubeconfig),
             ("configMap", *config_map == other.config_map),
+            ("maxKeptNames", *max_kept_names == other.max_kept_names),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
     }
@@ -229,6 +241,7 @@ impl Config {
             admin_address: _,
             kubeconfig: _,
             max_objects_per_watch,
+            max_kept_names,
             watches,
             config_map,
         } = self;
@@ -238,6 +251,9 @@ impl Config {
         receiver.endpoint()?;
         if *max_objects_per_watch == 0 {
             return Err(wrong("maxObjectsPerWatch", "must be at least 1"));
+        }
+        if *max_kept_names == 0 {
+            return Err(wrong("maxKeptNames", "must be at least 1"));
         }
         if let Some(ConfigMapRef { namespace, name }) = config_map {
             if !is_name(namespace, 63, "-") {
@@ -432,7 +448,7 @@ watches:
     #[test]
     fn a_good_file_is_read() {
         let config = Config::parse(GOOD).unwrap();
-        assert_eq!(config.max_objects_per_watch, 100_000);
+        assert_eq!((config.max_objects_per_watch, config.max_kept_names), (100_000, 200_000));
         assert_eq!(config.receiver.protocol, Protocol::V3);
         let v2 = Config::parse(&GOOD.replace("keyFile: tls.key", "keyFile: tls.key, protocol: v2"));
         assert_eq!(v2.unwrap().receiver.protocol, Protocol::V2);
@@ -471,6 +487,7 @@ watches:
             ("watches:", "configMap: {namespace: a/b, name: c}\nwatches:", "configMap.namespace"),
             ("watches:", "configMap: {namespace: a, name: C}\nwatches:", "configMap.name"),
             ("adminAddress", "maxObjectsPerWatch: 0\nadminAddress", "maxObjectsPerWatch"),
+            ("adminAddress", "maxKeptNames: 0\nadminAddress", "maxKeptNames"),
             ("watches:", "runtimeId: twice\nwatches:", "runtimeId"),
         ];
         for (good, bad, expected) in cases {

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub names_kept: IntGauge,
     /// Names that found no room.
     pub names_left_out: IntGauge,
+    /// Tries to keep one more name than may be.
+    pub names_not_kept: IntCounter,
     /// Keys that are not acknowledged.
     pub dirty: IntGauge,
     /// Keys that are not sent.
@@ -144,6 +146,10 @@ impl Metrics {
             )?,
             names_left_out: registry
                 .int_gauge("left_out_names", "Objects whose names should be kept and find no room.")?,
+            names_not_kept: registry.counter(
+                "names_not_kept_total",
+                "Times that an object was told of or listed whose name was left out because of maxKeptNames.",
+            )?,
             dirty: registry.int_gauge("dirty_keys", "Changed objects that are not acknowledged.")?,
             unsent: registry.int_gauge("unsent_keys", "Changed objects that are not sent.")?,
             connected: registry.int_gauge("connected", "1 while there is a connection to the receiver.")?,

@@ -116,6 +116,21 @@ fn text(page: &Value) -> String {
                 Some("otherConfiguration") => {
                     writeln!(out, "    because its agent works by another configuration")
                 }
+                Some("secondLook") => writeln!(
+                    out,
+                    "    because it was looked at once more after a v2 event: {}",
+                    word(&cause["object"])
+                ),
+                Some("due") => {
+                    writeln!(out, "    because it was to be looked at again at {}", word(&cause["at"]))
+                }
+                Some("mode") => {
+                    writeln!(
+                        out,
+                        "    because what may be written has changed (now: {})",
+                        word(&cause["mode"])
+                    )
+                }
                 Some("retry") => {
                     let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
                     let what = if record["key"] == cause["key"] { "it".to_owned() } else { of };
@@ -132,9 +147,6 @@ fn text(page: &Value) -> String {
             (record["causes"].as_array().map_or(0, Vec::len), record["causeCount"].as_u64().unwrap_or(0));
         if all > shown as u64 {
             let _ = writeln!(out, "    and {} more causes", all - shown as u64);
-        }
-        if all == 0 {
-            let _ = writeln!(out, "    because its time had come (a later look)");
         }
         if let Some(message) = record["message"].as_str() {
             let _ = writeln!(out, "    {message}");
@@ -165,9 +177,10 @@ mod tests {
              "causeCount": 1, "causes": [{"type": "event", "seq": 0, "watch": "v2", "object": "Kyma kyma-system/default"}]},
             {"key": "Manifest/m", "outcome": "done", "finishedAt": "2026-01-01T00:00:04.500Z", "queuedSeconds": 0, "workSeconds": 0.5,
              "stages": [{"stage": "read_kcp", "seconds": 0.004}, {"stage": "apply", "seconds": 0.4}],
-             "causeCount": 7, "causes": [{"type": "retry", "key": "Manifest/m", "attempt": 3, "reason": "kind_missing"},
+             "causeCount": 10, "causes": [{"type": "retry", "key": "Manifest/m", "attempt": 3, "reason": "kind_missing"},
                 {"type": "retry", "key": "Kyma/k", "attempt": 1, "reason": "waiting"}, {"type": "start"}, {"type": "fallbackPoll"}, {"type": "safetyResync"},
-                {"type": "otherConfiguration"}, {"type": "another"}]}]});
+                {"type": "otherConfiguration"}, {"type": "secondLook", "object": "Kyma kyma-system/default"},
+                {"type": "due", "at": "2026-01-01T00:00:00Z"}, {"type": "mode", "mode": "live"}, {"type": "another"}]}]});
         insta::assert_snapshot!(text(&page));
     }
 }

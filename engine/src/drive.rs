@@ -254,8 +254,10 @@ impl Engine {
             to = mode.label(),
             "what the engine may write has changed"
         );
+        let label = mode.label();
         for key in self.0.gate.set(mode) {
-            self.0.queue.push(key, Push { class: Class::Resync, cause: None, guards: Vec::new() });
+            let cause = Some(Cause::Mode { mode: label });
+            self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });
         }
     }
 
@@ -316,7 +318,7 @@ impl Shared {
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
         let (result, look_at) = match result {
-            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some(until(self.now(), at, spread))),
+            Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some((until(self.now(), at, spread), at))),
             other => (other, None),
         };
         let wait = |pace| backoff(pace, lease.attempt, spread);
@@ -362,7 +364,7 @@ impl Shared {
             next_try_seconds: next
                 .map(|(delay, _)| delay)
                 .into_iter()
-                .chain(look_at)
+                .chain(look_at.map(|(delay, _)| delay))
                 .min()
                 .map(|d| d.as_secs_f64()),
         };
@@ -377,8 +379,8 @@ impl Shared {
         } else {
             guards.into_iter().filter(|guard| guard.is_wanted()).collect()
         };
-        if let Some(delay) = look_at {
-            self.queue.look_again(key.clone(), Class::Rollout, delay);
+        if let Some((delay, at)) = look_at {
+            self.queue.look_again(key.clone(), Class::Rollout, Some(Cause::Due { at }), delay);
         }
         lease.end(match next {
             None => Ended::Done,

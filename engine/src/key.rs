@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tidewatch_api::State;
 
@@ -117,6 +118,21 @@ pub enum Cause {
     SafetyResync,
     /// The runtime's agent worked by the configuration that was written for it, and now says that it does not.
     OtherConfiguration,
+    /// An event of the v2 contract was told before its change was committed, so this looks once more.
+    SecondLook {
+        /// The event's object, as `Kind namespace/name`.
+        object: String,
+    },
+    /// A reconcile before has found that at this time the plan may be another one, though nothing changes.
+    Due {
+        /// The time.
+        at: Timestamp,
+    },
+    /// What may be written is something else now, and this was held before.
+    Mode {
+        /// What may be written: a label of [`Mode`](crate::drive::Mode).
+        mode: &'static str,
+    },
     /// A reconcile before did not finish for good.
     #[serde(rename_all = "camelCase")]
     Retry {

@@ -101,7 +101,7 @@ pub enum Ended<C, G> {
     Done,
     /// Not finished for good: look again after the delay, which the caller lets grow with
     /// [`Work::attempt`], or when the retry before was due, if that is sooner. Guards that could not be satisfied stay with the key.
-    /// The cause is the retry's, unless something else asked for the key while it was worked on.
+    /// The cause is the retry's, and comes before those of what asked for the key while it was worked on.
     Retry(Duration, Vec<G>, Option<C>),
 }
 
@@ -124,7 +124,7 @@ struct Slot<C, G> {
     attempt: u32,
     /// When the retry is or was due that was asked for last, since the key was finished last.
     retry_at: Option<Tick>,
-    looks: Option<Looks>,
+    looks: Option<Looks<C>>,
 }
 
 impl<C, G> Default for Slot<C, G> {
@@ -133,13 +133,32 @@ impl<C, G> Default for Slot<C, G> {
     }
 }
 
-/// Later looks that were asked for: the first and the last. One in between is served by the last, since a
-/// reconcile sees all that happened before it.
-#[derive(Clone, Copy, Debug)]
-struct Looks {
-    first: Tick,
-    last: Tick,
+/// Later looks that were asked for: the first and the last, if that is another one. One in between is served by the
+/// last, since a reconcile sees all that happened before it.
+#[derive(Debug)]
+struct Looks<C> {
+    first: Look<C>,
+    last: Option<Look<C>>,
     class: Class,
+}
+
+/// When, and why.
+#[derive(Debug)]
+struct Look<C> {
+    at: Tick,
+    cause: Option<C>,
+}
+
+impl<C> Looks<C> {
+    fn add(&mut self, look: Look<C>, class: Class) {
+        self.class = self.class.min(class);
+        if look.at < self.first.at {
+            let second = std::mem::replace(&mut self.first, look);
+            self.last.get_or_insert(second);
+        } else if look.at > self.first.at && self.last.as_ref().is_none_or(|last| last.at < look.at) {
+            self.last = Some(look);
+        }
+    }
 }
 
 /// The queue.
@@ -187,19 +206,20 @@ impl<K: Key, C, G> Queue<K, C, G> {
         self.put(&key, push, None, now);
     }
 
-    /// Asks for work on `key` once `delay` has passed, whatever is done about it before.
-    pub fn look_again(&mut self, key: K, class: Class, delay: Duration, now: Tick) {
-        let at = now + delay;
+    /// Asks for work on `key` once `delay` has passed, whatever is done about it before, and why.
+    pub fn look_again(&mut self, key: K, class: Class, cause: Option<C>, delay: Duration, now: Tick) {
+        let look = Look { at: now + delay, cause };
         let slot = self.slots.entry(key.clone()).or_default();
-        let looks = match slot.looks {
-            None => Looks { first: at, last: at, class },
-            Some(looks) => {
-                self.looks.remove(&(looks.first, key.clone()));
-                Looks { first: looks.first.min(at), last: looks.last.max(at), class: looks.class.min(class) }
+        let looks = match slot.looks.take() {
+            None => Looks { first: look, last: None, class },
+            Some(mut looks) => {
+                self.looks.remove(&(looks.first.at, key.clone()));
+                looks.add(look, class);
+                looks
             }
         };
+        self.looks.insert((looks.first.at, key));
         slot.looks = Some(looks);
-        self.looks.insert((looks.first, key));
     }
 
     /// Merges into what is pending for the key, or makes it pending: ready, or delayed until `due`.
@@ -299,12 +319,12 @@ impl<K: Key, C, G> Queue<K, C, G> {
         while let Some((at, key)) = self.looks.first().filter(|(at, _)| *at <= now).cloned() {
             self.looks.remove(&(at, key.clone()));
             let Some(slot) = self.slots.get_mut(&key) else { continue };
-            let Some(looks) = slot.looks.take() else { continue };
-            if looks.last > now {
-                slot.looks = Some(Looks { first: looks.last, ..looks });
-                self.looks.insert((looks.last, key.clone()));
+            let Some(Looks { first, last, class }) = slot.looks.take() else { continue };
+            if let Some(last) = last {
+                self.looks.insert((last.at, key.clone()));
+                slot.looks = Some(Looks { first: last, last: None, class });
             }
-            self.push(key, Push { class: looks.class, cause: None, guards: Vec::new() }, now);
+            self.push(key, Push { class, cause: first.cause, guards: Vec::new() }, now);
         }
     }
 
@@ -359,10 +379,11 @@ impl<K: Key, C, G> Queue<K, C, G> {
             (Some(pending), _) => {
                 let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
                 let guards = guards.into_iter().chain(waiting).collect();
-                self.put(key, Push { class, cause: None, guards }, None, now);
+                self.put(key, Push { class, cause, guards }, None, now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
-                    pending.causes = causes;
-                    pending.cause_count = cause_count;
+                    pending.causes.extend(causes);
+                    pending.causes.truncate(CAUSES);
+                    pending.cause_count += cause_count;
                     pending.queued_at = queued_at;
                 }
             }

@@ -16,6 +16,7 @@ pub fn agent_config(data: &[u8]) {
             let endpoint = config.receiver.endpoint();
             assert!(endpoint.is_ok_and(|(host, _)| !host.is_empty()), "what was checked can be dialled");
             assert!((1..=64).contains(&config.runtime_id.len()) && config.max_objects_per_watch > 0);
+            assert!(config.max_kept_names > 0);
             assert!(config.config_map.is_some() || !config.watches.is_empty(), "there is something to watch");
             assert_watches(&config.watches);
         }

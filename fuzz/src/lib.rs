@@ -8,6 +8,7 @@
 
 mod config;
 mod event;
+mod headers;
 mod kubeconfig;
 mod request;
 mod response;

@@ -3,27 +3,35 @@ use std::collections::BTreeSet;
 use tidewatch_delivery::ledger::{Intake, Ledger, Outcome};
 use tidewatch_wire::{
     Epoch, Route, Seq, SeqSet, SessionId, limits,
+    standing::Standing,
     v3::{Request, Response},
 };
 
 use crate::{
     assert_message, assert_round_trip,
+    headers::Headers,
     sets::{disjoint, within},
 };
 
 /// Ledgers of these sizes are told: one that is full at once, and one as large as the listener's.
 const CAPACITIES: [usize; 2] = [4, 20_000];
 
-/// A body of `POST /v3/events`, and what a receiver's ledger makes of it.
+/// A body of `POST /v3/events`, with the headers before it that say a part of it, and what a receiver's ledger makes of it.
 ///
 /// # Panics
 /// If a promise is broken.
 pub fn v3_request(data: &[u8]) {
+    let (headers, data) = Headers::split(data);
     if data.len() > limits::V3_BODY_BYTES {
         return;
     }
     let Ok(text) = str::from_utf8(data) else { return };
-    let Ok(request) = serde_json::from_str::<Request<'_>>(text) else { return };
+    let standing = match Standing::read(|name| headers.get(name)) {
+        Ok(standing) => standing,
+        Err(error) => return assert_message(&error.to_string()),
+    };
+    let Ok(mut request) = serde_json::from_str::<Request<'_>>(text) else { return };
+    given(&mut request, standing);
     assert_eq!(request.clone().into_owned(), request, "what is kept is what was read");
     written(&request);
     assert!(request.awaiting.range_count() <= limits::SEQ_RANGES);
@@ -39,6 +47,36 @@ pub fn v3_request(data: &[u8]) {
     for capacity in CAPACITIES {
         tell(&request, capacity);
     }
+}
+
+/// Gives a request what its headers say, as the receiver does, and sends it again as an agent does.
+fn given(request: &mut Request<'_>, standing: Standing) {
+    let body = request.clone();
+    standing.clone().give(request);
+    assert!(body.epoch.is_nil() || request.epoch == body.epoch, "a body comes before its headers");
+    assert!(body.session.is_none() || request.session == body.session);
+    let configuration = |of: &Request<'_>| of.health.as_ref().map(|health| health.configuration.clone());
+    let said = configuration(&body).filter(|text| !text.is_empty()).or(standing.configuration);
+    assert_eq!(configuration(request).filter(|text| !text.is_empty()), said.filter(|text| !text.is_empty()));
+    let rest = |of: &Request<'_>| Request {
+        epoch: Epoch::default(),
+        session: None,
+        health: None,
+        ..of.clone().into_owned()
+    };
+    assert_eq!(rest(request), rest(&body), "headers say nothing else");
+
+    let mut brief = request.clone();
+    let taken = Standing::take(&mut brief);
+    let lines: Vec<_> = taken.headers().collect();
+    assert!(lines.iter().all(|(_, value)| value.bytes().all(|byte| byte.is_ascii_graphic())));
+    let value = |name| lines.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_bytes());
+    let read = Standing::read(value);
+    assert_eq!(read.as_ref(), Ok(&taken), "what was written into headers is read from them");
+    let before = brief.clone();
+    read.unwrap_or_default().give(&mut brief);
+    assert_eq!(brief, *request, "headers and body together say the same, whichever says what");
+    written(&before);
 }
 
 /// A request as it is sent, which is read as the same.

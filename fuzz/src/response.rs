@@ -6,28 +6,38 @@ use tidewatch_delivery::{
     outbox::{Applied, Key, Observation, Outbox},
 };
 use tidewatch_wire::{
-    Epoch, Route, Seq, SessionId, limits,
+    Epoch, Route, Seq, SessionId, limits, standing,
     v3::{Change, Request, Response},
 };
 
-use crate::{assert_round_trip, request::written};
+use crate::{assert_round_trip, headers::Headers, request::written};
 
 /// Most that the agent reads of an answer, in bytes.
 const MAX_ANSWER: usize = 4 * limits::V3_BODY_BYTES;
 
-/// An answer to `POST /v3/events`, and what an agent's dirty set makes of it.
+/// An answer to `POST /v3/events`, with the header before it that says a part of it, and what an agent's dirty set makes of it.
 ///
 /// # Panics
 /// If a promise is broken.
 pub fn v3_response(data: &[u8]) {
+    let (headers, data) = Headers::split(data);
     if data.len() > MAX_ANSWER {
         return;
     }
     let Ok(response) = serde_json::from_slice::<Response>(data) else { return };
     assert_round_trip(&response);
     assert!(response.unknown.range_count() <= limits::SEQ_RANGES);
+    let session = standing::session(headers.get(standing::SESSION));
+    assert!(session.is_none_or(|session| !session.is_nil()));
+    // The epoch that its request had in a header: as in a production run, whatever the answer is to.
+    let asked = session.map(|_| Epoch::from_bits(5));
+    let Some(response) = standing::complete(response.clone(), asked, session) else {
+        assert!(response.session.is_nil() && session.is_none(), "only an answer without a session is none");
+        return;
+    };
+    assert!(!response.session.is_nil());
     if response.epoch.is_nil() {
-        // What it leaves out is added from its headers before it is looked at.
+        // To a request that named its epoch in the body: none that the agent has.
         return;
     }
 
@@ -119,6 +129,7 @@ fn observation(watch: &str, key: usize) -> Observation {
         uid: "u".to_owned(),
         resource_version: "1".to_owned(),
         change: Change::Changed,
+        listed: false,
         at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -17,7 +17,7 @@ use tidewatch_wire::limits;
 /// Mutated inputs for each target.
 const MUTATIONS: u64 = 2_000;
 /// Of a corpus.
-const MAX_FILES: usize = 40;
+const MAX_FILES: usize = 50;
 /// Of a file in a corpus, in bytes.
 const MAX_FILE: usize = 4096;
 
@@ -64,6 +64,11 @@ const TOKENS: &[&[u8]] = &[
     b"Cert=",
     b",Cert=",
     b"\"seq\":",
+    b"tidewatch-epoch: ",
+    b"tidewatch-session: ",
+    b"tidewatch-configuration: ",
+    b"\n\n",
+    b"00000000-0000-0000-0000-000000000000",
 ];
 
 fn folder(target: &str) -> PathBuf {

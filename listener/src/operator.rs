@@ -301,6 +301,7 @@ pub(crate) mod tests {
                 uid: "".into(),
                 resource_version: "".into(),
                 change: Change::Changed,
+                listed: false,
                 observed_at: Timestamp::UNIX_EPOCH,
             };
             let runtime =

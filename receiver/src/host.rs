@@ -126,8 +126,9 @@ impl EngineHost {
             } else {
                 Box::new(Held(guard))
             };
-            // What nobody can name is no edit of anybody: those of a whole fleet come after a restored backup.
-            let class = if event.change == v3::Change::Resync { Class::Resync } else { Class::UserEdit };
+            // No edit of anybody's: those of a whole fleet come after a restored backup.
+            let report = event.listed || event.change == v3::Change::Resync;
+            let class = if report { Class::Resync } else { Class::UserEdit };
             self.engine.queue().push(key, Push { class, cause: Some(cause), guards: vec![guard] });
         }
         Fate::Queued
@@ -225,7 +226,8 @@ impl Host for EngineHost {
                 Cause::Event { epoch: "v2".into(), seq: 0, watch: "v2".into(), object: object.to_string() };
             let push = Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
-            self.engine.queue().look_again(key, Class::UserEdit, SECOND_LOOK);
+            let again = Some(Cause::SecondLook { object: object.to_string() });
+            self.engine.queue().look_again(key, Class::UserEdit, again, SECOND_LOOK);
         }
         Fate::Queued
     }

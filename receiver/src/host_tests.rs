@@ -100,6 +100,11 @@ async fn a_v2_event_is_looked_at_at_once_and_again_after_twenty_seconds() {
             waited >= Duration::from_secs(after) && waited < Duration::from_millis(after * 1000 + 10),
             "{waited:?}"
         );
+        let [cause] = &lease.causes[..] else { panic!("{:?}", lease.causes) };
+        assert_eq!(
+            matches!(cause, Cause::SecondLook { object } if object == "Kyma.operator.kyma-project.io kyma-system/default"),
+            after > 0
+        );
         lease.end(Ended::Done);
     }
     let third = tokio::time::timeout(Duration::from_hours(1), host.engine.queue().next()).await;
@@ -137,6 +142,7 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
         uid: "".into(),
         resource_version: "".into(),
         change: v3::Change::Changed,
+        listed: false,
         observed_at: jiff::Timestamp::UNIX_EPOCH,
     };
     let events = vec![
@@ -171,6 +177,44 @@ async fn each_route_acknowledges_for_itself_and_nobody_is_known_before_kcp_was_r
 }
 
 #[tokio::test]
+async fn a_report_of_everything_waits_for_those_who_changed_something() {
+    let host = host();
+    let deliveries = Deliveries::new(SessionId::from_bits(1));
+    let tell = |seq: u64, listed: bool| {
+        let event = v3::Event {
+            seq: Seq(seq),
+            watch: "of-the-file".into(),
+            group: tidewatch_api::names::GROUP.into(),
+            version: "v1beta2".into(),
+            kind: "Kyma".into(),
+            namespace: "kyma-system".into(),
+            name: "default".into(),
+            uid: "".into(),
+            resource_version: "".into(),
+            change: v3::Change::Changed,
+            listed,
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let awaiting = std::iter::once(event.seq).collect();
+        let request = v3::Request { events: vec![event], awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
+        deliveries.receive("r1", &request);
+        let ticket = deliveries.ticket("r1", request.epoch, Seq(seq));
+        assert_eq!(host.take_v3(&runtime(), &request, &request.events[0], ticket), Fate::Queued);
+    };
+    let ready = |class: Class| {
+        host.engine.queue().inspect(|queue| queue.ready().find(|(of, _)| *of == class).map(|(_, n)| n))
+    };
+    tell(1, true);
+    assert_eq!((ready(Class::Resync), ready(Class::UserEdit)), (Some(1), Some(0)));
+    tell(2, false);
+    assert_eq!((ready(Class::Resync), ready(Class::UserEdit)), (Some(0), Some(1)), "somebody waits for it");
+    tell(3, true);
+    let lease = host.engine.queue().next().await;
+    assert_eq!((lease.class, lease.cause_count), (Class::UserEdit, 3));
+    lease.end(Ended::Done);
+}
+
+#[tokio::test]
 async fn a_canary_proves_the_way_when_its_work_has_finished() {
     let host = host();
     let deliveries = Deliveries::new(SessionId::from_bits(1));
@@ -185,6 +229,7 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
         uid: "".into(),
         resource_version: "".into(),
         change: v3::Change::Changed,
+        listed: false,
         observed_at: jiff::Timestamp::UNIX_EPOCH,
     };
     let awaiting = std::iter::once(event.seq).collect();

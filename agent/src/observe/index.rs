@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 use tidewatch_delivery::{
-    digest::{BUCKETS, Sums, bucket, contribution},
+    digest::{BUCKETS, FineSums, SLOTS, Sums, add_fine, bucket, contribution},
     outbox::Moved,
 };
 
@@ -126,6 +126,15 @@ impl Index {
             if let Some(sum) = sums.get_mut(bucket(&key.namespace, &key.name)) {
                 *sum = sum.wrapping_add(entry.contribution);
             }
+        }
+        sums
+    }
+
+    /// The contributions of all objects in finer sums, see [`add_fine`].
+    pub fn fine_sums(&self, salt: u64) -> FineSums {
+        let mut sums = vec![0_u64; SLOTS].into_boxed_slice();
+        for (key, entry) in &self.objects {
+            add_fine(&mut sums, salt, &key.namespace, &key.name, entry.contribution);
         }
         sums
     }

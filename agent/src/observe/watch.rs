@@ -95,6 +95,8 @@ pub struct Watcher {
     round: u64,
     /// Buckets in which something has happened since the first list, before it could be compared.
     early: u64,
+    /// Whether the kind was not served before the first list: what that has was all made since.
+    appears: bool,
     /// Whether lists are asked for as streams, which neither side has to hold as a whole. Not every server can.
     streaming: bool,
 }
@@ -154,6 +156,7 @@ impl Watcher {
             listed: false,
             round: 0,
             early: 0,
+            appears: false,
             streaming: true,
         }
     }
@@ -298,7 +301,7 @@ impl Watcher {
                 next = heard => next,
                 () = changed(&mut baseline) => continue,
                 listed = check.next(), if well => {
-                    let judgement = check.judge(listed, self.index.sums(), self.index.len());
+                    let judgement = check.judge(listed, self.index.fine_sums(check.salt()), self.index.len());
                     self.shared.metrics.checked(judgement.label());
                     if judgement == Judgement::Missed {
                         tracing::warn!(watch = self.spec.name, "the watch has missed an event; beginning anew");

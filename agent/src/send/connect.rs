@@ -8,7 +8,7 @@ use super::{
 };
 use crate::metrics::Metrics;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -30,7 +30,7 @@ use tidewatch_drain::Watch;
 use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, HandshakeFailure, Store};
 use tidewatch_wire::{
-    Epoch, ErrorBody, Route, SessionId, limits,
+    Epoch, ErrorBody, Route, limits,
     standing::{self, Standing},
     v3,
 };
@@ -254,13 +254,14 @@ impl Channel for Connection {
             let exchange = async {
                 requests.ready().await.map_err(SendError::Broken)?;
                 let answer = requests.send_request(request).await.map_err(SendError::Broken)?;
-                let session = answer.headers().get(standing::SESSION);
-                let session = session.and_then(|value| SessionId::parse(value.to_str().ok()?));
+                let session = answer.headers().get(standing::SESSION).map(HeaderValue::as_bytes);
+                let session = standing::session(session);
                 shared.brief.store(session.is_some(), Ordering::Relaxed);
                 if epoch.is_some() && answer.status() == StatusCode::BAD_REQUEST {
                     shared.plain.store(true, Ordering::Relaxed);
                 }
-                complete(read(answer).await?, epoch, session)
+                let answer = standing::complete(read(answer).await?, epoch, session);
+                answer.ok_or_else(|| SendError::Malformed("it names no session".into()))
             };
             tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SendError::Timeout))
         }
@@ -330,21 +331,6 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("uri", &self.shared.uri).finish_non_exhaustive()
     }
-}
-
-/// Adds to an answer's body what it leaves out: the epoch that the request had in a header, and the session.
-fn complete(
-    mut answer: v3::Response,
-    epoch: Option<Epoch>,
-    session: Option<SessionId>,
-) -> Result<v3::Response, SendError> {
-    if answer.epoch.is_nil() {
-        answer.epoch = epoch.unwrap_or_default();
-    }
-    if answer.session.is_nil() {
-        answer.session = session.ok_or_else(|| SendError::Malformed("it names no session".into()))?;
-    }
-    Ok(answer)
 }
 
 async fn read(response: http::Response<Incoming>) -> Result<v3::Response, SendError> {

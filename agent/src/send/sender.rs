@@ -11,6 +11,7 @@ use super::{
     spread::Spread,
 };
 use crate::{
+    config::DEFAULT_MAX_NAMES,
     digest::Memory,
     jitter,
     metrics::Metrics,
@@ -66,6 +67,8 @@ pub struct Settings {
     /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
     /// while the receiver is away would otherwise grow the set without end.
     pub max_dirty: usize,
+    /// Names kept for other managers.
+    pub max_names: usize,
     /// From a change of the digest to its being stored.
     pub store: Duration,
     /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
@@ -89,6 +92,7 @@ impl Default for Settings {
             replace_within: Duration::from_mins(3),
             replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
             max_dirty: 1_000_000,
+            max_names: DEFAULT_MAX_NAMES,
             store: Duration::from_secs(10),
             store_quiet: Duration::from_mins(10),
             withhold: Duration::from_secs(5),

@@ -345,6 +345,7 @@ fn observation(name: &str) -> Observation {
         uid: "u".into(),
         resource_version: "1".into(),
         change: Change::Changed,
+        listed: false,
         at: Timestamp::now(),
     }
 }

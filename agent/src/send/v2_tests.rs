@@ -17,6 +17,7 @@ fn observation(watch: &str, name: &str) -> Observation {
         uid: "u".into(),
         resource_version: "1".into(),
         change: Change::Changed,
+        listed: false,
         at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -118,10 +118,10 @@ async fn a_missing_secret_is_a_cluster_that_is_gone_only_after_a_second_look() {
     want_kyma(&engine);
     assert_eq!(work_once(&engine).await, Outcome::Waiting);
     assert!(!let_go(&heard), "the count starts anew");
-    tokio::time::advance(Duration::from_secs(10)).await;
-    want_kyma(&engine);
-    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert_eq!(work_once(&engine).await, Outcome::Done, "it looks again by itself");
     assert!(let_go(&heard));
+    let record = engine.history().of("harbour").pop().unwrap();
+    assert!(matches!(record.causes[..], [Cause::Due { .. }]), "{:?}", record.causes);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,6 +161,8 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     assert_eq!(ready(), 1, "it is asked for at once");
     work().await;
     assert_eq!((finished.load(Ordering::SeqCst), asked.lock().len()), (1, 1));
+    let held = Cause::Retry { key: key.to_string(), attempt: 1, reason: "held" };
+    assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Cause::Mode { mode: "live" }]);
 }
 
 #[test]

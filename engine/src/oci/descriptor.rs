@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     Digest, OciError,
-    render::yaml_options,
+    render::{MAX_DEPTH, yaml_options},
     unpack::{self, Caps},
 };
 
@@ -70,10 +70,12 @@ impl ComponentDescriptor {
             .or(if files.len() == 1 { files.first() } else { None })
             .ok_or_else(|| malformed(format!("the archive holds no {FILE_NAME}")))?;
         let value: Value =
-            serde_saphyr::from_str_with_options(&file.text, yaml_options(MAX_NODES)).map_err(|error| {
-                let line = error.location().map_or(0, |location| location.line());
-                malformed(format!("invalid YAML at line {line}"))
-            })?;
+            serde_saphyr::from_str_with_options(&file.text, yaml_options(MAX_NODES, MAX_DEPTH)).map_err(
+                |error| {
+                    let line = error.location().map_or(0, |location| location.line());
+                    malformed(format!("invalid YAML at line {line}"))
+                },
+            )?;
         Self::from_value(&value)
     }
 

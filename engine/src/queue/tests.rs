@@ -104,14 +104,19 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
 }
 
 #[test]
-fn a_retry_has_a_cause_unless_something_else_came_first() {
+fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
-    for (now, asked_again, causes) in [(0, false, ["event"]), (100, true, ["retry"]), (200, false, ["event"])]
-    {
+    let many = ["retry", "event", "event", "event", "event", "event", "event", "event"];
+    for (now, asked_again, causes, count) in [
+        (0, 0, &["event"][..], 1),
+        (100, 1, &["retry"], 1),
+        (200, 20, &["retry", "event"], 2),
+        (300, 0, &many, 21),
+    ] {
         let work = q.pop(tick(now)).unwrap();
-        assert_eq!((&*work.causes, work.cause_count), (&causes[..], 1));
-        if asked_again {
+        assert_eq!((&*work.causes, work.cause_count), (causes, count), "at {now}");
+        for _ in 0..asked_again {
             q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
         }
         q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], Some("retry")), tick(now));
@@ -121,18 +126,47 @@ fn a_retry_has_a_cause_unless_something_else_came_first() {
 #[test]
 fn a_later_look_is_taken_whatever_happens_before() {
     let mut q = Q::new(4);
-    for at in [0, 5, 10] {
-        q.look_again(K(1, 1), Class::UserEdit, Duration::from_millis(20), tick(at));
+    for (at, cause) in [(0, "first"), (5, "served by the last"), (10, "last")] {
+        q.look_again(K(1, 1), Class::UserEdit, Some(cause), Duration::from_millis(20), tick(at));
     }
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(11));
-    for (now, due) in [(11, true), (19, false), (20, true), (29, false), (30, true), (100, false)] {
+    for (now, due) in
+        [(11, Some("event")), (19, None), (20, Some("first")), (29, None), (30, Some("last")), (100, None)]
+    {
         let work = q.pop(tick(now));
-        assert_eq!(work.is_some(), due, "at {now}");
+        assert_eq!(
+            work.as_ref().map(|work| &*work.causes),
+            due.as_ref().map(std::slice::from_ref),
+            "at {now}"
+        );
         if let Some(work) = work {
             q.end(&work.key, Ended::Done, tick(now));
         }
     }
     assert!(q.slots.is_empty() && q.looks.is_empty());
+}
+
+/// Whatever the order in which they are asked for.
+#[test]
+fn the_first_and_the_last_of_many_looks_are_taken_with_their_causes() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut q = Q::new(4);
+        for look in order {
+            let cause = ["10", "20", "30"][look];
+            let delay = Duration::from_millis(cause.parse().unwrap());
+            q.look_again(K(1, 1), Class::Retry, Some(cause), delay, tick(0));
+            q.look_again(K(1, 1), Class::Poll, Some("the same"), delay, tick(0));
+        }
+        let mut taken = Vec::new();
+        for now in (0..50).step_by(5) {
+            let Some(work) = q.pop(tick(now)) else { continue };
+            assert_eq!(work.class, Class::Retry);
+            taken.push((now, work.causes[0]));
+            q.end(&work.key, Ended::Done, tick(now));
+        }
+        assert_eq!(taken, [(10, "10"), (30, "30")], "{order:?}");
+        assert!(q.slots.is_empty() && q.looks.is_empty());
+    }
 }
 
 #[test]
@@ -219,7 +253,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Look(g, k, d) => {
-                    q.look_again(K(g, k), Class::Retry, Duration::from_millis(d), tick(now));
+                    q.look_again(K(g, k), Class::Retry, Some("look"), Duration::from_millis(d), tick(now));
                 }
                 Step::Push(g, k, c) => {
                     guard += 1;

@@ -77,9 +77,9 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
     }
 
     /// Asks for work once `delay` has passed, whatever is done before; see [`Queue::look_again`].
-    pub fn look_again(&self, key: K, class: Class, delay: std::time::Duration) {
+    pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: std::time::Duration) {
         let now = self.now();
-        self.0.queue.lock().look_again(key, class, delay, now);
+        self.0.queue.lock().look_again(key, class, cause, delay, now);
         self.0.changed.notify_one();
     }
 
@@ -201,7 +201,7 @@ mod tests {
             }
         });
         tokio::task::yield_now().await;
-        queue.look_again(K(1), Class::Retry, Duration::from_mins(1));
+        queue.look_again(K(1), Class::Retry, Some("later"), Duration::from_mins(1));
         assert_eq!(waiting.await.unwrap(), (K(1), vec![]));
         assert_eq!(queue.now(), Duration::from_mins(1));
     }

@@ -13,6 +13,8 @@ use crate::oci;
 /// Largest kubeconfig that is read, in bytes.
 const MAX_SIZE: usize = 64 * 1024;
 const MAX_NODES: usize = 5000;
+/// Deepest nesting: a kubeconfig has 5 levels, and its extensions a few more.
+const MAX_DEPTH: usize = 32;
 
 const REFUSED_USER: &[&str] = &[
     "exec",
@@ -115,10 +117,11 @@ impl RuntimeAccess {
         if yaml.len() > MAX_SIZE {
             return Err(KubeconfigError::TooLarge);
         }
-        let config: Value = serde_saphyr::from_str_with_options(yaml, oci::render::yaml_options(MAX_NODES))
-            .map_err(|error| KubeconfigError::Syntax {
-            line: error.location().map_or(0, |at| at.line()),
-        })?;
+        let config: Value =
+            serde_saphyr::from_str_with_options(yaml, oci::render::yaml_options(MAX_NODES, MAX_DEPTH))
+                .map_err(|error| KubeconfigError::Syntax {
+                    line: error.location().map_or(0, |at| at.line()),
+                })?;
         let current =
             text(&config, "current-context")?.ok_or(KubeconfigError::Missing { field: "current-context" })?;
         let context = entry(&config, "contexts", "context", &current)?;

@@ -66,6 +66,7 @@ pub(crate) fn request(epoch: Epoch, names: &[&str], poll: bool) -> v3::Request<'
         uid: "".into(),
         resource_version: "".into(),
         change: Change::Changed,
+        listed: false,
         observed_at: Timestamp::now(),
     };
     let events: Vec<_> = names.iter().zip(1..).map(event).collect();

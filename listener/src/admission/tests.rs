@@ -23,6 +23,7 @@ fn request(seqs: std::ops::Range<u64>, observed_at: Timestamp) -> v3::Request<'s
         uid: "".into(),
         resource_version: "".into(),
         change: Change::Changed,
+        listed: false,
         observed_at,
     };
     let awaiting = seqs.clone().map(Seq).collect();

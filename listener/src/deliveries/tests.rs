@@ -18,6 +18,7 @@ fn request(awaiting: &[u64]) -> Request<'static> {
                 uid: "".into(),
                 resource_version: "".into(),
                 change: v3::Change::Changed,
+                listed: false,
                 observed_at: jiff::Timestamp::UNIX_EPOCH,
             })
             .collect(),

@@ -109,6 +109,7 @@ impl Bench {
             uid: "".into(),
             resource_version: "".into(),
             change: v3::Change::Changed,
+            listed: false,
             observed_at: Timestamp::UNIX_EPOCH,
         };
         let events: Vec<_> = names.iter().zip(1..).map(event).collect();

@@ -172,6 +172,7 @@ mod tests {
             uid: "".into(),
             resource_version: "".into(),
             change: Change::Changed,
+            listed: false,
             observed_at: jiff::Timestamp::UNIX_EPOCH,
         };
         Request { events: vec![event], ..request(epoch) }

@@ -29,6 +29,20 @@ pub fn bucket(namespace: &str, name: &str) -> usize {
     usize::try_from(key_hash(namespace, name) >> 58).unwrap_or(0)
 }
 
+/// Sums that are finer than [`Sums`] and kept nowhere: of the objects of one watch, [`SLOTS`] of them.
+pub type FineSums = Box<[u64]>;
+/// How many sums [`add_fine`] knows.
+pub const SLOTS: usize = 4_096;
+
+/// Adds what an object contributes to the one of [`SLOTS`] sums that it falls into. With another `salt` it is another one, so
+/// that two objects share theirs by chance only.
+pub fn add_fine(sums: &mut [u64], salt: u64, namespace: &str, name: &str, contribution: u64) {
+    let slot = usize::try_from(key_hash(namespace, name).wrapping_mul(salt | 1) >> 52).unwrap_or(0);
+    if let Some(sum) = sums.get_mut(slot) {
+        *sum = sum.wrapping_add(contribution);
+    }
+}
+
 /// What an object contributes; never 0, which stands for an object that is not there. `version` is its
 /// resourceVersion, if `fingerprint` alone could return to an earlier value.
 #[must_use]

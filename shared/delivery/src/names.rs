@@ -10,6 +10,9 @@
 //!
 //! Some time after: a manager that is told of an end looks, and may find an object that was made anew. Until the watch
 //! has shown that one, too, only the kept name remembers that the manager knows of it.
+//!
+//! There may be a limit. An object beyond it is told of like any other, and its name is left out: of its end while the agent
+//! is down nobody is told.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -54,6 +57,10 @@ struct Standing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Names {
     watches: BTreeMap<Arc<str>, Kept>,
+    /// How many names there are.
+    count: usize,
+    most: Option<usize>,
+    left_out: u64,
     revision: u64,
     stored: u64,
 }
@@ -67,8 +74,21 @@ impl Names {
             kind: listed.kind,
             objects: listed.objects.into_iter().map(|object| (object, Standing::default())).collect(),
         };
-        let watches = watches.into_iter().map(|(watch, listed)| (watch, kept(listed))).collect();
-        Self { watches, ..Self::default() }
+        let watches: BTreeMap<_, _> =
+            watches.into_iter().map(|(watch, listed)| (watch, kept(listed))).collect();
+        Self { count: count(&watches), watches, ..Self::default() }
+    }
+
+    /// The same, that takes no more names once there are `most`. Those that were found stay, however many they are.
+    #[must_use]
+    pub fn within(self, most: usize) -> Self {
+        Self { most: Some(most), ..self }
+    }
+
+    /// How often an object was told of, or listed, whose name found no room.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Counts additions and removals.
@@ -80,7 +100,7 @@ impl Names {
     /// Number of names.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.watches.values().map(|kept| kept.objects.len()).sum()
+        self.count
     }
 
     /// Whether there is none.
@@ -94,16 +114,21 @@ impl Names {
         self.watches.iter().map(|(watch, kept)| (&**watch, &*kept.version, &*kept.kind))
     }
 
-    /// An object will be told of. Whether its name is stored.
+    /// An object will be told of. Whether its name is stored, or will never be: nothing is to be waited for.
     pub fn add(&mut self, key: &Key, version: &Arc<str>, kind: &Arc<str>) -> bool {
+        if self.most.is_some_and(|most| self.count >= most) && !self.contains(key) {
+            self.left_out += 1;
+            return true;
+        }
         let kept = self.watches.entry(Arc::clone(&key.watch)).or_default();
         if kept.version != *version || kept.kind != *kind {
             (kept.version, kept.kind) = (Arc::clone(version), Arc::clone(kind));
             self.revision += 1;
         }
-        let revision = &mut self.revision;
+        let (revision, count) = (&mut self.revision, &mut self.count);
         let standing = kept.objects.entry(object(key)).or_insert_with(|| {
             *revision += 1;
+            *count += 1;
             Standing { added: *revision, left: None }
         });
         standing.left = None;
@@ -131,13 +156,15 @@ impl Names {
             !kept.objects.is_empty()
         });
         if taken > 0 {
+            self.count -= taken;
             self.revision += 1;
         }
     }
 
     /// A watch has ended: nobody is told of its objects any more.
     pub fn forget(&mut self, watch: &str) {
-        if self.watches.remove(watch).is_some() {
+        if let Some(kept) = self.watches.remove(watch) {
+            self.count -= kept.objects.len();
             self.revision += 1;
         }
     }
@@ -147,6 +174,7 @@ impl Names {
         let before = self.watches.len();
         self.watches.retain(|watch, _| wanted(watch));
         if self.watches.len() != before {
+            self.count = count(&self.watches);
             self.revision += 1;
         }
     }
@@ -199,6 +227,10 @@ impl Names {
     }
 }
 
+fn count(watches: &BTreeMap<Arc<str>, Kept>) -> usize {
+    watches.values().map(|kept| kept.objects.len()).sum()
+}
+
 fn object(key: &Key) -> (Arc<str>, Arc<str>) {
     (Arc::clone(&key.namespace), Arc::clone(&key.name))
 }
@@ -246,6 +278,37 @@ mod tests {
         assert!(!add(&mut names, &key("w", "a")));
         names.stored(without.revision);
         assert!(!names.is_stored(&key("w", "a")), "that one was without it");
+    }
+
+    #[test]
+    fn names_beyond_the_limit_are_left_out_and_nobody_waits_for_them() {
+        let mut names = Names::default().within(2);
+        assert!(!add(&mut names, &key("w", "a")) && !add(&mut names, &key("other", "b")));
+        let full = names.snapshot();
+        assert!(add(&mut names, &key("w", "c")) && add(&mut names, &key("third", "d")));
+        assert_eq!((names.len(), names.left_out(), names.snapshot()), (2, 2, full));
+        assert!(!names.contains(&key("w", "c")) && names.missing("w", &[key("w", "a")]).is_empty());
+        assert!(!add(&mut names, &key("w", "a")), "what is kept is kept");
+        for room in 0..3 {
+            match room {
+                0 => names.forget("other"),
+                1 => names.retain(|watch| watch != "w"),
+                _ => {
+                    names.leave(&key("w", "c1"), Tick::ZERO);
+                    names.expire(|_| Some(Tick::ZERO));
+                }
+            }
+            let kept = names.watches.values().map(|kept| kept.objects.len()).sum::<usize>();
+            assert_eq!(names.len(), kept, "{room}");
+            assert!(!add(&mut names, &key("w", &format!("c{room}"))), "there is room again");
+            while names.len() < 2 {
+                add(&mut names, &key("w", &format!("more{room}")));
+            }
+        }
+        assert_eq!(names.left_out(), 2);
+        // A smaller limit than before takes nothing away.
+        let mut found = Names::found(names.snapshot().watches).within(1);
+        assert!(found.len() == 2 && add(&mut found, &key("w", "z")) && found.len() == 2);
     }
 
     #[test]

@@ -302,7 +302,7 @@ impl Outbox {
     }
 
     /// Records a change. `moved` is from what was last observed of the object to what it is now.
-    pub fn observe_moved(&mut self, observation: Observation, moved: Moved, now: Tick) -> Observed {
+    pub fn observe_moved(&mut self, mut observation: Observation, moved: Moved, now: Tick) -> Observed {
         let seq = Seq(self.next);
         self.next += 1;
         let counts = &*observation.key.watch != v3::CANARY;
@@ -310,6 +310,8 @@ impl Outbox {
             self.serial = seq.0;
         }
         let before = self.by_key.insert(observation.key.clone(), seq).and_then(|old| self.drop_entry(old));
+        // A report of everything makes nobody wait who has changed something.
+        observation.listed &= before.as_ref().is_none_or(|e| e.seen.listed);
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
         if observation.change == Change::Resync {
             self.digest.doubt(&observation.key.watch);

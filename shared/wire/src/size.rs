@@ -89,8 +89,8 @@ mod tests {
     }
 
     fn event() -> impl Strategy<Value = Event<'static>> {
-        (prop::collection::vec(text(), 8), any::<u64>(), 0_i64..=253_402_207_200).prop_map(
-            |(texts, seq, second)| {
+        (prop::collection::vec(text(), 8), any::<u64>(), 0_i64..=253_402_207_200, any::<bool>()).prop_map(
+            |(texts, seq, second, listed)| {
                 let mut texts = texts.into_iter().map(Into::into);
                 let mut next = || texts.next().unwrap_or_default();
                 Event {
@@ -104,6 +104,7 @@ mod tests {
                     uid: next(),
                     resource_version: next(),
                     change: Change::Changed,
+                    listed,
                     observed_at: Timestamp::new(second, 999_999_999).unwrap_or(Timestamp::MAX),
                 }
             },
@@ -155,6 +156,7 @@ mod tests {
             uid: text(36),
             resource_version: text(9),
             change: Change::Resync,
+            listed: false,
             observed_at: Timestamp::UNIX_EPOCH,
         };
         let (body, bound) = (serde_json::to_vec(&event).unwrap().len(), event.json_bound());

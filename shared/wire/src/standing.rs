@@ -3,7 +3,7 @@
 
 use crate::{
     Epoch, SessionId,
-    v3::{Health, Request},
+    v3::{Health, Request, Response},
 };
 
 /// The header for a request's `epoch`.
@@ -22,6 +22,26 @@ pub struct Standing {
     pub session: Option<SessionId>,
     /// See [`Health::configuration`]; without it there may be a [`Health`] in the body nevertheless.
     pub configuration: Option<String>,
+}
+
+/// The session in the header [`SESSION`] of an answer: that of a receiver which understands these headers. Anything else
+/// there is none.
+#[must_use]
+pub fn session(header: Option<&[u8]>) -> Option<SessionId> {
+    SessionId::parse(str::from_utf8(header?).ok()?).filter(|session| !session.is_nil())
+}
+
+/// Adds to an answer's body what it leaves out: the epoch that the request had in a header, and the session. `None` if
+/// neither body nor header names a session.
+#[must_use]
+pub fn complete(mut answer: Response, epoch: Option<Epoch>, session: Option<SessionId>) -> Option<Response> {
+    if answer.epoch.is_nil() {
+        answer.epoch = epoch.unwrap_or_default();
+    }
+    if answer.session.is_nil() {
+        answer.session = session?;
+    }
+    Some(answer)
 }
 
 /// A header does not hold what it is for.
@@ -141,6 +161,21 @@ mod tests {
         let mut given = request.clone();
         all.give(&mut given);
         assert_eq!(given, request);
+    }
+
+    #[test]
+    fn an_answer_says_more_in_its_body_than_in_its_headers() {
+        let (one, two) = (SessionId::from_bits(1), SessionId::from_bits(2));
+        let epoch = Epoch::from_bits(3);
+        let brief = Response::new(Epoch::default(), SessionId::default());
+        assert_eq!(complete(brief.clone(), Some(epoch), None), None);
+        assert_eq!(complete(brief, Some(epoch), Some(two)), Some(Response::new(epoch, two)));
+        let whole = Response::new(Epoch::from_bits(4), one);
+        assert_eq!(complete(whole.clone(), Some(epoch), Some(two)), Some(whole));
+        let nil = SessionId::default().to_string();
+        let headers = [None, Some(&b"\xff"[..]), Some(b""), Some(nil.as_bytes())];
+        assert_eq!(headers.map(session), [None; 4]);
+        assert_eq!(session(Some(two.to_string().as_bytes())), Some(two));
     }
 
     #[test]

@@ -116,6 +116,10 @@ pub struct Event<'a> {
     pub resource_version: Cow<'a, str>,
     /// What the agent saw.
     pub change: Change,
+    /// It comes from a report of everything that is there, whether or not anybody has changed it: it can wait until
+    /// after what somebody has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub listed: bool,
     /// When, on the agent's clock.
     pub observed_at: Timestamp,
 }
@@ -136,6 +140,7 @@ impl Event<'_> {
             uid: owned(self.uid),
             resource_version: owned(self.resource_version),
             change: self.change,
+            listed: self.listed,
             observed_at: self.observed_at,
         }
     }
@@ -349,6 +354,7 @@ mod tests {
             uid: "".into(),
             resource_version: "7".into(),
             change: Change::Changed,
+            listed: false,
             observed_at: Timestamp::UNIX_EPOCH,
         }
     }

@@ -204,6 +204,7 @@ fn body(epoch: Epoch, seq: u64) -> Result<Bytes> {
         uid: "0f0e0d0c-0b0a-0908-0706-050403020100".into(),
         resource_version: "1000000".into(),
         change: Change::Changed,
+        listed: false,
         observed_at: Timestamp::now(),
     };
     let awaiting = [Seq(seq)].into_iter().collect();

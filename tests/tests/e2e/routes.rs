@@ -96,6 +96,7 @@ impl World {
             uid: "".into(),
             resource_version: "".into(),
             change: v3::Change::Changed,
+            listed: false,
             observed_at: Timestamp::now(),
         }
     }

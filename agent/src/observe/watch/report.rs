@@ -72,6 +72,7 @@ impl Watcher {
 
     /// The kind is not served. If it was in an earlier run, its objects are gone.
     pub(super) async fn never_served(&mut self) -> Result<(), Left> {
+        self.appears = !self.listed;
         let stored = {
             let baseline = self.shared.baseline.borrow();
             let section = baseline.digest.get(&self.spec.name);
@@ -92,7 +93,11 @@ impl Watcher {
         }
         let (watch, configuration) = (self.spec.name.clone(), self.spec.selection());
         let sums = self.index.sums();
-        let stale = digest::compare(known.get(&watch), configuration, &sums) | self.early;
+        let differs = digest::compare(known.get(&watch), configuration, &sums);
+        let stale = differs | self.early;
+        // Where something has certainly changed. When all of it is to be reported, nothing says what.
+        let lively = [differs, self.early].into_iter().filter(|mask| *mask != ALL).fold(0, |a, b| a | b);
+        let appears = std::mem::take(&mut self.appears);
         let unnamed = (stale != 0).then(|| self.unnamed(version, kind));
         let section = Section { stale, sums, ..Section::unknown(configuration, version, kind) };
         let objects = self.index.in_buckets(stale);
@@ -107,8 +112,9 @@ impl Watcher {
         self.tell(Told::Compared { watch, section, unnamed }).await?;
         self.tell_listed(version, kind).await?;
         for (key, after) in objects {
+            let listed = !appears && lively >> bucket(&key.namespace, &key.name) & 1 == 0;
             let observation = self.observation(key, Change::Changed, version, kind);
-            self.report(observation, Moved { before: 0, after }).await?;
+            self.report(Observation { listed, ..observation }, Moved { before: 0, after }).await?;
         }
         Ok(())
     }
@@ -149,6 +155,7 @@ impl Watcher {
             uid: String::new(),
             resource_version: String::new(),
             change,
+            listed: false,
             at: (self.shared.clock)(),
         }
     }

@@ -281,6 +281,59 @@ async fn another_round_reports_everything_again() {
     assert_eq!(names, ["a", "b"]);
 }
 
+/// The names that were told, and whether as part of a report of everything.
+fn listed(bench: &mut Bench) -> Vec<(String, bool)> {
+    let told = bench.told().into_iter();
+    told.filter_map(|told| match told {
+        Told::Changed(seen, _) => Some((seen.key.name.to_string(), seen.listed)),
+        _ => None,
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn a_report_of_everything_says_that_it_is_one() {
+    use Heard::{Applied, ListBegins, ListEnds};
+    let first = || [ListBegins, Applied(thing("a", 1)), Applied(thing("b", 1)), ListEnds].map(Ok);
+    let of = |a: bool, b: bool| [("a".to_owned(), a), ("b".to_owned(), b)];
+    let mut bench = bench(10);
+    let live = Ok(Applied(thing("a", 2)));
+    bench.pump(first().into_iter().chain([live]).collect()).await;
+    let told = listed(&mut bench);
+    assert_eq!((&told[..2], &told[2]), (&of(true, true)[..], &("a".to_owned(), false)));
+    bench.baseline.send_replace(Baseline { round: 2, ..Baseline::default() });
+    bench.pump(vec![]).await;
+    assert_eq!(listed(&mut bench), of(true, true), "it was demanded again");
+
+    // Of what differs from a digest, something has changed; and so has what was seen to.
+    let (_, known) = reconciled().await;
+    for (digest, early) in [(Arc::new(known), 0), (Arc::default(), 1 << bucket("n", "b"))] {
+        let mut bench = self::bench(10);
+        bench.baseline.send_replace(Baseline::default());
+        bench.pump(first().into()).await;
+        bench.pump(vec![Ok(Applied(thing("b", 2)))]).await;
+        assert_eq!(bench.watcher.early, 1 << bucket("n", "b"));
+        bench.watcher.early = early;
+        bench.baseline.send_replace(Baseline {
+            round: 1,
+            digest: Arc::clone(&digest),
+            ..Baseline::default()
+        });
+        bench.pump(vec![]).await;
+        let all = of(true, false);
+        assert_eq!(listed(&mut bench), if early == 0 { &all[1..] } else { &all[..] });
+    }
+}
+
+#[tokio::test]
+async fn what_appears_with_its_kind_was_made() {
+    use Heard::{Applied, ListBegins, ListEnds};
+    let mut bench = bench(10);
+    bench.watcher.never_served().await.unwrap();
+    bench.pump([ListBegins, Applied(thing("a", 1)), ListEnds].map(Ok).into()).await;
+    assert_eq!(listed(&mut bench), [("a".to_owned(), false)]);
+}
+
 #[tokio::test]
 async fn a_kind_that_goes_takes_its_objects_with_it() {
     use Heard::{Applied, ListBegins, ListEnds};

@@ -3,6 +3,9 @@
 //!
 //! A watch may lose an event and go on, bookmarks and all: a cache in an API server, or anything between, has swallowed
 //! it. No sign of life shows that. A list that reads from the store does.
+//!
+//! The sums are many, and each check spreads the objects over them in another way. So what was swallowed is found beside
+//! other objects that change all the time: sooner or later it shares its sum with none of them.
 
 use super::{
     super::resolve::Resolved,
@@ -17,7 +20,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use std::{fmt, time::Duration};
-use tidewatch_delivery::digest::{BUCKETS, Sums, bucket, contribution};
+use tidewatch_delivery::digest::{FineSums, SLOTS, add_fine, contribution};
 use tokio::time::Instant;
 
 /// Between two lists, if there are few objects.
@@ -33,16 +36,18 @@ const PAGE: u32 = 100;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The sums of a list; `None` if it failed. The watch has a say about that itself.
-type Listed = BoxFuture<'static, Option<Box<Sums>>>;
+type Listed = BoxFuture<'static, Option<FineSums>>;
 
 /// Lists when it is time to.
 pub(super) struct Check {
-    list: Option<Box<dyn Fn() -> Listed + Send + Sync>>,
+    list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>,
     rate: f64,
     running: Option<Listed>,
     due: Instant,
     /// What the last list and the index said, if that was different.
-    suspect: Option<(Box<Sums>, Box<Sums>)>,
+    suspect: Option<(FineSums, FineSums)>,
+    /// How the objects are spread over the sums, until the watch is judged.
+    salt: u64,
 }
 
 /// What a list says about a watch.
@@ -73,13 +78,13 @@ impl Check {
     /// Of a watch on `resolved`.
     pub(super) fn new(client: &Client, spec: &config::Watch, resolved: &Resolved, whole: bool) -> Self {
         let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
-        let list = move || {
+        let list = move |salt| {
             if whole {
                 let (field, group) = (spec.field, resolved.resource.group.clone());
                 let seen = move |object: DynamicObject| seen_whole(field, &group, object);
-                sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), seen).boxed()
+                sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), salt, seen).boxed()
             } else {
-                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), seen_metadata).boxed()
+                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), salt, seen_metadata).boxed()
             }
         };
         let rate = if whole { WHOLE_PER_SECOND } else { METADATA_PER_SECOND };
@@ -88,7 +93,8 @@ impl Check {
 
     /// Of a watch beside which nothing can be listed.
     pub(super) fn never() -> Self {
-        Self { list: None, rate: METADATA_PER_SECOND, running: None, due: Instant::now(), suspect: None }
+        let due = Instant::now();
+        Self { list: None, rate: METADATA_PER_SECOND, running: None, due, suspect: None, salt: salt() }
     }
 
     /// The watch has listed by itself, or was judged: the next list is due in a while.
@@ -97,22 +103,29 @@ impl Check {
         let share = Duration::from_secs_f64(objects as f64 / self.rate);
         let period = PERIOD.max(share).mul_f64(0.75 + jitter::random() / 4.0);
         (self.running, self.due, self.suspect) = (None, Instant::now() + period, None);
+        self.salt = salt();
+    }
+
+    /// For [`Index::fine_sums`](super::super::index::Index::fine_sums), to compare with what is listed.
+    pub(super) fn salt(&self) -> u64 {
+        self.salt
     }
 
     /// The next list that has ended. Cancel-safe: a list that has begun goes on.
-    pub(super) async fn next(&mut self) -> Option<Box<Sums>> {
+    pub(super) async fn next(&mut self) -> Option<FineSums> {
         let Some(list) = &self.list else { return std::future::pending().await };
         if self.running.is_none() {
             tokio::time::sleep_until(self.due).await;
         }
-        let listed = self.running.get_or_insert_with(list).await;
+        let salt = self.salt;
+        let listed = self.running.get_or_insert_with(|| list(salt)).await;
         self.running = None;
         listed
     }
 
     /// What the list says of a watch that has shown `index`, with so many objects. Two lists that differ from it in the same
     /// way, while it stays as it is, show that something is missing.
-    pub(super) fn judge(&mut self, listed: Option<Box<Sums>>, index: Box<Sums>, objects: usize) -> Judgement {
+    pub(super) fn judge(&mut self, listed: Option<FineSums>, index: FineSums, objects: usize) -> Judgement {
         let Some(listed) = listed else {
             self.rest(objects);
             return Judgement::Failed;
@@ -122,7 +135,7 @@ impl Check {
             return Judgement::Equal;
         }
         let stays = self.suspect.as_ref().is_some_and(|(listed_before, index_before)| {
-            (0..BUCKETS).any(|n| {
+            (0..SLOTS).any(|n| {
                 listed.get(n) != index.get(n)
                     && listed.get(n) == listed_before.get(n)
                     && index.get(n) == index_before.get(n)
@@ -153,18 +166,28 @@ fn params(spec: &config::Watch) -> ListParams {
     ListParams { label_selector: spec.selector(), limit: Some(PAGE), ..ListParams::default() }
 }
 
-async fn sums<K>(api: Api<K>, mut params: ListParams, seen: impl Fn(K) -> Seen + Send) -> Option<Box<Sums>>
+/// Needs no quality: what two objects share by one, they do not share by another.
+fn salt() -> u64 {
+    jitter::random().to_bits()
+}
+
+async fn sums<K>(
+    api: Api<K>,
+    mut params: ListParams,
+    salt: u64,
+    seen: impl Fn(K) -> Seen + Send,
+) -> Option<FineSums>
 where
     K: Clone + DeserializeOwned + fmt::Debug + Send,
 {
-    let mut sums = Box::new([0_u64; BUCKETS]);
+    let mut sums = vec![0_u64; SLOTS].into_boxed_slice();
     loop {
         let page = tokio::time::timeout(TIMEOUT, api.list(&params)).await.ok()?.ok()?;
         for object in page.items {
             let Seen { key, resource_version, content, fingerprint, .. } = seen(object);
             let version = content.then_some(resource_version.as_str());
-            let sum = sums.get_mut(bucket(&key.namespace, &key.name))?;
-            *sum = sum.wrapping_add(contribution(&key.namespace, &key.name, fingerprint?, version));
+            let contributed = contribution(&key.namespace, &key.name, fingerprint?, version);
+            add_fine(&mut sums, salt, &key.namespace, &key.name, contributed);
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
@@ -177,13 +200,13 @@ where
 mod tests {
     use super::*;
 
-    fn sums_with(bucket: usize, sum: u64) -> Box<Sums> {
-        let mut sums = Box::new([7; BUCKETS]);
+    fn sums_with(bucket: usize, sum: u64) -> FineSums {
+        let mut sums = vec![7; SLOTS].into_boxed_slice();
         sums[bucket] = sum;
         sums
     }
 
-    fn judged(check: &mut Check, listed: Option<Box<Sums>>, index: Box<Sums>) -> (Judgement, Duration) {
+    fn judged(check: &mut Check, listed: Option<FineSums>, index: FineSums) -> (Judgement, Duration) {
         let judgement = check.judge(listed, index, 10);
         (judgement, check.due - Instant::now())
     }
@@ -214,6 +237,33 @@ mod tests {
         judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1));
         assert_eq!(judged(&mut check, None, sums_with(3, 1)).0, Judgement::Failed);
         assert_eq!(judged(&mut check, Some(sums_with(3, 2)), sums_with(3, 1)).0, Judgement::Unsettled);
+    }
+
+    /// Half a thousand objects change at each look, wherever they are spread to.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_missed_is_found_beside_steady_change() {
+        let mut check = Check::never();
+        let there = |check: &Check, looks: u64, missed: u64| {
+            let mut sums = vec![0; SLOTS].into_boxed_slice();
+            for object in 0..1000_u64 {
+                let fingerprint =
+                    if object < 500 { looks } else { 0 } + if object == 999 { missed } else { 0 };
+                let name = format!("o{object}");
+                add_fine(&mut sums, check.salt(), "n", &name, contribution("n", &name, fingerprint, None));
+            }
+            sums
+        };
+        // The watch comes late by one change, and knows nothing of the last object's.
+        let found = (1..=60).find(|looks| {
+            let (listed, index) = (there(&check, looks + 1, 1), there(&check, *looks, 0));
+            check.judge(Some(listed), index, 1000) == Judgement::Missed
+        });
+        assert!(found.is_some(), "not one of thirty checks has found it");
+        let late = (1..=60).find(|looks| {
+            let (listed, index) = (there(&check, looks + 1, 0), there(&check, *looks, 0));
+            check.judge(Some(listed), index, 1000) == Judgement::Missed
+        });
+        assert_eq!(late, None, "nothing was missed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,6 +32,8 @@ pub(super) struct Naming {
     pub(super) watches: Option<BTreeSet<String>>,
     /// How many names there are.
     pub(super) kept: usize,
+    /// How often a name found no room, as far as it was told.
+    left_out: u64,
     /// What was given to be stored, and when.
     given: u64,
     given_at: Instant,
@@ -49,6 +51,7 @@ impl Naming {
             heard_at: Box::new(|_| None),
             watches: None,
             kept: 0,
+            left_out: 0,
             given: 0,
             given_at: now,
             give_at: None,
@@ -77,7 +80,7 @@ impl<T: Transport> Sender<T> {
             .kinds()
             .map(|(watch, version, kind)| (watch.to_owned(), (version.to_owned(), kind.to_owned())));
         let kinds = kinds.collect();
-        self.outbox.keep_names(self.naming.keep, names);
+        self.outbox.keep_names(self.naming.keep, names.within(self.settings.max_names));
         self.drop_names();
         kinds
     }
@@ -105,6 +108,17 @@ impl<T: Transport> Sender<T> {
             let (heard_at, start) = (&naming.heard_at, self.start);
             self.outbox
                 .expire_names(|watch| Some(heard_at(watch)?.duration_since(start).saturating_sub(LINGER)));
+        }
+        let left_out = self.outbox.names().left_out();
+        let before = std::mem::replace(&mut naming.left_out, left_out);
+        self.metrics.names_not_kept.inc_by(left_out - before);
+        // Once: the metric tells the rest.
+        if before == 0 && left_out > 0 {
+            tracing::warn!(
+                kept = self.outbox.names().len(),
+                "there are more objects that other managers hear of than maxKeptNames: those beyond are reported, but \
+                 not if they are deleted while the agent is down; raise maxKeptNames or narrow the Watchers' labels"
+            );
         }
         let names = u32::try_from(naming.kept).unwrap_or(u32::MAX);
         let pace = PACE + PACE_PER_NAME.saturating_mul(names).min(SLOWEST);

@@ -22,6 +22,7 @@ fn event(seq: u64) -> v3::Event<'static> {
         uid: "".into(),
         resource_version: "".into(),
         change: Change::Changed,
+        listed: false,
         observed_at: Timestamp::UNIX_EPOCH,
     }
 }
@@ -222,6 +223,7 @@ impl World {
                     uid: String::new(),
                     resource_version: String::new(),
                     change: Change::Changed,
+                    listed: false,
                     at: Timestamp::UNIX_EPOCH,
                 };
                 self.outbox.observe(observation, Tick::ZERO);

@@ -216,6 +216,7 @@ fn event(seq: Seq, seen: &Observation) -> Event<'static> {
         uid: text(&seen.uid),
         resource_version: text(&seen.resource_version),
         change: seen.change,
+        listed: seen.listed,
         observed_at: seen.at,
     }
 }

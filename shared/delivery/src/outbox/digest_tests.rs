@@ -176,6 +176,7 @@ pub(super) fn observation(key: Key, change: Change) -> Observation {
         uid: String::new(),
         resource_version: String::new(),
         change,
+        listed: false,
         at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -59,6 +59,20 @@ fn a_new_object_is_told_when_its_name_is_stored() {
 }
 
 #[test]
+fn an_object_whose_name_finds_no_room_is_told_of_at_once() {
+    let mut outbox = outbox(1, Names::default().within(1));
+    for change in [Change::Changed, Change::Gone] {
+        outbox.observe(saw(key(1), change), T0);
+        outbox.observe(saw(key(2), change), T0);
+        let (request, _) = outbox.next_batch(T0).unwrap();
+        assert_eq!(request.events.iter().map(|event| &*event.name).collect::<Vec<_>>(), ["o2"]);
+        assert_eq!(outbox.withheld(), 1);
+    }
+    listed(&mut outbox, &[1, 2]);
+    assert_eq!((outbox.names().len(), outbox.names().left_out()), (1, 3));
+}
+
+#[test]
 fn watches_of_the_engine_alone_wait_for_nothing() {
     let mut plain = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
     plain.keep_names(KeepNames::OfOthers, Names::default());

@@ -21,6 +21,7 @@ fn saw(name: &str) -> Observation {
         uid: "u".into(),
         resource_version: "1".into(),
         change: Change::Changed,
+        listed: false,
         at: Timestamp::UNIX_EPOCH,
     }
 }
@@ -67,6 +68,19 @@ fn a_change_in_flight_is_not_released_by_the_old_number() {
     assert_eq!(request.events[0].seq, Seq(2));
     let released = outbox.answered(&answer(9, &[2]), tick(10)).released;
     assert_eq!(released[0].since_observed, tick(10), "counted from the first unreconciled change");
+}
+
+#[test]
+fn a_report_of_everything_hides_no_change() {
+    let listed = |name: &str| Observation { listed: true, ..saw(name) };
+    let mut outbox = outbox();
+    for seen in [listed("report"), listed("then-changed"), saw("then-changed"), saw("then-report")] {
+        outbox.observe(seen, T0);
+    }
+    outbox.observe(listed("then-report"), T0);
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    let told: Vec<_> = request.events.iter().map(|event| (&*event.name, event.listed)).collect();
+    assert_eq!(told, [("report", true), ("then-changed", false), ("then-report", false)]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Observation {
     pub resource_version: String,
     /// What happened.
     pub change: Change,
+    /// Whether it is part of a report of everything, and no change that anybody is known to have made.
+    pub listed: bool,
     /// When, on the wall clock.
     pub at: Timestamp,
 }

@@ -399,6 +399,7 @@ impl Agent {
             uid: String::new(),
             resource_version: String::new(),
             change: Change::Changed,
+            listed: false,
             at: Timestamp::UNIX_EPOCH,
         };
         self.outbox.observe(observation, Tick::ZERO);

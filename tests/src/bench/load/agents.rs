@@ -174,6 +174,7 @@ impl Agent {
             uid: "0f0e0d0c-0b0a-0908-0706-050403020100".into(),
             resource_version: seq.to_string().into(),
             change: Change::Changed,
+            listed: false,
             observed_at: now,
         };
         let numbers = first..first + batch as u64;
