@@ -145,7 +145,9 @@ fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WAT
     tasks.spawn(async move {
         loop {
             let baseline = all.borrow_and_update().clone();
-            told.iter().for_each(|told| drop(told.send_replace(baseline.clone())));
+            for told in &told {
+                told.send_replace(baseline.clone());
+            }
             if all.changed().await.is_err() {
                 return;
             }

@@ -236,9 +236,9 @@ fn act(world: &Arc<World>) {
 
 /// The control plane is restored, now from its last backup, or some time after one.
 fn restore_control(world: &Arc<World>, more: u64) {
-    if more % 8 == 0 {
+    if more.is_multiple_of(8) {
         world.step(Kind::ControlRestored, 9, more);
-        return world.restore_control_plane(more % 3 > 0);
+        return world.restore_control_plane(!more.is_multiple_of(3));
     }
     world.step(Kind::Timer, 9, more);
     world.back_up_control_plane();
@@ -252,7 +252,7 @@ fn restore_control(world: &Arc<World>, more: u64) {
         };
         if goes_on {
             world.step(Kind::ControlRestored, 9, more);
-            world.restore_control_plane(more % 3 > 0);
+            world.restore_control_plane(!more.is_multiple_of(3));
         }
     });
 }
