@@ -64,6 +64,10 @@ generate: ## Write the files that are made from the code (deploy/crds)
 soak: ## Simulate the event path with faults: STEPS=1000000 steps from SEED=1 on; ends with one line
 	@$(CARGO) run --quiet --locked -p tidewatch-sim --bin tidewatch-soak -- --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
 
+.PHONY: model
+model: ## Explore the model's one world with everything: DEPTH=12 steps from the start as a whole, and STEPS=20000000 on random ways from SEED=1
+	@TIDEWATCH_MODEL=full TIDEWATCH_MODEL_DEPTH=$(or $(DEPTH),12) TIDEWATCH_MODEL_STEPS=$(or $(STEPS),20000000) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-delivery --test model at_once -- --nocapture --test-threads 1
+
 .PHONY: differential
 differential: tools ## Compare the simulated API server with a real one: N=1000 random sequences from SEED=1 on
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" TIDEWATCH_DIFFERENTIAL=$(or $(N),1000) TIDEWATCH_SEED=$(or $(SEED),1) $(CARGO) test --locked -p tidewatch-tests --test differential -- --nocapture

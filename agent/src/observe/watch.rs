@@ -29,6 +29,7 @@ use tidewatch_delivery::{
 use tidewatch_telemetry::readiness;
 use tidewatch_wire::v3::Change;
 use tokio::sync::{mpsc, watch};
+pub use verify::Beside;
 use verify::{Check, Judgement};
 
 /// Between two tries to resolve a kind: short enough that a fresh CRD is picked up while somebody looks.
@@ -261,14 +262,17 @@ impl Watcher {
     }
 
     /// Does with `events` what [`run`](Self::run) does with those of an API server's watch on `resolved`, until they
-    /// end. Returns whether anybody still takes changes. For simulations.
+    /// end, or a list `beside` them shows that one was swallowed. Returns whether anybody still takes changes. For
+    /// simulations.
     pub async fn feed(
         &mut self,
         events: impl Stream<Item = watcher::Result<watcher::Event<Metadata>>> + Unpin,
         resolved: &Resolved,
+        beside: Option<Beside>,
     ) -> bool {
         let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
-        !matches!(self.pump(events, resolved, Check::never(), &mut 0).await, Left::Closed)
+        let check = beside.map_or_else(Check::never, Check::beside);
+        !matches!(self.pump(events, resolved, check, &mut 0).await, Left::Closed)
     }
 
     async fn pump(

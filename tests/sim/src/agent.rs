@@ -1,37 +1,40 @@
 //! An agent: the production sender and the production watcher, with a transport and a watch of ours.
 
 use crate::{
-    cluster,
+    cluster::{self, Watch},
+    keep::keep,
     mistake::Mistake,
     net::Net,
-    step::{Kind, Point},
+    oracle::{MANAGER, WATCHES},
+    step::Kind,
     world::{Process, Tasks, World, clock, jitter},
 };
+use futures::FutureExt;
 use kube::api::ApiResource;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tidewatch_agent::{
     config::{self, Field},
-    digest::{self, Found, Shelf},
+    digest,
     observe::{
         condition::Conditions,
         resolve::Resolved,
-        told::Told,
-        watch::{Shared, Watcher},
+        told::{Baseline, Told},
+        watch::{Beside, Shared, Watcher},
     },
     send::{Progress, Sender, Settings},
 };
 use tidewatch_delivery::outbox::{KeepNames, Outbox};
 use tidewatch_drain::Drain;
 use tidewatch_telemetry::Readiness;
-use tidewatch_wire::Epoch;
-use tokio::sync::mpsc;
+use tidewatch_wire::{Epoch, Route};
+use tokio::sync::{
+    mpsc,
+    watch::{self, Receiver},
+};
 
 /// Changes between watch and sender; few, so that the watch has to wait.
 const CHANNEL: usize = 2;
-const WATCH: &str = "things";
-/// For the watch to list before the digest is claimed.
-const LISTING: Duration = Duration::from_secs(10);
 
 pub(crate) struct Agent {
     tasks: Tasks,
@@ -55,7 +58,8 @@ impl Agent {
             }
             let epoch = kept.unwrap_or(fresh);
             own.epoch = Some(epoch);
-            own.cluster.shown.clear();
+            own.heard = None;
+            own.watched.iter_mut().for_each(|cluster| cluster.shown.clear());
             let max_dirty = if state.rng.per_mille(250) { 2 } else { 1_000_000 };
             (epoch, max_dirty, own.metrics.clone(), own.resumed.subscribe())
         };
@@ -63,25 +67,37 @@ impl Agent {
         let (changes, taken) = mpsc::channel(CHANNEL);
         let net = Net::new(world, runtime);
         let settings = Settings { max_dirty, ..Settings::default() };
-        let outbox = Outbox::new(epoch, BTreeMap::new());
+        let outbox =
+            Outbox::new(epoch, BTreeMap::from([(WATCHES[1].to_owned(), vec![Route::manager(MANAGER)])]));
         let guard = readiness.register("receiver");
         let told = resumed.clone();
         let sender = Sender::new(outbox, taken, net, settings, metrics.clone(), clock, guard, told);
         let (shelf, memory) = digest::memory();
-        let sender = sender.with_jitter(jitter).with_memory(memory, KeepNames::OfOthers);
         let conditions = Conditions::new();
+        let heard = conditions.clone();
+        let sender = sender.with_watches(move |watch| heard.get(watch)?.heard);
+        let sender = sender.with_jitter(jitter).with_memory(memory, KeepNames::OfOthers);
         let baseline = sender.baseline();
         let agent = Self { tasks: Tasks::default(), drain: Drain::new(), progress: sender.progress() };
         agent.tasks.spawn(sender.run(agent.drain.watch()));
-        agent.tasks.spawn(keep(Arc::clone(world), runtime, conditions.clone(), shelf));
+        // Both are known before the first is ready.
+        let unready = WATCHES.map(|watch| readiness.register(watch));
+        let keep_names = KeepNames::OfOthers;
         let changes = match world.mistake {
             Some(Mistake::FirstListIsNotReported) => after_the_first_list(&agent.tasks, changes),
             _ => changes,
         };
-        let keep_names = KeepNames::OfOthers;
-        let shared = Shared { changes, baseline, conditions, keep_names, metrics, clock, resumed };
-        let watcher = Watcher::new(spec(), 1_000, shared, readiness.register(WATCH));
-        agent.tasks.spawn(watch(Arc::clone(world), runtime, watcher));
+        let shared =
+            Shared { changes, baseline, conditions: conditions.clone(), keep_names, metrics, clock, resumed };
+        let baselines = apart(&agent.tasks, shared.baseline.clone());
+        for (number, (unready, baseline)) in unready.into_iter().zip(baselines).enumerate() {
+            let shared = Shared { baseline, ..shared.clone() };
+            let watcher = Watcher::new(spec(number), 1_000, shared, unready);
+            let which = Watch { runtime, number, conditions: conditions.clone() };
+            agent.tasks.spawn(observe(Arc::clone(world), which, watcher));
+        }
+        // It waits for the watches, so it has to know them.
+        agent.tasks.spawn(keep(Arc::clone(world), runtime, conditions, shelf));
         world.lock().runtimes[runtime].agent = Some(agent);
     }
 
@@ -101,43 +117,43 @@ impl Agent {
     }
 }
 
-async fn watch(world: Arc<World>, runtime: usize, mut watcher: Watcher) {
-    let resolved = Resolved { resource: resource(), namespaced: true };
-    while watcher.feed(cluster::watch(Arc::clone(&world), runtime), &resolved).await {
+async fn observe(world: Arc<World>, which: Watch, mut watcher: Watcher) {
+    let Watch { runtime, number, .. } = which;
+    let resolved = Resolved { resource: resource(number), namespaced: true };
+    loop {
+        let lister = Arc::downgrade(&world);
+        let list = move || {
+            let world = lister.upgrade();
+            async move { cluster::list(&world?, runtime, number).await }.boxed()
+        };
+        // A list beside the watch would find what is lost by going on.
+        let trusted = matches!(world.mistake, Some(Mistake::WatchesAreTrusted | Mistake::ExpiredWatchGoesOn));
+        let beside = (!trusted).then(|| Beside { list: Box::new(list), jitter });
+        let events = cluster::watch(Arc::clone(&world), which.clone());
+        if !watcher.feed(events, &resolved, beside).await {
+            return;
+        }
         let pause = world.lock().rng.millis(500, 2_000);
         tokio::time::sleep(pause).await;
     }
 }
 
-/// The digest's keeper, on a ConfigMap of ours.
-async fn keep(world: Arc<World>, runtime: usize, conditions: Conditions, shelf: Shelf) {
-    let Shelf { found, mut snapshots, stored, .. } = shelf;
-    let delay = world.lock().rng.millis(1, 100);
-    tokio::time::sleep(delay).await;
-    let left = world.lock().runtimes[runtime].cluster.digest.clone();
-    let listed = async {
-        while !conditions.settled() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+/// A channel for each watch: those who wait for one together are woken in any order, and a run has to be repeated exactly.
+fn apart(tasks: &Tasks, mut all: Receiver<Baseline>) -> [Receiver<Baseline>; WATCHES.len()] {
+    let told = WATCHES.map(|_| watch::Sender::new(Baseline::default()));
+    let own = told.each_ref().map(watch::Sender::subscribe);
+    tasks.spawn(async move {
+        loop {
+            let baseline = all.borrow_and_update().clone();
+            for told in &told {
+                told.send_replace(baseline.clone());
+            }
+            if all.changed().await.is_err() {
+                return;
+            }
         }
-    };
-    let _in_time = tokio::time::timeout(LISTING, listed).await;
-    if found.send(Found { digest: left, ..Found::default() }).is_err() {
-        return;
-    }
-    while snapshots.changed().await.is_ok() {
-        let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
-        world.point(Point::AgentStoring, Process::Agent(runtime), 30).await;
-        let (delay, again) = {
-            let mut state = world.lock();
-            let refused = !state.quiet && state.rng.per_mille(200);
-            (state.rng.millis(5, 500), refused.then(|| state.rng.millis(500, 5_000)))
-        };
-        tokio::time::sleep(delay + again.unwrap_or_default()).await;
-        world.lock().runtimes[runtime].cluster.digest = Some((*snapshot).clone());
-        world.point(Point::AgentStored, Process::Agent(runtime), 30).await;
-        tokio::time::sleep(delay).await;
-        stored.send_replace(Some(snapshot.0.serial));
-    }
+    });
+    own
 }
 
 /// Swallows what comes in the first half second.
@@ -154,26 +170,26 @@ fn after_the_first_list(tasks: &Tasks, changes: mpsc::Sender<Told>) -> mpsc::Sen
     shim
 }
 
-fn spec() -> config::Watch {
+fn spec(number: usize) -> config::Watch {
     config::Watch {
-        name: WATCH.into(),
-        route: "engine".into(),
+        name: WATCHES[number].into(),
+        route: ["engine", MANAGER][number].into(),
         group: "g.example".into(),
         version: "*".into(),
-        resource: "things".into(),
+        resource: WATCHES[number].into(),
         field: Field::Spec,
         labels: BTreeMap::new(),
         namespace: None,
     }
 }
 
-fn resource() -> ApiResource {
+fn resource(number: usize) -> ApiResource {
     ApiResource {
         group: "g.example".into(),
         version: "v1".into(),
         api_version: "g.example/v1".into(),
-        kind: "Thing".into(),
-        plural: "things".into(),
+        kind: ["Thing", "Part"][number].into(),
+        plural: WATCHES[number].into(),
     }
 }
 

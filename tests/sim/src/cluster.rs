@@ -2,7 +2,7 @@
 
 use crate::{
     mistake::Mistake,
-    oracle::{number, object_name},
+    oracle::{WATCHES, number, object_name},
     step::{Kind, Point},
     world::{Process, World},
 };
@@ -18,11 +18,20 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidewatch_agent::{digest::Snapshot, observe::watch::Metadata};
+use tidewatch_agent::{
+    digest::Snapshot,
+    observe::{condition::Conditions, watch::Metadata},
+};
+use tidewatch_delivery::names::Listed;
 use tokio::{sync::Notify, time::Instant};
 
 /// Entries kept in the log, as a server keeps some minutes.
 const LOG: usize = 12;
+
+/// Of a thousand events, so many are left out.
+const SWALLOWED: u64 = 180;
+/// Between two bookmarks of a watch that has nothing to tell.
+const BOOKMARK: Duration = Duration::from_mins(1);
 
 type Event = watcher::Result<watcher::Event<Metadata>>;
 
@@ -41,14 +50,22 @@ struct Logged {
     gone: bool,
 }
 
-/// What a backup has of a runtime.
+/// The agent's own ConfigMaps.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Backup {
-    objects: BTreeMap<usize, Stored>,
-    digest: Option<Snapshot>,
+pub(crate) struct Kept {
+    pub(crate) digest: Option<Snapshot>,
+    pub(crate) names: BTreeMap<Arc<str>, Listed>,
 }
 
-/// The API server of one runtime.
+impl Kept {
+    /// Whether there is the name of an object.
+    pub(crate) fn names_object(&self, object: usize) -> bool {
+        let named = self.names.values().flat_map(|listed| &listed.objects);
+        named.map(|(_, name)| number(name)).any(|named| named == object)
+    }
+}
+
+/// The objects that one watch shows, in the API server of one runtime.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     version: u64,
@@ -56,9 +73,7 @@ pub(crate) struct Cluster {
     log: VecDeque<Logged>,
     /// What happened up to here is not in the log any more.
     floor: u64,
-    /// The agent's ConfigMap.
-    pub(crate) digest: Option<Snapshot>,
-    backup: Backup,
+    backup: BTreeMap<usize, Stored>,
     /// Watches tell nothing before.
     pub(crate) stalled: Instant,
     /// When they tell again, what happened meanwhile is in no log any more.
@@ -77,8 +92,7 @@ impl Cluster {
             objects: BTreeMap::new(),
             log: VecDeque::new(),
             floor: 0,
-            digest: None,
-            backup: Backup::default(),
+            backup: BTreeMap::new(),
             stalled: Instant::now(),
             expiring: false,
             ending: false,
@@ -150,14 +164,12 @@ impl Cluster {
     }
 
     pub(crate) fn back_up(&mut self) {
-        self.backup = Backup { objects: self.objects.clone(), digest: self.digest.clone() };
+        self.backup = self.objects.clone();
     }
 
     /// Goes back to the backup. Returns the objects that are different now, and whether they are there.
     pub(crate) fn restore(&mut self) -> Vec<(usize, bool)> {
-        let Backup { objects, digest } = self.backup.clone();
-        let before = std::mem::replace(&mut self.objects, objects);
-        self.digest = digest;
+        let before = std::mem::replace(&mut self.objects, self.backup.clone());
         self.compact();
         let all = before.keys().chain(self.objects.keys()).copied().collect::<BTreeSet<_>>();
         let state =
@@ -199,28 +211,56 @@ enum Next {
     Wait(Arc<Notify>, Instant),
 }
 
+/// Which watch, and who hears that it lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) runtime: usize,
+    /// Its number in [`WATCHES`].
+    pub(crate) number: usize,
+    pub(crate) conditions: Conditions,
+}
+
+impl Watch {
+    fn heard(&self) {
+        self.conditions.heard(WATCHES[self.number]);
+    }
+}
+
 /// A watch that begins with a list.
-pub(crate) fn watch(world: Arc<World>, runtime: usize) -> impl Stream<Item = Event> + Unpin {
-    let watch = (world, Phase::Start);
-    Box::pin(stream::unfold(watch, move |(world, mut phase)| async move {
-        let event = next(&world, runtime, &mut phase).await?;
-        Some((event, (world, phase)))
+pub(crate) fn watch(world: Arc<World>, watch: Watch) -> impl Stream<Item = Event> + Unpin {
+    let state = (world, watch, Phase::Start);
+    Box::pin(stream::unfold(state, move |(world, watch, mut phase)| async move {
+        let event = next(&world, &watch, &mut phase).await?;
+        Some((event, (world, watch, phase)))
     }))
 }
 
-async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<Event> {
+/// A list beside a watch, which does not depend on how that stands.
+pub(crate) async fn list(world: &Arc<World>, runtime: usize, watch: usize) -> Option<Vec<Metadata>> {
+    let delay = world.lock().rng.millis(1, 200);
+    tokio::time::sleep(delay).await;
+    if world.rolls(runtime, Kind::ListBroken, 60) {
+        return None;
+    }
+    world.step(Kind::Delivered, runtime, 1_000_000);
+    Some(world.lock().runtimes[runtime].watched[watch].list().into())
+}
+
+async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Event> {
+    let (runtime, number_of) = (watch.runtime, watch.number);
+    let mut bookmark = false;
     match phase {
         Phase::Start => {
             let delay = world.lock().rng.millis(1, 50);
             tokio::time::sleep(delay).await;
             let state = world.lock();
-            let cluster = &state.runtimes[runtime].cluster;
+            let cluster = &state.runtimes[runtime].watched[number_of];
             *phase = Phase::Listing { left: cluster.list(), version: cluster.version };
             Some(Ok(watcher::Event::Init))
         }
         Phase::Listing { left, version } => {
             world.point(Point::AgentListing, Process::Agent(runtime), 3).await;
-            if world.rolls(runtime, Kind::ListBroken, 70) {
+            if world.rolls(runtime, Kind::ListBroken, 55) {
                 let delay = world.lock().rng.millis(500, 5_000);
                 tokio::time::sleep(delay).await;
                 *phase = Phase::Start;
@@ -229,7 +269,7 @@ async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<E
             match left.pop_front() {
                 Some(object) => {
                     let shown = number(object.metadata.name.as_deref().unwrap_or_default());
-                    world.lock().runtimes[runtime].cluster.shown.insert(shown);
+                    world.lock().runtimes[runtime].watched[number_of].shown.insert(shown);
                     Some(Ok(watcher::Event::InitApply(object)))
                 }
                 None => {
@@ -239,8 +279,9 @@ async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<E
             }
         }
         Phase::Watching { .. } => loop {
-            let (changed, stalled) = match step(world, runtime, phase) {
+            let (changed, stalled) = match step(world, watch, phase) {
                 Next::Event(event) => {
+                    watch.heard();
                     world.point(Point::AgentWatching, Process::Agent(runtime), 10).await;
                     return Some(*event);
                 }
@@ -248,11 +289,16 @@ async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<E
                 Next::Wait(changed, stalled) => (changed, stalled),
             };
             let now = Instant::now();
+            // Nothing is left to tell.
+            if stalled <= now && std::mem::take(&mut bookmark) {
+                watch.heard();
+            }
             let changed = changed.notified();
             tokio::select! {
                 biased;
                 () = changed => {}
                 () = tokio::time::sleep_until(stalled), if stalled > now => {}
+                () = tokio::time::sleep(BOOKMARK), if stalled <= now => bookmark = true,
             }
             let delay = world.lock().rng.millis(1, 5);
             tokio::time::sleep(delay).await;
@@ -260,10 +306,11 @@ async fn next(world: &Arc<World>, runtime: usize, phase: &mut Phase) -> Option<E
     }
 }
 
-fn step(world: &World, runtime: usize, phase: &mut Phase) -> Next {
+fn step(world: &World, watch: &Watch, phase: &mut Phase) -> Next {
+    let runtime = watch.runtime;
     let mut state = world.lock();
     let state = &mut *state;
-    let cluster = &mut state.runtimes[runtime].cluster;
+    let cluster = &mut state.runtimes[runtime].watched[watch.number];
     let Phase::Watching { version } = phase else { return Next::End };
     let now = Instant::now();
     if cluster.stalled > now {
@@ -283,11 +330,21 @@ fn step(world: &World, runtime: usize, phase: &mut Phase) -> Next {
         *phase = Phase::Start;
         return Next::Event(Box::new(Err(watcher::Error::WatchError(refused(410)))));
     }
-    let Some(logged) = cluster.log.iter().find(|logged| logged.version > *version).cloned() else {
-        return Next::Wait(Arc::clone(&cluster.changed), now);
+    let logged = loop {
+        let Some(logged) = cluster.log.iter().find(|logged| logged.version > *version).cloned() else {
+            return Next::Wait(Arc::clone(&cluster.changed), now);
+        };
+        *version = logged.version;
+        let expired = world.mistake == Some(Mistake::ExpiredWatchGoesOn);
+        if state.quiet || expired || !state.rng.per_mille(SWALLOWED) {
+            break logged;
+        }
+        state.trace.add(world.at_ms(), Kind::Swallowed, runtime, logged.version);
     };
-    *version = logged.version;
-    cluster.shown.insert(logged.object);
+    // The end of what it has not shown tells a watch nothing.
+    if !logged.gone {
+        cluster.shown.insert(logged.object);
+    }
     let object = metadata(logged.object, &logged.stored);
     state.trace.add(world.at_ms(), Kind::Delivered, runtime, logged.version);
     let event = if logged.gone { watcher::Event::Delete(object) } else { watcher::Event::Apply(object) };

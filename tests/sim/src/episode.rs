@@ -1,10 +1,11 @@
 //! One run from a seed: faults, then quiet, then faults again.
 
 use crate::{
+    cluster::Cluster,
     mistake::Mistake,
-    oracle::OBJECTS,
+    oracle::{OBJECTS, OWN, watch_of},
     step::{Action, Counts, Kind, Point},
-    world::{Certificate, Process, RECEIVERS, RUNTIMES, World},
+    world::{Certificate, Process, RECEIVERS, RUNTIMES, State, World},
 };
 use std::{fmt, sync::Arc, time::Duration};
 use tidewatch_agent::{metrics::Metrics, observe::condition::Conditions};
@@ -14,7 +15,9 @@ use tokio::time::Instant;
 /// After the last fault, everything must be reconciled and let go within this (of simulated time).
 pub const REST_WITHIN: Duration = Duration::from_mins(10);
 /// Steps with faults between two rests.
-const FAULTY: u64 = 800;
+const FAULTY: u64 = 1_200;
+/// Steps in which receivers do not end, before a control plane is restored.
+const STEADY: u64 = 150;
 /// Rests in an episode.
 const RESTS: usize = 4;
 
@@ -81,16 +84,20 @@ async fn run(world: &Arc<World>) {
         world.start(Process::Agent(runtime));
     }
     for _ in 0..RESTS {
-        world.lock().quiet = false;
-        let until = world.lock().trace.counts.steps() + FAULTY;
-        while world.lock().trace.counts.steps() < until {
-            act(world);
-            let pause = pause(world);
-            tokio::time::sleep(pause).await;
-            world.heal_what_is_due();
-            if world.lock().violation.is_some() {
-                return;
-            }
+        {
+            let mut state = world.lock();
+            // Not always: an agent that tells everything again and again finds what was forgotten elsewhere.
+            (state.quiet, state.restoring) = (false, state.rng.per_mille(500));
+        }
+        faults(world, FAULTY).await;
+        if world.lock().restoring {
+            // What fails in one session is hidden by a backup from the same session, which has to be told by its mark.
+            world.lock().steady = true;
+            world.back_up_control_plane();
+            faults(world, STEADY).await;
+            world.step(Kind::ControlRestored, 9, 0);
+            world.lock().steady = false;
+            world.restore_control_plane(true);
         }
         rest(world).await;
         restarts(world).await;
@@ -98,6 +105,17 @@ async fn run(world: &Arc<World>) {
         if world.lock().violation.is_some() {
             return;
         }
+    }
+}
+
+/// So many steps of everything that may go wrong.
+async fn faults(world: &Arc<World>, steps: u64) {
+    let until = world.lock().trace.counts.steps() + steps;
+    while world.lock().trace.counts.steps() < until && world.lock().violation.is_none() {
+        act(world);
+        let pause = pause(world);
+        tokio::time::sleep(pause).await;
+        world.heal_what_is_due();
     }
 }
 
@@ -124,38 +142,48 @@ fn act(world: &Arc<World>) {
     };
     let lasts = Duration::from_millis(more);
     let until = Instant::now() + lasts;
+    let (restoring, steady) = {
+        let state = world.lock();
+        (state.restoring && !state.steady, state.steady)
+    };
     match choice {
-        380..=439 => {
+        0..=54 | 860..=909 if restoring => restore_control(world, more),
+        385..=424 => {
             world.step(Kind::Timer, runtime, more);
         }
-        440..=479 => {
+        425..=468 => {
             world.step(Kind::ClockJump, runtime, more);
             world.jump_clock();
             if more % 4 == 0 {
                 // As after a night in which nothing ran.
                 let own = &mut world.lock().runtimes[runtime];
                 own.resumed.send_modify(|pauses| *pauses += 1);
-                own.cluster.ending = true;
-                own.cluster.changed.notify_waiters();
+                for cluster in &mut own.watched {
+                    cluster.ending = true;
+                    cluster.changed.notify_waiters();
+                }
             }
         }
-        480..=519 => {
+        469..=516 => {
             world.step(Kind::WatchEnded, runtime, more);
-            let cluster = &mut world.lock().runtimes[runtime].cluster;
+            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
             cluster.ending = true;
             cluster.changed.notify_waiters();
         }
-        520..=564 => {
+        517..=561 => {
             world.step(Kind::WatchStalled, runtime, more);
-            world.lock().runtimes[runtime].cluster.stalled = until;
+            world.lock().runtimes[runtime].watched[watch_of(object)].stalled = until;
         }
-        565..=609 => {
+        562..=603 => {
             world.step(Kind::WatchExpired, runtime, more);
-            let cluster = &mut world.lock().runtimes[runtime].cluster;
+            let cluster = &mut world.lock().runtimes[runtime].watched[watch_of(object)];
             (cluster.stalled, cluster.expiring) = (until + lasts * 2, true);
             cluster.changed.notify_waiters();
         }
-        610..=649 => {
+        604..=649 | 774..=804 if steady => {
+            world.step(Kind::Timer, runtime, more);
+        }
+        604..=649 => {
             world.step(Kind::Switch, runtime, more);
             world.switch();
         }
@@ -167,11 +195,11 @@ fn act(world: &Arc<World>) {
             world.step(Kind::Partitioned, runtime, more);
             world.partition(runtime, lasts);
         }
-        695..=719 => {
+        695..=715 => {
             world.step(Kind::Slow, runtime, more);
             world.lock().runtimes[runtime].slow = Some(until);
         }
-        720..=744 => {
+        716..=746 => {
             let certificate = match more % 4 {
                 0 => Certificate::Distrusted,
                 1 => Certificate::Missing,
@@ -184,54 +212,101 @@ fn act(world: &Arc<World>) {
             own.material += 1;
             own.renewed.send_replace(());
         }
-        745..=759 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
-        760..=779 => world.restart_agent(runtime),
-        780..=799 => world.crash(Point::ReceiverAnywhere, Process::Receiver(runtime % RECEIVERS)),
-        800..=819 => world.restart_receiver(runtime % RECEIVERS),
-        820..=874 => restore(world, runtime, more),
+        747..=756 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
+        757..=773 => world.restart_agent(runtime),
+        774..=789 => world.crash(Point::ReceiverAnywhere, Process::Receiver(runtime % RECEIVERS)),
+        790..=804 => world.restart_receiver(runtime % RECEIVERS),
+        805..=859 if more % 8 == 0 => {
+            world.step(Kind::Timer, runtime, more);
+            back_up(world, runtime);
+        }
+        805..=859 => restore_runtime(world, runtime, more),
+        910..=957 => delete_unseen(world, runtime, object),
+        958..=972 => {
+            world.step(Kind::ServiceDead, 9, more);
+            world.lock().service.dead = Some(until);
+        }
+        973..=987 => {
+            world.step(Kind::ServiceSlow, 9, more);
+            world.lock().service.slow = Some(until);
+        }
         _ => change(world, runtime, object, choice % 11),
     }
 }
 
-/// A backup is made, or a runtime or the control plane is restored from one.
-fn restore(world: &Arc<World>, runtime: usize, more: u64) {
-    match more % 16 {
-        0..=3 => {
-            world.step(Kind::Timer, runtime, more);
-            world.lock().runtimes[runtime].cluster.back_up();
+/// The control plane is restored, now from its last backup, or some time after one.
+fn restore_control(world: &Arc<World>, more: u64) {
+    if more.is_multiple_of(8) {
+        world.step(Kind::ControlRestored, 9, more);
+        return world.restore_control_plane(!more.is_multiple_of(3));
+    }
+    world.step(Kind::Timer, 9, more);
+    world.back_up_control_plane();
+    let after = world.lock().rng.millis(1, 120_000);
+    let world = Arc::clone(world);
+    tokio::spawn(async move {
+        tokio::time::sleep(after).await;
+        let goes_on = {
+            let state = world.lock();
+            !state.quiet && !state.steady
+        };
+        if goes_on {
+            world.step(Kind::ControlRestored, 9, more);
+            world.restore_control_plane(!more.is_multiple_of(3));
         }
-        4..=14 => {
-            world.step(Kind::Restored, runtime, more);
-            // Everything in it begins anew.
-            world.crash(Point::AgentAnywhere, Process::Agent(runtime));
-            let mut state = world.lock();
-            for (object, exists) in state.runtimes[runtime].cluster.restore() {
-                state.oracle.changed((runtime, object), exists);
-            }
-        }
-        _ => {
-            world.step(Kind::Restored, 9, more);
-            world.restore_control_plane();
+    });
+}
+
+fn back_up(world: &World, runtime: usize) {
+    let own = &mut world.lock().runtimes[runtime];
+    own.backup = own.kept.clone();
+    own.watched.iter_mut().for_each(Cluster::back_up);
+}
+
+fn restore_runtime(world: &Arc<World>, runtime: usize, more: u64) {
+    world.step(Kind::Restored, runtime, more);
+    // Everything in it begins anew.
+    world.crash(Point::AgentAnywhere, Process::Agent(runtime));
+    let mut state = world.lock();
+    let State { runtimes, oracle, .. } = &mut *state;
+    let own = &mut runtimes[runtime];
+    own.kept = own.backup.clone();
+    for cluster in &mut own.watched {
+        for (object, exists) in cluster.restore() {
+            oracle.changed((runtime, object), exists);
         }
     }
+    oracle.names_restored(runtime, |object| own.kept.names_object(object));
+}
+
+/// An agent is killed, and something that another manager has heard of goes before it is there again.
+fn delete_unseen(world: &Arc<World>, runtime: usize, object: usize) {
+    world.crash(Point::AgentAnywhere, Process::Agent(runtime));
+    let parts = OBJECTS - OWN;
+    let exists = |n: &usize| world.lock().runtimes[runtime].watched[watch_of(*n)].exists(*n);
+    let found = (0..parts).map(|n| OWN + (object + n) % parts).find(exists);
+    // Updates and ends have the numbers that `change` knows.
+    change(world, runtime, found.unwrap_or(OWN + object % parts), 5);
 }
 
 fn change(world: &World, runtime: usize, object: usize, what: u64) {
     let at = world.at_ms();
     let mut state = world.lock();
     let state = &mut *state;
-    let cluster = &mut state.runtimes[runtime].cluster;
+    let down = state.runtimes[runtime].agent.is_none() && watch_of(object) > 0;
+    let cluster = &mut state.runtimes[runtime].watched[watch_of(object)];
     let (kind, changes): (_, &[bool]) = match what {
         _ if !cluster.exists(object) => (Kind::Create, &[true]),
-        0..=4 => (Kind::Update, &[true]),
-        5 | 6 => (Kind::Delete, &[false]),
+        0..=3 => (Kind::Update, &[true]),
+        4..=6 if down => (Kind::DeletedDown, &[false]),
+        4..=6 => (Kind::Delete, &[false]),
         7 | 8 => (Kind::Recreate, &[false, true]),
         _ => (Kind::Noise, &[]),
     };
     match kind {
         Kind::Create => cluster.create(object),
         Kind::Update => cluster.update(object),
-        Kind::Delete => cluster.delete(object),
+        Kind::Delete | Kind::DeletedDown => cluster.delete(object),
         Kind::Recreate => cluster.recreate(object),
         _ => cluster.touch(object),
     }
@@ -253,8 +328,8 @@ async fn restarts(world: &Arc<World>) {
         // A backup from a calm hour has a digest that was confirmed once.
         let backup = world.lock().rng.below(4);
         match backup {
-            0 => world.lock().runtimes[runtime].cluster.back_up(),
-            1 => restore(world, runtime, 4),
+            0 => back_up(world, runtime),
+            1 => restore_runtime(world, runtime, 4),
             _ => {}
         }
         match how {
@@ -297,7 +372,9 @@ async fn rest(world: &Arc<World>) {
 
 fn open(world: &World) -> Vec<String> {
     let state = world.lock();
-    let shown = |(runtime, object): (usize, usize)| state.runtimes[runtime].cluster.shown.contains(&object);
+    let shown = |(runtime, object): (usize, usize)| {
+        state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
+    };
     let mut open = state.oracle.behind(shown);
     for (number, runtime) in state.runtimes.iter().enumerate() {
         match &runtime.agent {

@@ -31,10 +31,24 @@ pub enum Mistake {
     EveryClaimIsConfirmed,
     /// What an agent cannot name is not reconciled.
     ResyncIsIgnored,
+    /// A new agent does not know whom other managers were told of.
+    NamesAreForgotten,
+    /// What other managers are told of is stored some time after they are told.
+    NamesAreStoredLate,
+    /// A receiver knows sessions, but not how far they went.
+    MarksAreIgnored,
+    /// Nobody lists beside a watch.
+    WatchesAreTrusted,
+    /// Another manager's number is done when its request waits to be made.
+    WaitingIsTold,
+    /// Whatever another manager answers, it has taken the event.
+    RefusedIsTold,
+    /// What changes while another manager is asked was told by that.
+    UnderWayIsTold,
 }
 
 impl Mistake {
-    /// All of them.
+    /// Those that every test run finds. `NamesAreStoredLate` and `MarksAreIgnored` need more luck than that.
     pub const ALL: &[Self] = &[
         Self::AcknowledgeOnReceipt,
         Self::AcknowledgeAtTheStart,
@@ -50,5 +64,10 @@ impl Mistake {
         Self::SameEpochAfterACrash,
         Self::EveryClaimIsConfirmed,
         Self::ResyncIsIgnored,
+        Self::NamesAreForgotten,
+        Self::WatchesAreTrusted,
+        Self::WaitingIsTold,
+        Self::RefusedIsTold,
+        Self::UnderWayIsTold,
     ];
 }

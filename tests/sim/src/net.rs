@@ -198,6 +198,13 @@ async fn exchange(
         let counts = &mut world.lock().trace.counts;
         *(if response.resync { &mut counts.refused } else { &mut counts.confirmed }) += 1;
     }
+    {
+        let own = &mut world.lock().runtimes[runtime];
+        if own.epoch == Some(response.epoch) {
+            let before = own.heard.filter(|(session, _)| *session == response.session).map_or(0, |(_, m)| m);
+            own.heard = Some((response.session, before.max(response.mark)));
+        }
+    }
     let early = world.lock().oracle.answered(&response);
     if let Some(what) = early {
         world.violated(|| what);
@@ -255,8 +262,8 @@ fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
     } else {
         match rng.below(100) {
             0..=6 => (Kind::RequestLost, Fate::Lost),
-            7..=17 if !connects => (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000))),
-            18..=22 => (Kind::Reset, Fate::Breaks),
+            7..=18 if !connects => (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000))),
+            19..=22 => (Kind::Reset, Fate::Breaks),
             23..=25 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
             _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
         }

@@ -1,14 +1,20 @@
 //! What is in the runtimes against what was reconciled.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tidewatch_engine::WorkKey;
 use tidewatch_wire::{
     Epoch, Seq,
     v3::{self, Change},
 };
 
-/// Objects of a runtime.
-pub(crate) const OBJECTS: usize = 6;
+/// Objects of a runtime that the engine reconciles.
+pub(crate) const OWN: usize = 6;
+/// All objects of a runtime: another manager hears of the rest.
+pub(crate) const OBJECTS: usize = 9;
+/// The watches: the engine's, and the other manager's.
+pub(crate) const WATCHES: [&str; 2] = ["things", "parts"];
+/// The other manager.
+pub(crate) const MANAGER: &str = "central";
 
 /// An object: its runtime and its number.
 pub(crate) type Object = (usize, usize);
@@ -26,6 +32,10 @@ pub(crate) struct Oracle {
     failed: BTreeMap<WorkKey, Vec<(Object, u64)>>,
     /// What had happened to the objects when a number was sent first. A reconcile that may acknowledge it begins later.
     sent: HashMap<(Epoch, Seq), Vec<(Object, u64)>>,
+    /// What there was of an object when the other manager was told of it last.
+    told: BTreeMap<Object, u64>,
+    /// Objects that nobody in a restored runtime can know of: their end is not told.
+    unknown: BTreeSet<Object>,
 }
 
 pub(crate) fn runtime_name(runtime: usize) -> String {
@@ -41,8 +51,16 @@ pub(crate) fn number(name: &str) -> usize {
     name.get(1..).and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
-/// What has to be reconciled when an object changes: one thing, or two.
+/// Which watch shows an object.
+pub(crate) fn watch_of(object: usize) -> usize {
+    usize::from(object >= OWN)
+}
+
+/// What has to be reconciled when an object changes: one thing, or two; nothing, if it is another manager's.
 pub(crate) fn targets((runtime, object): Object) -> Vec<WorkKey> {
+    if watch_of(object) > 0 {
+        return Vec::new();
+    }
     let kyma = runtime_name(runtime);
     let manifest = WorkKey::Manifest { kyma: kyma.clone(), name: format!("m{}", object % 3) };
     if object == 0 { vec![WorkKey::Kyma { kyma }, manifest] } else { vec![manifest] }
@@ -51,12 +69,12 @@ pub(crate) fn targets((runtime, object): Object) -> Vec<WorkKey> {
 /// What a reconcile looks at.
 pub(crate) fn objects_of(key: &WorkKey) -> Vec<Object> {
     let runtime = number(key.kyma());
-    (0..OBJECTS).map(|n| (runtime, n)).filter(|object| targets(*object).contains(key)).collect()
+    (0..OWN).map(|n| (runtime, n)).filter(|object| targets(*object).contains(key)).collect()
 }
 
 /// All that is to be reconciled in a runtime.
 pub(crate) fn all_targets(runtime: usize) -> Vec<WorkKey> {
-    let mut all: Vec<_> = (0..OBJECTS).flat_map(|object| targets((runtime, object))).collect();
+    let mut all: Vec<_> = (0..OWN).flat_map(|object| targets((runtime, object))).collect();
     all.sort();
     all.dedup();
     all
@@ -95,10 +113,37 @@ impl Oracle {
         self.failed.keys().cloned().collect()
     }
 
-    /// The control plane was restored: what it says of failures is old. The engine, which reconciles everything when it
-    /// starts, finds it all to be done.
-    pub(crate) fn restored(&mut self, runtimes: usize) {
-        self.failed = (0..runtimes).flat_map(all_targets).map(|key| (key, Vec::new())).collect();
+    /// What is persisted of failures, for a backup of the control plane.
+    pub(crate) fn persisted(&self) -> BTreeMap<WorkKey, Vec<(Object, u64)>> {
+        self.failed.clone()
+    }
+
+    /// The control plane was restored: what it says of failures is old. In runtimes that nobody has to tell of everything,
+    /// what has failed since is hidden until the safety resync, which is at once here.
+    pub(crate) fn restored(
+        &mut self,
+        persisted: BTreeMap<WorkKey, Vec<(Object, u64)>>,
+        hidden: impl Fn(usize) -> bool,
+    ) {
+        let since = std::mem::replace(&mut self.failed, persisted);
+        for (key, read) in since.into_iter().filter(|(key, _)| hidden(number(key.kyma()))) {
+            self.failed.entry(key).or_insert(read);
+        }
+    }
+
+    /// The other manager was told of an object, and looks. `named`: whether its name is stored in the runtime, which after
+    /// a restore need not have it, since the request may be from before.
+    pub(crate) fn told(&mut self, object: Object, named: bool) {
+        let actual = self.actual(object);
+        self.told.insert(object, actual);
+        if named {
+            self.unknown.remove(&object);
+        }
+    }
+
+    /// A runtime was restored, and with it the names of what the other manager was told of.
+    pub(crate) fn names_restored(&mut self, runtime: usize, known: impl Fn(usize) -> bool) {
+        self.unknown.extend((OWN..OBJECTS).filter(|n| !known(*n)).map(|n| (runtime, n)));
     }
 
     /// The agent of an epoch is gone: nobody reads its answers any more.
@@ -110,7 +155,9 @@ impl Oracle {
     pub(crate) fn sent(&mut self, runtime: usize, request: &v3::Request<'_>) {
         for event in &request.events {
             let objects = match event.change {
-                Change::Resync => 0..OBJECTS,
+                Change::Resync if event.watch == WATCHES[0] => 0..OWN,
+                // It names nothing that could be told.
+                Change::Resync => 0..0,
                 Change::Changed | Change::Gone => number(&event.name)..number(&event.name) + 1,
             };
             let seen = objects.map(|n| ((runtime, n), self.actual((runtime, n)))).collect();
@@ -130,6 +177,13 @@ impl Oracle {
                 continue;
             }
             for (object, version) in objects {
+                let told = self.told.get(object).copied().unwrap_or_default();
+                if watch_of(object.1) > 0 && told < *version {
+                    return Some(format!(
+                        "{object:?}: number {seq} was let go when its manager had not been told of change {version}, \
+                         but of {told}"
+                    ));
+                }
                 for key in targets(*object) {
                     let seen = self.settled.get(&(key.clone(), *object)).copied().unwrap_or_default();
                     if seen < *version {
@@ -149,9 +203,17 @@ impl Oracle {
         let mut behind = Vec::new();
         for (object, existed) in &self.existed {
             let actual = self.actual(*object);
+            let was = |version: u64| existed.get(usize::try_from(version).unwrap_or(0)) == Some(&true);
+            if watch_of(object.1) > 0 {
+                let told = self.told.get(object).copied().unwrap_or_default();
+                let knows = was(told) && !self.unknown.contains(object);
+                // What came and went before it was told of has no end to be told of.
+                if told != actual && (was(actual) || knows) {
+                    behind.push(format!("{object:?}: {actual} changes, its manager was told of {told}"));
+                }
+            }
             for key in targets(*object) {
                 let seen = self.reconciled.get(&(key.clone(), *object)).copied().unwrap_or_default();
-                let was = |version: u64| existed.get(usize::try_from(version).unwrap_or(0)) == Some(&true);
                 // What came and went while nobody looked has left nothing behind.
                 let matters = was(actual) || was(seen) || shown(*object);
                 if seen != actual && matters {

@@ -1,20 +1,23 @@
 //! A receiver: the production intake, ledgers and work queue, with workers of ours.
 
 use crate::{
+    control,
+    forward::Forward,
     mistake::Mistake,
     net::Raw,
-    oracle::{Object, all_targets, number, objects_of, runtime_name, targets},
+    oracle::{MANAGER, Object, WATCHES, all_targets, number, objects_of, runtime_name, targets},
     step::{Kind, Point},
-    world::{Certificate, Process, RECEIVERS, RUNTIMES, State, Tasks, World, clock, jitter},
+    world::{Certificate, Process, RECEIVERS, State, Tasks, World, clock, jitter},
 };
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
-use parking_lot::Mutex;
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
-use tidewatch_delivery::claims::Claims;
 use tidewatch_drain::Drain;
 use tidewatch_engine::{
     WorkKey,
@@ -27,9 +30,18 @@ use tidewatch_listener::{
     Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Runtime, RuntimeLookup, Ticket,
     intake::Peer,
 };
+use tidewatch_receiver::{
+    claims::ClaimBook,
+    forward::lane,
+    route,
+    sessions::{Place, Sessions},
+};
 use tidewatch_tls::{IdentityError, PeerIdentity, Proxies};
 use tidewatch_wire::{Route, SessionId, limits, v2, v3};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 const WORKERS: usize = 3;
 /// Work on one runtime at a time.
@@ -41,10 +53,15 @@ type Queue = WorkQueue<WorkKey, (), Guard>;
 
 pub(crate) struct Receiver {
     number: usize,
+    session: SessionId,
+    claims: ClaimBook,
     deliveries: Deliveries,
     queue: Queue,
+    forward: Arc<Forward>,
     intake: Arc<Intake>,
-    tasks: Tasks,
+    /// Nobody is answered before its session is recorded.
+    recorded: Arc<Recorded>,
+    tasks: Arc<Tasks>,
     drain: Drain,
 }
 
@@ -56,18 +73,18 @@ impl Receiver {
                 return;
             }
             let session = SessionId::from_bits(state.rng.bits());
-            state.sessions.push(session);
             (session, state.rng.per_mille(300), state.oracle.not_ready())
         };
         let deliveries = Deliveries::new(session);
         let deliveries = if small { deliveries.remembering(SMALL) } else { deliveries };
         let (queue, drain) = (Queue::new(PER_RUNTIME), Drain::new());
-        let claims = Arc::new(Mutex::new(vec![Claims::new(); RUNTIMES]));
+        let (sessions, forward) = (Sessions::default(), Forward::new(small));
+        let claims = ClaimBook::new(session, sessions.clone());
         let host = Engine {
             world: Arc::downgrade(world),
             queue: queue.clone(),
-            session,
-            claims: Arc::clone(&claims),
+            forward: Arc::clone(&forward),
+            claims: claims.clone(),
         };
         let intake = Intake {
             host: Arc::new(host),
@@ -78,21 +95,37 @@ impl Receiver {
             proxies: Arc::new(Proxies::none()),
             clock,
         };
+        let recorded = Arc::<Recorded>::default();
         let receiver = Arc::new(Self {
             number,
+            session,
+            claims: claims.clone(),
             deliveries,
             queue: queue.clone(),
+            forward: Arc::clone(&forward),
             intake: Arc::new(intake),
-            tasks: Tasks::default(),
+            recorded: Arc::clone(&recorded),
+            tasks: Arc::default(),
             drain,
         });
+        let place =
+            Place { client: control::client(world, number), namespace: control::NAMESPACE.into(), session };
+        let (restarts, this) = (Arc::clone(world), Arc::downgrade(&receiver));
+        receiver.tasks.spawn(async move {
+            sessions.record(&place).await;
+            recorded.tell();
+            sessions.keep(&place).await;
+            restarts.noticed(&this);
+        });
+        let tasks = Arc::downgrade(&receiver.tasks);
+        receiver.tasks.spawn(forward.run(Arc::clone(world), number, tasks));
         if world.mistake != Some(Mistake::FailuresAreForgotten) {
             for key in not_ready {
                 queue.push(key, Push { class: Class::Resync, cause: None, guards: Vec::new() });
             }
         }
         for _ in 0..WORKERS {
-            receiver.tasks.spawn(work(Arc::clone(world), number, queue.clone(), Arc::clone(&claims)));
+            receiver.tasks.spawn(work(Arc::clone(world), number, queue.clone(), claims.clone()));
         }
         world.lock().receivers[number] = Some(receiver);
     }
@@ -111,13 +144,19 @@ impl Receiver {
         let (ready, delayed, working) = self.queue.inspect(|queue| {
             (queue.ready().map(|(_, n)| n).sum::<usize>(), queue.delayed(), queue.working())
         });
-        let held = self.deliveries.held();
-        (ready + delayed + working + held > 0).then(|| {
+        let (held, waiting) = (self.deliveries.held(), self.forward.waiting());
+        (ready + delayed + working + held + waiting > 0).then(|| {
             format!(
-                "receiver {}: {ready} ready, {delayed} delayed, {working} in work, {held} held",
+                "receiver {}: {ready} ready, {delayed} delayed, {working} in work, {held} held, {waiting} wait for the \
+                 other manager",
                 self.number
             )
         })
+    }
+
+    /// Its session, and how far that is recorded.
+    pub(crate) fn recorded(&self) -> (SessionId, u64) {
+        (self.session, self.claims.mark())
     }
 
     /// A request has arrived.
@@ -130,7 +169,9 @@ impl Receiver {
     ) {
         let (world, intake, process) =
             (Arc::clone(world), Arc::clone(&self.intake), Process::Receiver(self.number));
+        let recorded = Arc::clone(&self.recorded);
         self.tasks.spawn(async move {
+            recorded.wait().await;
             world.point(Point::ReceiverRead, process, 2).await;
             let serve = async {
                 let answer = serve(&world, intake, runtime, body).await;
@@ -152,6 +193,26 @@ impl Receiver {
                 () = reply.closed(), if notices => {}
             }
         });
+    }
+}
+
+/// Whether a session is recorded. Unlike a `watch`, it wakes those who wait in their order.
+#[derive(Debug, Default)]
+struct Recorded {
+    is: AtomicBool,
+    told: Notify,
+}
+
+impl Recorded {
+    fn tell(&self) {
+        self.is.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        while !self.is.load(Ordering::Acquire) {
+            self.told.notified().await;
+        }
     }
 }
 
@@ -192,8 +253,25 @@ fn identity(runtime: usize) -> PeerIdentity {
 struct Engine {
     world: Weak<World>,
     queue: Queue,
-    session: SessionId,
-    claims: Arc<Mutex<Vec<Claims>>>,
+    forward: Arc<Forward>,
+    claims: ClaimBook,
+}
+
+impl Engine {
+    /// What the other manager's watch shows goes to that manager alone.
+    fn forward(&self, world: &World, runtime: &Runtime, event: &v3::Event<'_>, ticket: &mut Ticket) -> Fate {
+        let route = Route::manager(MANAGER);
+        if event.change == v3::Change::Resync {
+            // It names nothing.
+            ticket.done(route);
+            return Fate::Unowned;
+        }
+        let object = route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name);
+        let key = lane::Key { runtime: Arc::from(runtime.id.as_str()), object };
+        let Some(guard) = ticket.hold(route, 1).next() else { return Fate::Full };
+        let taken = self.forward.take(world, key, (event.watch.to_string(), guard));
+        if taken { Fate::Forwarded } else { Fate::Full }
+    }
 }
 
 impl Host for Engine {
@@ -213,10 +291,14 @@ impl Host for Engine {
 
     fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         let Some(world) = self.world.upgrade() else { return true };
-        let state = world.lock();
-        let known = |session, _| state.sessions.contains(&session);
-        let resync = self.claims.lock()[number(&runtime.id)].take(request, self.session, known);
+        let unmarked = world.mistake == Some(Mistake::MarksAreIgnored);
+        let request = v3::Request { mark: if unmarked { 0 } else { request.mark }, ..request.clone() };
+        let resync = self.claims.must_resync(&runtime.kyma, &runtime.id, &request);
         resync && world.mistake != Some(Mistake::EveryClaimIsConfirmed)
+    }
+
+    fn mark(&self) -> u64 {
+        self.claims.mark()
     }
 
     fn take_v3(
@@ -229,6 +311,9 @@ impl Host for Engine {
         let Some(world) = self.world.upgrade() else { return Fate::Overloaded };
         if world.lock().overloaded.is_some() {
             return Fate::Overloaded;
+        }
+        if event.watch == WATCHES[1] {
+            return self.forward(&world, runtime, event, &mut ticket);
         }
         let number_of = number(&runtime.id);
         let targets = match event.change {
@@ -261,11 +346,11 @@ enum End {
     Dropped,
 }
 
-async fn work(world: Arc<World>, receiver: usize, queue: Queue, claims: Arc<Mutex<Vec<Claims>>>) {
+async fn work(world: Arc<World>, receiver: usize, queue: Queue, claims: ClaimBook) {
     loop {
         let lease = queue.next().await;
-        let runtime = number(lease.key().kyma());
-        reconcile(&world, Process::Receiver(receiver), lease, || claims.lock()[runtime].touched()).await;
+        let kyma = lease.key().kyma().to_owned();
+        reconcile(&world, Process::Receiver(receiver), lease, || claims.touched(&kyma)).await;
     }
 }
 
@@ -372,15 +457,13 @@ impl World {
         self.lock().active = next;
     }
 
-    /// The control plane is restored from a backup: it knows nothing of its last sessions.
-    pub(crate) fn restore_control_plane(self: &Arc<Self>) {
-        {
-            let mut state = self.lock();
-            state.sessions.truncate(1);
-            state.oracle.restored(RUNTIMES);
-        }
-        for number in 0..RECEIVERS {
-            self.crash(Point::ReceiverAnywhere, Process::Receiver(number));
+    /// A receiver has found that its control plane was restored, and ends.
+    fn noticed(self: &Arc<Self>, receiver: &Weak<Receiver>) {
+        let Some(receiver) = receiver.upgrade() else { return };
+        let number = receiver.number;
+        let current = self.lock().receivers[number].clone();
+        if current.is_some_and(|now| Arc::ptr_eq(&now, &receiver)) {
+            self.restart_receiver(number);
         }
     }
 

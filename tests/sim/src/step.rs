@@ -65,12 +65,18 @@ kinds! {
     WatchStalled = "watch-stalled",
     /// A watch's version is too old: what happened meanwhile is lost, and a list begins.
     WatchExpired = "watch-410",
+    /// A watch leaves an event out, and goes on.
+    Swallowed = "swallowed",
     /// A list breaks off.
     ListBroken = "list-broken",
+    /// An object that another manager hears of is deleted while the agent is down.
+    DeletedDown = "deleted-down",
     /// An agent is killed, or ended.
     AgentCrash = "agent-crash",
-    /// A runtime or the control plane is restored from a backup.
+    /// A runtime is restored from a backup.
     Restored = "restored",
+    /// The control plane is restored from a backup.
+    ControlRestored = "kcp-restored",
     /// A receiver is killed, or ended.
     ReceiverCrash = "receiver-crash",
     /// New connections go to the other receiver.
@@ -83,6 +89,14 @@ kinds! {
     WorkLost = "work-lost",
     /// A reconcile is done.
     WorkDone = "work-done",
+    /// Another manager's service does not answer.
+    ServiceDead = "service-dead",
+    /// Another manager's service takes long.
+    ServiceSlow = "service-slow",
+    /// Another manager's service answers anything but 200.
+    ServiceRefused = "service-refused",
+    /// Another manager's service has taken an event.
+    Told = "told",
 }
 
 macro_rules! points {
@@ -121,6 +135,10 @@ points! {
     AgentStoring = "agent: storing the digest",
     /// The agent has stored its digest, and not said so.
     AgentStored = "agent: digest stored",
+    /// The agent is about to store names.
+    AgentNaming = "agent: storing names",
+    /// The agent has stored names, and not said so.
+    AgentNamed = "agent: names stored",
     /// The receiver, at any time.
     ReceiverAnywhere = "receiver: anywhere",
     /// The receiver has read a request.
@@ -135,6 +153,14 @@ points! {
     WorkApplied = "receiver: applied",
     /// A worker has persisted a failure and told nobody.
     WorkPersisted = "receiver: failure persisted",
+    /// The receiver is about to record its session or its mark.
+    Recording = "receiver: recording its session",
+    /// It has recorded that, and does not know.
+    Recorded = "receiver: session recorded",
+    /// A request to another manager is about to be made.
+    Forwarding = "receiver: request to a manager",
+    /// Another manager has answered, and nobody has looked.
+    Forwarded = "receiver: answer of a manager",
 }
 
 /// One step.
@@ -165,6 +191,10 @@ pub struct Counts {
     pub confirmed: u64,
     /// Those that asked for everything instead.
     pub refused: u64,
+    /// Agents that had heard of more than a restored control plane knows, and have to tell everything.
+    pub beyond: u64,
+    /// Agents that had not; what failed since is looked at without them.
+    pub within: u64,
 }
 
 impl Default for Counts {
@@ -175,6 +205,8 @@ impl Default for Counts {
             crashes: vec![0; Point::ALL.len()],
             confirmed: 0,
             refused: 0,
+            beyond: 0,
+            within: 0,
         }
     }
 }
@@ -207,6 +239,8 @@ impl Counts {
         self.steps += other.steps;
         self.confirmed += other.confirmed;
         self.refused += other.refused;
+        self.beyond += other.beyond;
+        self.within += other.within;
         for (a, b) in self.kinds.iter_mut().zip(&other.kinds) {
             *a += b;
         }

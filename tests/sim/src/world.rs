@@ -2,10 +2,12 @@
 
 use crate::{
     agent::Agent,
-    cluster::Cluster,
+    cluster::{Cluster, Kept},
+    control::Control,
+    forward::Service,
     mistake::Mistake,
     net::Wire,
-    oracle::Oracle,
+    oracle::{Oracle, WATCHES},
     receiver::Receiver,
     rng::Rng,
     step::{Kind, Point, Trace},
@@ -67,7 +69,11 @@ pub(crate) enum Process {
 }
 
 pub(crate) struct Runtime {
-    pub(crate) cluster: Cluster,
+    /// What each watch shows.
+    pub(crate) watched: [Cluster; WATCHES.len()],
+    /// What the agent has stored.
+    pub(crate) kept: Kept,
+    pub(crate) backup: Kept,
     pub(crate) agent: Option<Agent>,
     /// Cut off from the receivers until then.
     pub(crate) partitioned: Option<Instant>,
@@ -83,6 +89,8 @@ pub(crate) struct Runtime {
     pub(crate) resumed: watch::Sender<u64>,
     pub(crate) wires: Vec<Weak<Wire>>,
     pub(crate) epoch: Option<Epoch>,
+    /// The session, and the highest mark of it, that the present agent was answered with last.
+    pub(crate) heard: Option<(SessionId, u64)>,
     pub(crate) metrics: Metrics,
 }
 
@@ -92,6 +100,10 @@ pub(crate) struct State {
     pub(crate) oracle: Oracle,
     /// Nothing goes wrong any more.
     pub(crate) quiet: bool,
+    /// Whether the control plane is restored from backups, while things go wrong.
+    pub(crate) restoring: bool,
+    /// Whether receivers do not end.
+    pub(crate) steady: bool,
     pub(crate) violation: Option<String>,
     pub(crate) runtimes: Vec<Runtime>,
     pub(crate) receivers: [Option<Arc<Receiver>>; RECEIVERS],
@@ -99,8 +111,10 @@ pub(crate) struct State {
     pub(crate) active: usize,
     /// The receivers have no room until then.
     pub(crate) overloaded: Option<Instant>,
-    /// What the control plane remembers of its sessions.
-    pub(crate) sessions: Vec<SessionId>,
+    /// What is persisted in the control plane.
+    pub(crate) control: Control,
+    /// The other manager's.
+    pub(crate) service: Service,
     /// For [`Mistake::FailedRequestIsForgotten`].
     pub(crate) forgotten: HashSet<(Epoch, Seq)>,
 }
@@ -124,7 +138,9 @@ impl World {
         JUMPED.set(0);
         JITTER.set(Rng::new(seed ^ 0x5eed));
         let runtimes = agents.into_iter().map(|metrics| Runtime {
-            cluster: Cluster::new(),
+            watched: [Cluster::new(), Cluster::new()],
+            kept: Kept::default(),
+            backup: Kept::default(),
             agent: None,
             partitioned: None,
             slow: None,
@@ -135,6 +151,7 @@ impl World {
             resumed: watch::Sender::new(0),
             wires: Vec::new(),
             epoch: None,
+            heard: None,
             metrics,
         });
         let state = State {
@@ -142,12 +159,15 @@ impl World {
             trace: Trace::default(),
             oracle: Oracle::default(),
             quiet: true,
+            restoring: false,
+            steady: false,
             violation: None,
             runtimes: runtimes.collect(),
             receivers: [None, None],
             active: 0,
             overloaded: None,
-            sessions: Vec::new(),
+            control: Control::default(),
+            service: Service::default(),
             forgotten: HashSet::new(),
         };
         Arc::new(Self { state: Mutex::new(state), start, mistake, listener })
@@ -196,7 +216,8 @@ impl World {
     pub(crate) async fn point(self: &Arc<Self>, point: Point, process: Process, per_mille: u64) {
         let hit = {
             let mut state = self.lock();
-            !state.quiet && state.rng.per_mille(per_mille)
+            let steady = state.steady && matches!(process, Process::Receiver(_));
+            !state.quiet && !steady && state.rng.per_mille(per_mille)
         };
         if hit {
             self.crash(point, process);
@@ -292,12 +313,14 @@ impl World {
             if runtime.refused.is_none() {
                 runtime.certificate = Certificate::Good;
             }
-            if quiet {
-                runtime.cluster.stalled = runtime.cluster.stalled.min(now);
-                runtime.cluster.changed.notify_waiters();
+            for cluster in runtime.watched.iter_mut().filter(|_| quiet) {
+                cluster.stalled = cluster.stalled.min(now);
+                cluster.changed.notify_waiters();
             }
         }
         state.overloaded = over(state.overloaded);
+        state.service.dead = over(state.service.dead);
+        state.service.slow = over(state.service.slow);
     }
 
     pub(crate) fn is_partitioned(&self, runtime: usize) -> bool {

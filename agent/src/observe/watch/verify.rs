@@ -38,9 +38,27 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The sums of a list; `None` if it failed. The watch has a say about that itself.
 type Listed = BoxFuture<'static, Option<FineSums>>;
 
+/// What is there, as a list beside a watch finds it; `None` if it failed.
+type Found = BoxFuture<'static, Option<Vec<Metadata>>>;
+
+/// Lists that are not an API server's, and another randomness for when they are due: for simulations.
+pub struct Beside {
+    /// Lists everything.
+    pub list: Box<dyn Fn() -> Found + Send + Sync>,
+    /// Numbers in `[0, 1)`.
+    pub jitter: fn() -> f64,
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Beside").finish_non_exhaustive()
+    }
+}
+
 /// Lists when it is time to.
 pub(super) struct Check {
     list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>,
+    jitter: fn() -> f64,
     rate: f64,
     running: Option<Listed>,
     due: Instant,
@@ -93,17 +111,38 @@ impl Check {
 
     /// Of a watch beside which nothing can be listed.
     pub(super) fn never() -> Self {
-        let due = Instant::now();
-        Self { list: None, rate: METADATA_PER_SECOND, running: None, due, suspect: None, salt: salt() }
+        Self::by(None, jitter::random)
+    }
+
+    fn by(list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>, jitter: fn() -> f64) -> Self {
+        let (rate, due, salt) = (METADATA_PER_SECOND, Instant::now(), salt(jitter));
+        Self { list, jitter, rate, running: None, due, suspect: None, salt }
+    }
+
+    /// Of a watch beside which somebody else lists.
+    pub(super) fn beside(Beside { list, jitter }: Beside) -> Self {
+        let list = move |salt| {
+            let found = list();
+            async move {
+                let mut sums = vec![0_u64; SLOTS].into_boxed_slice();
+                found
+                    .await?
+                    .into_iter()
+                    .try_for_each(|object| add(&mut sums, salt, seen_metadata(object)))?;
+                Some(sums)
+            }
+            .boxed()
+        };
+        Self::by(Some(Box::new(list)), jitter)
     }
 
     /// The watch has listed by itself, or was judged: the next list is due in a while.
     pub(super) fn rest(&mut self, objects: usize) {
         #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
         let share = Duration::from_secs_f64(objects as f64 / self.rate);
-        let period = PERIOD.max(share).mul_f64(0.75 + jitter::random() / 4.0);
+        let period = PERIOD.max(share).mul_f64(0.75 + (self.jitter)() / 4.0);
         (self.running, self.due, self.suspect) = (None, Instant::now() + period, None);
-        self.salt = salt();
+        self.salt = salt(self.jitter);
     }
 
     /// For [`Index::fine_sums`](super::super::index::Index::fine_sums), to compare with what is listed.
@@ -167,8 +206,8 @@ fn params(spec: &config::Watch) -> ListParams {
 }
 
 /// Needs no quality: what two objects share by one, they do not share by another.
-fn salt() -> u64 {
-    jitter::random().to_bits()
+fn salt(jitter: fn() -> f64) -> u64 {
+    jitter().to_bits()
 }
 
 async fn sums<K>(
@@ -184,16 +223,22 @@ where
     loop {
         let page = tokio::time::timeout(TIMEOUT, api.list(&params)).await.ok()?.ok()?;
         for object in page.items {
-            let Seen { key, resource_version, content, fingerprint, .. } = seen(object);
-            let version = content.then_some(resource_version.as_str());
-            let contributed = contribution(&key.namespace, &key.name, fingerprint?, version);
-            add_fine(&mut sums, salt, &key.namespace, &key.name, contributed);
+            add(&mut sums, salt, seen(object))?;
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Some(sums),
         }
     }
+}
+
+/// Adds an object to the sums; `None` if it cannot be told what counts of it.
+fn add(sums: &mut [u64], salt: u64, seen: Seen) -> Option<()> {
+    let Seen { key, resource_version, content, fingerprint, .. } = seen;
+    let version = content.then_some(resource_version.as_str());
+    let contributed = contribution(&key.namespace, &key.name, fingerprint?, version);
+    add_fine(sums, salt, &key.namespace, &key.name, contributed);
+    Some(())
 }
 
 #[cfg(test)]

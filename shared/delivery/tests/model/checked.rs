@@ -8,10 +8,11 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use super::{
     frozen::hash_of,
     rules::{Mutation, Rules},
+    walk::Wanderer,
     world::{Action, Bounds, KEYS, Letter, Place, RECEIVERS, State},
 };
 
-pub(crate) const SAFE: &str = "a key is let go only after work that began after its last change";
+pub(crate) const SAFE: &str = "a route lets a key go only after work that began after its last change";
 pub(crate) const RESTS: &str = "without further faults everything but what is stuck is let go";
 const LETS_GO: &str = "after all changes and epochs everything was let go";
 const GOES_WRONG: &str = "all that may go wrong has gone wrong";
@@ -35,6 +36,11 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// A world in which nothing is done wrong.
+    pub(crate) fn right(bounds: Bounds) -> Self {
+        Self { bounds, rules: Rules(None), asked: HOLDS, arrives: Mutex::default() }
+    }
+
     fn places(&self) -> impl Iterator<Item = Place> + use<> {
         let routes = self.bounds.routes;
         (0..RECEIVERS).flat_map(move |r| {
@@ -46,15 +52,17 @@ impl World {
         State::can_be_finished(&self.bounds, place)
     }
 
-    /// Everything observed was seen by finished work on every route that is alive, and nothing is dirty
+    /// Everything observed was seen by finished work on every route that is alive, the agent knows that, and nothing is dirty
     /// but the parked key and those that wait for the dead route.
     fn has_arrived(&self, state: &State) -> bool {
         (0..KEYS).all(|key| {
             let routes = self.bounds.routes[key];
             let alive = |route: &usize| self.can_be_finished(Place(0, key, *route));
             let stuck = !(0..routes).all(|route| alive(&route));
-            let seen = (0..routes).filter(alive).all(|r| state.reconciled[key][r] >= state.version[key]);
-            seen && (stuck || !state.agent.dirty[key])
+            let seen = (0..routes).filter(alive).all(|route| {
+                state.reconciled[key][route] >= state.version[key] && !state.agent.waits[key][route]
+            });
+            seen && (stuck || state.agent.number[key].is_none())
         })
     }
 
@@ -122,9 +130,12 @@ impl World {
         }
     }
 
-    fn is_safe(&self, state: &State) -> bool {
-        (0..KEYS).filter(|&key| !state.agent.dirty[key]).all(|key| {
-            (0..self.bounds.routes[key]).all(|route| state.reconciled[key][route] >= state.version[key])
+    /// Whatever the agent was told to be done on a route was, also where another route still holds it.
+    pub(crate) fn is_safe(&self, state: &State) -> bool {
+        (0..KEYS).all(|key| {
+            (0..self.bounds.routes[key])
+                .filter(|&route| !state.agent.waits[key][route])
+                .all(|route| state.reconciled[key][route] >= state.version[key])
         })
     }
 }
@@ -225,8 +236,12 @@ impl Model for World {
 
 /// What a check found.
 pub(crate) struct Found {
-    /// Different states.
+    /// Different states; of walks, all that were met.
     pub(crate) states: usize,
+    /// Steps, repeated ones too.
+    pub(crate) steps: usize,
+    /// Different states from which it was seen that everything comes to rest.
+    pub(crate) resting: usize,
     pub(crate) depth: usize,
     /// Whether every state was visited; not so after a violation.
     pub(crate) complete: bool,
@@ -236,23 +251,51 @@ pub(crate) struct Found {
     pub(crate) never: Vec<&'static str>,
 }
 
+/// Which states of a world are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All.
+    All,
+    /// All that are at most so many steps away from the first.
+    Depth(usize),
+    /// Those on random ways from the first to where nothing more can happen, until so many steps were made.
+    Walks { seed: u64, steps: usize },
+}
+
 /// Visits every state, or those up to the first violation of one of the `asked` properties.
 pub(crate) fn check(bounds: Bounds, mutation: Option<Mutation>, asked: &'static [&'static str]) -> Found {
+    explore(bounds, mutation, asked, Reach::All)
+}
+
+/// Visits the states within reach, or those up to the first violation of one of the `asked` properties.
+pub(crate) fn explore(
+    bounds: Bounds,
+    mutation: Option<Mutation>,
+    asked: &'static [&'static str],
+    reach: Reach,
+) -> Found {
     let world = World { bounds, rules: Rules(mutation), asked, arrives: Mutex::default() };
-    let checker = world
-        .checker()
-        .finish_when(HasDiscoveries::AnyFailures)
-        .target_state_count(MOST_STEPS)
-        .spawn_bfs()
-        .join();
+    let checker = world.checker().finish_when(HasDiscoveries::AnyFailures);
+    match reach {
+        Reach::All => judge(&checker.target_state_count(MOST_STEPS).spawn_bfs().join(), MOST_STEPS),
+        Reach::Depth(depth) => judge(&checker.target_max_depth(depth).spawn_bfs().join(), usize::MAX),
+        Reach::Walks { seed, steps } => {
+            judge(&checker.target_state_count(steps).spawn_simulation(seed, Wanderer).join(), steps)
+        }
+    }
+}
+
+fn judge(checker: &impl Checker<World>, most: usize) -> Found {
     let found = checker.discoveries();
     let violation =
         [SAFE, RESTS].into_iter().find_map(|name| Some((name, found.get(name)?.clone().into_actions())));
     let never = [LETS_GO, GOES_WRONG].into_iter().filter(|name| !found.contains_key(name)).collect();
     Found {
         states: checker.unique_state_count(),
+        steps: checker.state_count(),
+        resting: checker.model().arrives.lock().len(),
         depth: checker.max_depth(),
-        complete: violation.is_none() && checker.state_count() < MOST_STEPS,
+        complete: violation.is_none() && checker.state_count() < most,
         violation,
         never,
     }

@@ -5,6 +5,8 @@
 //! played, what was explored and how to explore more is in `docs/model.md`.
 
 #[cfg(test)]
+mod at_once;
+#[cfg(test)]
 mod checked;
 #[cfg(test)]
 mod frozen;
@@ -14,5 +16,7 @@ mod mistakes;
 mod rules;
 #[cfg(test)]
 mod scenarios;
+#[cfg(test)]
+mod walk;
 #[cfg(test)]
 mod world;

@@ -13,7 +13,7 @@ const NEVER_LETS_GO: &[&str] = &[RESTS];
 /// The mistake, the one property that is looked at, and a world in which it is broken.
 ///
 /// `RESTS` looks ahead and would see most of those that let go too early as well; `SAFE` sees them do it.
-const FOUND: &[(Mutation, &[&str], &Scenario)] = &[
+pub(crate) const FOUND: &[(Mutation, &[&str], &Scenario)] = &[
     (AcknowledgeByMaximum, LETS_GO_TOO_EARLY, &PARKED),
     (NoEpochCheck, LETS_GO_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),
     (EpochsShareOneAccount, LETS_GO_TOO_EARLY, &AGENT_CRASHES_AND_A_FAULT),

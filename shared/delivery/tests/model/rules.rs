@@ -129,13 +129,13 @@ impl Rules {
         }
     }
 
-    /// `answers`: what the answered request carried, if it is the batch in flight.
+    /// `answers`: what the answered request carried, if it is the batch in flight. Returns the answer as it was taken, too.
     pub(crate) fn answered(
         self,
         outbox: &mut Outbox,
         response: &Response,
         answers: Option<&Request<'_>>,
-    ) -> Applied {
+    ) -> (Applied, Response) {
         let mut response = response.clone();
         match self.0 {
             Some(Mutation::AcknowledgeByMaximum) => {
@@ -168,7 +168,7 @@ impl Rules {
             }
             _ => {}
         }
-        outbox.answered(&response, Tick::ZERO)
+        (outbox.answered(&response, Tick::ZERO), response)
     }
 
     // The receiver's side.

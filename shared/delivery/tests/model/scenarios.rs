@@ -2,7 +2,7 @@
 //!
 //! One world with everything in it has too many states. These overlap: each trouble meets the others
 //! in at least one of them. Two changes of two objects meet reordering in `REORDERED`, and the rest
-//! makes do with less of something.
+//! makes do with less of something. What can be seen of the one world with everything is in `at_once`.
 
 use super::{
     checked::{HOLDS, check},
@@ -15,11 +15,11 @@ pub(crate) struct Scenario {
     /// In every test run.
     pub(crate) bounds: Bounds,
     /// With `TIDEWATCH_MODEL=full`.
-    full: Bounds,
+    pub(crate) full: Bounds,
 }
 
 /// Nothing goes wrong, but messages overtake each other.
-const CALM: Bounds = Bounds {
+pub(crate) const CALM: Bounds = Bounds {
     changes: [2, 1],
     epochs: 1,
     receiver_crashes: 0,
@@ -31,6 +31,7 @@ const CALM: Bounds = Bounds {
     routes: [1, 1],
     parked: None,
     dead_route: false,
+    simplified: false,
 };
 
 /// Both objects change again while they are in flight; requests and answers overtake each other.
@@ -160,7 +161,7 @@ pub(crate) fn full() -> bool {
 }
 
 /// The protocol as it is keeps its promises in a world, and the world shows what it is for.
-fn holds(scenario: &Scenario) {
+pub(crate) fn holds(scenario: &Scenario) {
     let bounds = if full() { scenario.full } else { scenario.bounds };
     let found = check(bounds, None, HOLDS);
     let reach = if found.complete { "all" } else { "the first" };

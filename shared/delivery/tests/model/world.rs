@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tidewatch_delivery::{
     Tick,
     ledger::{Intake, Ledger, Outcome},
-    outbox::{InFlight, Key, Observation, Outbox},
+    outbox::{InFlight, Key, Observation, Observed, Outbox},
 };
 use tidewatch_wire::{
     Epoch, Route, Seq, SessionId,
@@ -51,6 +51,9 @@ pub(crate) struct Bounds {
     pub(crate) parked: Option<usize>,
     /// Whether the central component never answers.
     pub(crate) dead_route: bool,
+    /// Whether states that differ only in what nothing can ever look at again are one state; see
+    /// [`State::simplify`].
+    pub(crate) simplified: bool,
 }
 
 impl Bounds {
@@ -82,8 +85,10 @@ pub(crate) struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Agent {
     pub(crate) outbox: Outbox,
-    /// Objects that were observed and not let go.
-    pub(crate) dirty: [bool; KEYS],
+    /// The number of each object that was observed and not let go.
+    pub(crate) number: [Option<Seq>; KEYS],
+    /// Of which routes it has not been told that they have done it, by object.
+    pub(crate) waits: [[bool; ROUTES]; KEYS],
     /// The exchanges that wait for an answer, as in the agent's sender: at most one of each.
     pub(crate) batch: Option<(u8, Frozen<Request<'static>>, InFlight)>,
     pub(crate) poll: Option<u8>,
@@ -184,6 +189,28 @@ impl State {
         self.epochs - 1 + self.crashes + self.switches + self.faults
     }
 
+    /// Whether an action is something that goes wrong. That nobody waits any longer for an answer that is lost is not.
+    pub(crate) fn is_trouble(&self, action: Action) -> bool {
+        match action {
+            Action::Change { .. }
+            | Action::SendBatch
+            | Action::SendPoll
+            | Action::Deliver { .. }
+            | Action::TakeAnswer { .. }
+            | Action::Start(_)
+            | Action::Finish(_) => false,
+            Action::NoAnswerToBatch => self.agent.batch.as_ref().is_some_and(|batch| self.awaits(batch.0)),
+            Action::NoAnswerToPoll => self.agent.poll.is_some_and(|exchange| self.awaits(exchange)),
+            Action::Lose { .. }
+            | Action::Repeat { .. }
+            | Action::Drop(_)
+            | Action::Fail(_)
+            | Action::Switch
+            | Action::CrashAgent
+            | Action::CrashReceiver { .. } => true,
+        }
+    }
+
     pub(crate) fn awaits(&self, exchange: u8) -> bool {
         self.network.iter().any(|message| message.exchange == exchange)
     }
@@ -210,14 +237,56 @@ impl State {
     pub(crate) fn after(&self, action: Action, rules: Rules, bounds: &Bounds) -> Self {
         let mut next = self.clone();
         next.apply(action, rules, bounds);
+        if bounds.simplified {
+            next.simplify(rules, bounds);
+        }
         next
+    }
+
+    /// Takes out what no later step of the protocol as it is can look at. Whatever may happen after the two states may
+    /// happen after both, and the properties are the same in both: nothing is left out but repetitions.
+    ///
+    /// - What work has seen is looked at when it ends, so it does not matter of work that never does.
+    /// - Work that never ends is looked at when it is dropped or fails; where no fault can come any more, not at all.
+    /// - A receiver that no request reaches any more answers nobody, so what it remembers does not matter. Its work goes on.
+    pub(crate) fn simplify(&mut self, rules: Rules, bounds: &Bounds) {
+        if rules.0.is_some() {
+            return;
+        }
+        let over = self.troubles() >= bounds.troubles;
+        let no_fault = over || self.faults >= bounds.faults;
+        for index in 0..RECEIVERS {
+            let cut_off = index != self.connected && (over || self.switches >= bounds.switches);
+            let mut simple = Receiver::clone(&self.receivers[index]);
+            if cut_off {
+                simple.ledger = Ledger::new(simple.session, bounds.capacity);
+            }
+            for (key, route) in (0..KEYS).flat_map(|key| (0..ROUTES).map(move |route| (key, route))) {
+                let stuck = !Self::can_be_finished(bounds, Place(index, key, route));
+                let Slot { queued, running } = &mut simple.work[key][route];
+                for work in queued.iter_mut().chain(running.iter_mut()) {
+                    if stuck {
+                        work.view = 0;
+                    }
+                    if cut_off {
+                        work.guards.clear();
+                    }
+                }
+                if stuck && no_fault {
+                    (*queued, *running) = (None, None);
+                }
+            }
+            if simple != *self.receivers[index] {
+                self.receivers[index] = Frozen::new(simple);
+            }
+        }
     }
 
     fn apply(&mut self, action: Action, rules: Rules, bounds: &Bounds) {
         match action {
             Action::Change { key } => {
                 self.version[key] += 1;
-                self.agent.change(|agent| agent.observe(key, rules));
+                self.agent.change(|agent| agent.observe(key, rules, bounds));
             }
             Action::SendBatch => {
                 let exchange = self.free_exchange();
@@ -293,7 +362,7 @@ impl State {
                 // The first list reports every object again.
                 for key in (0..KEYS).filter(|&key| self.version[key] > 0) {
                     if !rules.is(Mutation::FirstListIsNotReported) {
-                        agent.observe(key, rules);
+                        agent.observe(key, rules, bounds);
                     }
                 }
                 self.agent = Frozen::new(agent);
@@ -379,18 +448,18 @@ impl Agent {
             .collect();
         Self {
             outbox: Outbox::new(Epoch::from_bits(u128::from(epoch)), routes),
-            dirty: [false; KEYS],
+            number: [None; KEYS],
+            waits: [[false; ROUTES]; KEYS],
             batch: None,
             poll: None,
             forgotten: Vec::new(),
         }
     }
 
-    fn observe(&mut self, key: usize, rules: Rules) {
-        if rules.is(Mutation::SameNumberAfterAChange) && self.dirty[key] {
+    fn observe(&mut self, key: usize, rules: Rules, bounds: &Bounds) {
+        if rules.is(Mutation::SameNumberAfterAChange) && self.number[key].is_some() {
             return;
         }
-        self.dirty[key] = true;
         let observation = Observation {
             key: Key { watch: name(key).into(), namespace: "".into(), name: name(key).into() },
             group: "".into(),
@@ -402,16 +471,25 @@ impl Agent {
             listed: false,
             at: Timestamp::UNIX_EPOCH,
         };
-        self.outbox.observe(observation, Tick::ZERO);
+        let (Observed::New(seq) | Observed::Coalesced(seq)) = self.outbox.observe(observation, Tick::ZERO);
+        self.number[key] = Some(seq);
+        self.waits[key] = array::from_fn(|route| route < bounds.routes[key]);
     }
 
     fn answered(&mut self, exchange: u8, response: &Response, rules: Rules) {
         let batch = self.batch.take_if(|batch| batch.0 == exchange);
         self.poll.take_if(|poll| *poll == exchange);
         let answers = batch.as_ref().map(|batch| &*batch.1);
-        let applied = rules.answered(&mut self.outbox, response, answers);
+        let (applied, response) = rules.answered(&mut self.outbox, response, answers);
+        for key in (0..KEYS).filter(|_| !applied.ignored) {
+            let Some(number) = self.number[key] else { continue };
+            for (index, waits) in self.waits[key].iter_mut().enumerate() {
+                *waits &= !response.acks.iter().any(|a| a.route == route(index) && a.done.contains(number));
+            }
+        }
         for released in applied.released {
-            self.dirty[key_of(&released.key.name)] = false;
+            let key = key_of(&released.key.name);
+            (self.number[key], self.waits[key]) = (None, [false; ROUTES]);
         }
         if let Some((.., in_flight)) = batch.filter(|_| applied.ignored) {
             rules.failed(&mut self.outbox, &in_flight);
