@@ -393,9 +393,9 @@ impl Watcher {
                 }
             }
             Heard::Deleted(seen) => {
-                if let Some(before) = self.index.delete(&seen.key) {
-                    self.changed(seen, Change::Gone, Moved { before, after: 0 }, resolved).await?;
-                }
+                // Also of what was never shown: whoever has looked for another reason may have seen it.
+                let before = self.index.delete(&seen.key).unwrap_or_default();
+                self.changed(seen, Change::Gone, Moved { before, after: 0 }, resolved).await?;
             }
             Heard::ListEnds => {
                 let gvk = &resolved.resource;
