@@ -1,7 +1,7 @@
 //! An agent: the production sender and the production watcher, with a transport and a watch of ours.
 
 use crate::{
-    cluster::{self, Watch},
+    cluster::{self, Cluster, Watch},
     keep::keep,
     mistake::Mistake,
     net::Net,
@@ -59,7 +59,7 @@ impl Agent {
             let epoch = kept.unwrap_or(fresh);
             own.epoch = Some(epoch);
             own.heard = None;
-            own.watched.iter_mut().for_each(|cluster| cluster.shown.clear());
+            own.watched.iter_mut().for_each(Cluster::forgotten);
             let max_dirty = if state.rng.per_mille(250) { 2 } else { 1_000_000 };
             (epoch, max_dirty, own.metrics.clone(), own.resumed.subscribe())
         };

@@ -82,6 +82,12 @@ pub(crate) struct Cluster {
     pub(crate) ending: bool,
     /// What the present agent was told of.
     pub(crate) shown: BTreeSet<usize>,
+    /// What the present watch has shown as being there.
+    known: BTreeSet<usize>,
+    /// Objects whose coming and going were both swallowed, and the number of that change. No list can show them.
+    pub(crate) unnoticed: BTreeMap<usize, u64>,
+    /// Whether the present agent has a list: with each further one it reports what it cannot name.
+    listed: bool,
     pub(crate) changed: Arc<Notify>,
 }
 
@@ -97,8 +103,18 @@ impl Cluster {
             expiring: false,
             ending: false,
             shown: BTreeSet::new(),
+            known: BTreeSet::new(),
+            unnoticed: BTreeMap::new(),
+            listed: false,
             changed: Arc::default(),
         }
+    }
+
+    /// A new agent knows nothing. What the one before had no way to know of may be just as unknown to it.
+    pub(crate) fn forgotten(&mut self) {
+        self.shown.clear();
+        self.known.clear();
+        self.listed = false;
     }
 
     pub(crate) fn exists(&self, object: usize) -> bool {
@@ -253,8 +269,8 @@ async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Ev
         Phase::Start => {
             let delay = world.lock().rng.millis(1, 50);
             tokio::time::sleep(delay).await;
-            let state = world.lock();
-            let cluster = &state.runtimes[runtime].watched[number_of];
+            let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
+            cluster.known.clear();
             *phase = Phase::Listing { left: cluster.list(), version: cluster.version };
             Some(Ok(watcher::Event::Init))
         }
@@ -269,10 +285,16 @@ async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Ev
             match left.pop_front() {
                 Some(object) => {
                     let shown = number(object.metadata.name.as_deref().unwrap_or_default());
-                    world.lock().runtimes[runtime].watched[number_of].shown.insert(shown);
+                    let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
+                    cluster.shown.insert(shown);
+                    cluster.known.insert(shown);
                     Some(Ok(watcher::Event::InitApply(object)))
                 }
                 None => {
+                    let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
+                    if std::mem::replace(&mut cluster.listed, true) {
+                        cluster.unnoticed.clear();
+                    }
                     *phase = Phase::Watching { version: *version };
                     Some(Ok(watcher::Event::InitDone))
                 }
@@ -336,14 +358,22 @@ fn step(world: &World, watch: &Watch, phase: &mut Phase) -> Next {
         };
         *version = logged.version;
         let expired = world.mistake == Some(Mistake::ExpiredWatchGoesOn);
-        if state.quiet || expired || !state.rng.per_mille(SWALLOWED) {
+        let swallowed =
+            if state.quiet { state.directed.swallows } else { !expired && state.rng.per_mille(SWALLOWED) };
+        if !swallowed {
             break logged;
+        }
+        if logged.gone && !cluster.known.contains(&logged.object) {
+            cluster.unnoticed.insert(logged.object, state.oracle.actual((runtime, logged.object)));
         }
         state.trace.add(world.at_ms(), Kind::Swallowed, runtime, logged.version);
     };
-    // The end of what it has not shown tells a watch nothing.
-    if !logged.gone {
+    cluster.unnoticed.remove(&logged.object);
+    if logged.gone {
+        cluster.known.remove(&logged.object);
+    } else {
         cluster.shown.insert(logged.object);
+        cluster.known.insert(logged.object);
     }
     let object = metadata(logged.object, &logged.stored);
     state.trace.add(world.at_ms(), Kind::Delivered, runtime, logged.version);

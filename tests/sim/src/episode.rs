@@ -3,7 +3,7 @@
 use crate::{
     cluster::Cluster,
     mistake::Mistake,
-    oracle::{OBJECTS, OWN, watch_of},
+    oracle::{OBJECTS, OWN, Object, watch_of},
     step::{Action, Counts, Kind, Point},
     world::{Certificate, Process, RECEIVERS, RUNTIMES, State, World},
 };
@@ -55,6 +55,15 @@ impl fmt::Display for Failure {
 
 /// Plays the episode of a seed.
 pub fn play(seed: u64, mistake: Option<Mistake>) -> anyhow::Result<Result<Report, Failure>> {
+    simulate(seed, mistake, run)
+}
+
+/// Does something with a world, and says what became of it.
+pub(crate) fn simulate(
+    seed: u64,
+    mistake: Option<Mistake>,
+    run: impl AsyncFnOnce(&Arc<World>),
+) -> anyhow::Result<Result<Report, Failure>> {
     let clock = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let build = BuildInfo::new("sim", "0");
     let agents =
@@ -77,12 +86,7 @@ pub fn play(seed: u64, mistake: Option<Mistake>) -> anyhow::Result<Result<Report
 }
 
 async fn run(world: &Arc<World>) {
-    for number in 0..RECEIVERS {
-        world.start(Process::Receiver(number));
-    }
-    for runtime in 0..RUNTIMES {
-        world.start(Process::Agent(runtime));
-    }
+    start(world);
     for _ in 0..RESTS {
         {
             let mut state = world.lock();
@@ -100,11 +104,25 @@ async fn run(world: &Arc<World>) {
             world.restore_control_plane(true);
         }
         rest(world).await;
+        // What comes after it hides why a rest was not reached.
+        if world.lock().violation.is_some() {
+            return;
+        }
         restarts(world).await;
         rest(world).await;
         if world.lock().violation.is_some() {
             return;
         }
+    }
+}
+
+/// Starts what does not run.
+fn start(world: &Arc<World>) {
+    for number in 0..RECEIVERS {
+        world.start(Process::Receiver(number));
+    }
+    for runtime in 0..RUNTIMES {
+        world.start(Process::Agent(runtime));
     }
 }
 
@@ -289,7 +307,7 @@ fn delete_unseen(world: &Arc<World>, runtime: usize, object: usize) {
     change(world, runtime, found.unwrap_or(OWN + object % parts), 5);
 }
 
-fn change(world: &World, runtime: usize, object: usize, what: u64) {
+pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
     let at = world.at_ms();
     let mut state = world.lock();
     let state = &mut *state;
@@ -345,16 +363,11 @@ async fn restarts(world: &Arc<World>) {
 }
 
 /// Nothing goes wrong any more: all must come to rest.
-async fn rest(world: &Arc<World>) {
+pub(crate) async fn rest(world: &Arc<World>) {
     world.lock().quiet = true;
     world.heal_what_is_due();
-    for number in 0..RECEIVERS {
-        world.start(Process::Receiver(number));
-    }
-    for runtime in 0..RUNTIMES {
-        world.start(Process::Agent(runtime));
-    }
-    let begun = Instant::now();
+    start(world);
+    let (begun, after) = (Instant::now(), world.lock().trace.counts.steps());
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
         if world.lock().violation.is_some() {
@@ -362,20 +375,30 @@ async fn rest(world: &Arc<World>) {
         }
         let open = open(world);
         if open.is_empty() {
+            let mut state = world.lock();
+            // What is behind and not open.
+            let unnoticed = state.oracle.behind(shown(&state), |_, _| false).len();
+            state.trace.counts.unnoticed += unnoticed as u64;
             return;
         }
         if begun.elapsed() > REST_WITHIN {
-            return world.violated(|| format!("does not come to rest: {}", open.join("; ")));
+            return world
+                .violated(|| format!("does not come to rest after step {after}: {}", open.join("; ")));
         }
     }
 }
 
+/// Whether a present agent was told of an object.
+fn shown(state: &State) -> impl Fn(Object) -> bool {
+    |(runtime, object)| state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
+}
+
 fn open(world: &World) -> Vec<String> {
     let state = world.lock();
-    let shown = |(runtime, object): (usize, usize)| {
-        state.runtimes[runtime].watched[watch_of(object)].shown.contains(&object)
+    let unnoticed = |(runtime, object): Object, change: u64| {
+        state.runtimes[runtime].watched[watch_of(object)].unnoticed.get(&object) == Some(&change)
     };
-    let mut open = state.oracle.behind(shown);
+    let mut open = state.oracle.behind(shown(&state), unnoticed);
     for (number, runtime) in state.runtimes.iter().enumerate() {
         match &runtime.agent {
             None => open.push(format!("agent {number} does not run")),

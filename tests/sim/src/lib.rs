@@ -15,9 +15,11 @@ mod net;
 mod oracle;
 mod receiver;
 mod rng;
+mod script;
 mod step;
 mod world;
 
 pub use episode::{Failure, REST_WITHIN, Report, play};
 pub use mistake::Mistake;
+pub use script::{Do, follow};
 pub use step::{Action, Counts, Kind, Point};

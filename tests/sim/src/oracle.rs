@@ -198,12 +198,21 @@ impl Oracle {
         None
     }
 
-    /// What is not reconciled as it is now. `shown` says whether a present agent was told of an object.
-    pub(crate) fn behind(&self, shown: impl Fn(Object) -> bool) -> Vec<String> {
+    /// What is not reconciled as it is now. `shown` says whether a present agent was told of an object, `unnoticed` whether
+    /// nobody can have told it of a change.
+    pub(crate) fn behind(
+        &self,
+        shown: impl Fn(Object) -> bool,
+        unnoticed: impl Fn(Object, u64) -> bool,
+    ) -> Vec<String> {
         let mut behind = Vec::new();
         for (object, existed) in &self.existed {
             let actual = self.actual(*object);
             let was = |version: u64| existed.get(usize::try_from(version).unwrap_or(0)) == Some(&true);
+            // It came and went, and was swallowed both times: a reconcile for another cause may have found it, no agent has.
+            if !was(actual) && unnoticed(*object, actual) {
+                continue;
+            }
             if watch_of(object.1) > 0 {
                 let told = self.told.get(object).copied().unwrap_or_default();
                 let knows = was(told) && !self.unknown.contains(object);

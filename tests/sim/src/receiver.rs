@@ -139,6 +139,11 @@ impl Receiver {
         self.drain.begin();
     }
 
+    /// A reconcile for a cause that no agent tells of.
+    pub(crate) fn reconcile(&self, key: WorkKey) {
+        self.queue.push(key, Push { class: Class::UserEdit, cause: Some(()), guards: Vec::new() });
+    }
+
     /// What waits, or is worked on.
     pub(crate) fn open(&self) -> Option<String> {
         let (ready, delayed, working) = self.queue.inspect(|queue| {
@@ -434,6 +439,7 @@ fn plan(state: &mut State, runtime: usize, attempt: u32) -> (Duration, End, Dura
     // The engine reaches a runtime by another way than its agent reaches us; both may be cut at once.
     let cut = state.runtimes[runtime].partitioned.is_some_and(|until| until > Instant::now());
     let end = match state.rng.below(100) {
+        _ if state.directed.fails => End::Failed,
         _ if state.quiet => End::Done,
         0..=13 => End::Failed,
         14..=26 => End::Lost,

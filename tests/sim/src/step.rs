@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, fmt};
 
-/// Actions remembered for the report on a failure.
-const REMEMBERED: usize = 50;
+/// Actions remembered for the report on a failure: those of a rest that is not reached, and as many before it.
+const REMEMBERED: usize = 400;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
@@ -195,6 +195,8 @@ pub struct Counts {
     pub beyond: u64,
     /// Agents that had not; what failed since is looked at without them.
     pub within: u64,
+    /// Objects that came and went while their watch told neither, found so at a rest.
+    pub unnoticed: u64,
 }
 
 impl Default for Counts {
@@ -207,6 +209,7 @@ impl Default for Counts {
             refused: 0,
             beyond: 0,
             within: 0,
+            unnoticed: 0,
         }
     }
 }
@@ -241,6 +244,7 @@ impl Counts {
         self.refused += other.refused;
         self.beyond += other.beyond;
         self.within += other.within;
+        self.unnoticed += other.unnoticed;
         for (a, b) in self.kinds.iter_mut().zip(&other.kinds) {
             *a += b;
         }

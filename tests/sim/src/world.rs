@@ -94,12 +94,22 @@ pub(crate) struct Runtime {
     pub(crate) metrics: Metrics,
 }
 
+/// What goes wrong while all is quiet, because a script says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Directed {
+    /// Watches leave out what happens.
+    pub(crate) swallows: bool,
+    /// Reconciles fail, and their failures are persisted.
+    pub(crate) fails: bool,
+}
+
 pub(crate) struct State {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) oracle: Oracle,
-    /// Nothing goes wrong any more.
+    /// Nothing goes wrong any more, but what is directed.
     pub(crate) quiet: bool,
+    pub(crate) directed: Directed,
     /// Whether the control plane is restored from backups, while things go wrong.
     pub(crate) restoring: bool,
     /// Whether receivers do not end.
@@ -159,6 +169,7 @@ impl World {
             trace: Trace::default(),
             oracle: Oracle::default(),
             quiet: true,
+            directed: Directed::default(),
             restoring: false,
             steady: false,
             violation: None,

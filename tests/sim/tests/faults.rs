@@ -25,7 +25,9 @@ fn nothing_is_lost() {
     println!("crashes: {}", crashes.join(", "));
     println!("claims: {} confirmed, {} refused", counts.confirmed, counts.refused);
     println!("restored control planes: {} agents beyond, {} within", counts.beyond, counts.within);
+    println!("came and went unnoticed: {}", counts.unnoticed);
     if one.is_none() {
+        assert!(counts.unnoticed < 5, "what is not asked for stays a rarity");
         assert!(counts.confirmed > 100 && counts.refused > 100, "agents go on where they ended, or do not");
         assert!(
             counts.beyond > 100 && counts.within > 100,
