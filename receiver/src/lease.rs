@@ -1,7 +1,7 @@
 //! One engine works on a control plane: the one that holds the Lease. It is the one that the Go lifecycle manager takes for its
 //! leader election, so the two never work at once either.
 //!
-//! [`step`] decides from what was read and from how long it has been read like that, by this process's own clock; the times in the
+//! `step` decides from what was read and from how long it has been read like that, by this process's own clock; the times in the
 //! Lease are other machines' and are never compared. A holder that could not renew for two thirds of the duration stops
 //! writing and ends before anybody else may begin.
 

@@ -1,6 +1,9 @@
 //! When an update reaches a runtime: maintenance windows, their policy, and the spread of a rollout.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -64,7 +67,7 @@ async fn policy_file(name: &str) -> Result<PathBuf> {
 async fn with_update(
     namespace: &'static str,
     kyma: &'static str,
-    policy: &PathBuf,
+    policy: &Path,
     module: &str,
 ) -> Result<Solo> {
     let arguments = vec![format!("--maintenance-policy={}", policy.display())];
