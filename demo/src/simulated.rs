@@ -251,6 +251,7 @@ impl Cast for Simulated {
             queued: 1_000,
             place: "demo".to_owned(),
             pause: false,
+            maintenance_policy: None,
         };
         let bound = Box::pin(receiver::start(config)).await?;
         let admin = format!("http://{}", bound.admin);

@@ -14,6 +14,7 @@ mod path;
 mod prepare;
 mod sources;
 mod tell;
+mod windows;
 
 pub use gate::{Mode, Recorder, Side, Tried};
 
@@ -30,6 +31,7 @@ use crate::{
     kcp::{Feeds, KcpState},
     key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
+    plan::windows::MIN_WINDOW,
     queue::{
         Class, Ended, Push,
         worker::{Lease, WorkQueue},
@@ -62,6 +64,10 @@ pub struct EngineConfig {
     pub agent_users: Vec<String>,
     /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
     pub restricted_modules: Vec<String>,
+    /// Least time that has to be left of a maintenance window for an update to begin in it.
+    pub min_window: Duration,
+    /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
+    pub rollout_window: Duration,
 }
 
 impl Default for EngineConfig {
@@ -77,6 +83,8 @@ impl Default for EngineConfig {
             call_deadline: Duration::from_secs(20),
             agent_users: Vec::new(),
             restricted_modules: Vec::new(),
+            min_window: MIN_WINDOW,
+            rollout_window: Duration::ZERO,
         }
     }
 }
@@ -102,6 +110,7 @@ pub(crate) struct Shared {
     told: tell::Told,
     standing: manifest::Standing,
     gate: gate::Gate,
+    windows: windows::Windows,
     history: History,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -216,6 +225,7 @@ impl Engine {
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
             gate: gate::Gate::default(),
+            windows: windows::Windows::default(),
             history: History::default(),
             observer,
             clock,
@@ -269,7 +279,8 @@ impl Engine {
     /// Watches KCP and works until `stop`; then finishes the reconciles in hand and returns. `ready` is
     /// called once, when everything in KCP has been seen and work begins.
     pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
-        let mut feeds = Feeds::start(&self.0.kcp, &self.0.config.namespace, &self.0.state, &self.0.queue);
+        let Shared { kcp, config, state, queue, .. } = &*self.0;
+        let mut feeds = Feeds::start(kcp, &config.namespace, state, queue, config.rollout_window);
         tokio::select! {
             () = feeds.ready() => {}
             () = stop.cancelled() => return,
@@ -313,7 +324,10 @@ impl Shared {
         let attempt = lease.attempt;
         lease.causes = lease.causes.drain(..).map(|cause| cause.numbered(&key, attempt)).collect();
         // Boxed: its future is large.
-        let work = tokio::time::timeout(self.config.deadline, Box::pin(self.reconcile(&key, &lease.causes)));
+        let work = tokio::time::timeout(
+            self.config.deadline,
+            Box::pin(self.reconcile(&key, lease.class, &lease.causes)),
+        );
         let (result, stages) = stages::noted(work).await;
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
         let result = result.unwrap_or(Err(Lost::Deadline(self.config.deadline)));
@@ -388,12 +402,15 @@ impl Shared {
         });
     }
 
-    async fn reconcile(&self, key: &WorkKey, causes: &[Cause]) -> Result<Finish, Lost> {
+    async fn reconcile(&self, key: &WorkKey, class: Class, causes: &[Cause]) -> Result<Finish, Lost> {
         self.gate.begin(key)?;
         match key {
-            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, causes).await,
+            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
-            WorkKey::Manifest { kyma, name } => self.reconcile_manifest(kyma, name).await,
+            WorkKey::Manifest { kyma, name } => {
+                self.state.write().working_on(name, class);
+                self.reconcile_manifest(kyma, name).await
+            }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }

@@ -124,22 +124,22 @@ struct Slot<C, G> {
     attempt: u32,
     /// When the retry is or was due that was asked for last, since the key was finished last.
     retry_at: Option<Tick>,
-    looks: Option<Looks<C>>,
+    looks: BTreeMap<Class, Looks<C>>,
 }
 
 impl<C, G> Default for Slot<C, G> {
     fn default() -> Self {
-        Self { pending: None, working: None, attempt: 0, retry_at: None, looks: None }
+        Self { pending: None, working: None, attempt: 0, retry_at: None, looks: BTreeMap::new() }
     }
 }
 
-/// Later looks that were asked for: the first and the last, if that is another one. One in between is served by the
-/// last, since a reconcile sees all that happened before it.
+/// Later looks of one class that were asked for: the first and the last, if that is another one. One in between is served by
+/// the last, since a reconcile sees all that happened before it. By class, because what is due tomorrow does not serve
+/// an edit that is looked at again in a moment.
 #[derive(Debug)]
 struct Looks<C> {
     first: Look<C>,
     last: Option<Look<C>>,
-    class: Class,
 }
 
 /// When, and why.
@@ -150,8 +150,7 @@ struct Look<C> {
 }
 
 impl<C> Looks<C> {
-    fn add(&mut self, look: Look<C>, class: Class) {
-        self.class = self.class.min(class);
+    fn add(&mut self, look: Look<C>) {
         if look.at < self.first.at {
             let second = std::mem::replace(&mut self.first, look);
             self.last.get_or_insert(second);
@@ -169,7 +168,7 @@ pub struct Queue<K: Key, C, G> {
     /// How many keys of each class are ready. Lanes also hold keys that have gone elsewhere.
     ready: BTreeMap<Class, usize>,
     delayed: BTreeMap<(Tick, u64), K>,
-    looks: BTreeSet<(Tick, K)>,
+    looks: BTreeSet<(Tick, Class, K)>,
     working: HashMap<K::Group, usize>,
     /// How many keys of each class are worked on, and how many may be.
     working_by_class: BTreeMap<Class, usize>,
@@ -210,16 +209,16 @@ impl<K: Key, C, G> Queue<K, C, G> {
     pub fn look_again(&mut self, key: K, class: Class, cause: Option<C>, delay: Duration, now: Tick) {
         let look = Look { at: now + delay, cause };
         let slot = self.slots.entry(key.clone()).or_default();
-        let looks = match slot.looks.take() {
-            None => Looks { first: look, last: None, class },
+        let looks = match slot.looks.remove(&class) {
+            None => Looks { first: look, last: None },
             Some(mut looks) => {
-                self.looks.remove(&(looks.first.at, key.clone()));
-                looks.add(look, class);
+                self.looks.remove(&(looks.first.at, class, key.clone()));
+                looks.add(look);
                 looks
             }
         };
-        self.looks.insert((looks.first.at, key));
-        slot.looks = Some(looks);
+        self.looks.insert((looks.first.at, class, key));
+        slot.looks.insert(class, looks);
     }
 
     /// Merges into what is pending for the key, or makes it pending: ready, or delayed until `due`.
@@ -316,13 +315,13 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 }
             }
         }
-        while let Some((at, key)) = self.looks.first().filter(|(at, _)| *at <= now).cloned() {
-            self.looks.remove(&(at, key.clone()));
+        while let Some((at, class, key)) = self.looks.first().filter(|(at, ..)| *at <= now).cloned() {
+            self.looks.remove(&(at, class, key.clone()));
             let Some(slot) = self.slots.get_mut(&key) else { continue };
-            let Some(Looks { first, last, class }) = slot.looks.take() else { continue };
+            let Some(Looks { first, last }) = slot.looks.remove(&class) else { continue };
             if let Some(last) = last {
-                self.looks.insert((last.at, key.clone()));
-                slot.looks = Some(Looks { first: last, last: None, class });
+                self.looks.insert((last.at, class, key.clone()));
+                slot.looks.insert(class, Looks { first: last, last: None });
             }
             self.push(key, Push { class, cause: first.cause, guards: Vec::new() }, now);
         }
@@ -331,7 +330,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
     /// When the next delayed work or later look is due.
     pub fn next_due(&self) -> Option<Tick> {
         let delayed = self.delayed.first_key_value().map(|((at, _), _)| *at);
-        let look = self.looks.first().map(|(at, _)| *at);
+        let look = self.looks.first().map(|(at, ..)| *at);
         delayed.into_iter().chain(look).min()
     }
 
@@ -371,7 +370,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
         };
         match (slot.pending.take(), due) {
             (None, None) => {
-                if slot.looks.is_none() {
+                if slot.looks.is_empty() {
                     self.slots.remove(key);
                 }
             }
@@ -403,6 +402,11 @@ impl<K: Key, C, G> Queue<K, C, G> {
     /// Keys whose retry waits for its time.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
+    }
+
+    /// Keys that are to be looked at at a later time, whatever is done before.
+    pub fn later(&self) -> usize {
+        self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
     }
 
     /// Keys that are worked on.

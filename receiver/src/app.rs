@@ -40,11 +40,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Args,
+    args::{Args, UpdateArgs},
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric},
     lease::Candidate,
+    maintenance::PolicyFile,
     metrics::Metrics,
     path_watch::PathWatch,
     paths::Look,
@@ -94,6 +95,8 @@ pub struct Config {
     pub place: String,
     /// Write nothing in runtimes.
     pub pause: bool,
+    /// The policy of maintenance windows.
+    pub maintenance_policy: Option<PathBuf>,
 }
 
 impl From<Args> for Config {
@@ -119,6 +122,7 @@ impl From<Args> for Config {
             restricted_default_modules,
             identity,
             pause,
+            updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
             limits,
             grace: _,
             log_format: _,
@@ -142,6 +146,8 @@ impl From<Args> for Config {
                 per_runtime: workers_per_runtime,
                 agent_users: agent_user,
                 restricted_modules: restricted_default_modules,
+                min_window: min_maintenance_window,
+                rollout_window,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,
@@ -149,6 +155,7 @@ impl From<Args> for Config {
             paths: paths.into(),
             place: identity.unwrap_or_else(host_name),
             pause,
+            maintenance_policy,
             queued: limits.max_queued,
             limits: limits.into(),
         }
@@ -213,6 +220,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         queued,
         place: at,
         pause,
+        maintenance_policy,
     } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
@@ -239,6 +247,11 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let namespace = engine.namespace.clone();
     let engine = Engine::new(client.clone(), engine, observer, Arc::new(Timestamp::now))?;
     let switch = Switch::new(engine.clone(), &registry)?;
+    let mut windows = PolicyFile::new(maintenance_policy, &engine, &registry)?;
+    if let Some(windows) = &mut windows {
+        // Before any work. One that cannot be used does not keep the receiver from all its other work.
+        windows.look().await;
+    }
     let candidate = Candidate {
         client: client.clone(),
         namespace: namespace.clone(),
@@ -289,6 +302,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
     if let Some(files) = proxies {
         drain.spawn("proxies-reload", reload_proxies(trusted, files, drain.watch()));
+    }
+    if let Some(windows) = windows {
+        drain.spawn("maintenance-policy", windows.follow(drain.watch()));
     }
     drain.spawn("ledger-sweep", sweep(engine.clone(), deliveries, claims, forwarders.clone(), drain.watch()));
     drain.spawn_critical("forward", forwarders.run(drain.watch()));

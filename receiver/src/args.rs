@@ -76,6 +76,9 @@ pub struct Args {
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub restricted_default_modules: Vec<String>,
+    /// About updates of many runtimes, and of those that need a downtime.
+    #[command(flatten)]
+    pub updates: UpdateArgs,
     /// What is taken at most from agents.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -88,6 +91,22 @@ pub struct Args {
     /// What is logged: a level, or targets with levels.
     #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
     pub log_level: String,
+}
+
+/// When updates reach runtimes (`docs/windows.md`).
+#[derive(Clone, Debug, clap::Args)]
+pub struct UpdateArgs {
+    /// Policy of maintenance windows (JSON); looked at every 5 s. Without one, an update that needs a downtime is not done
+    /// unless the runtime's user skips windows.
+    #[arg(long, env = "TIDEWATCH_MAINTENANCE_POLICY", value_name = "FILE")]
+    pub maintenance_policy: Option<PathBuf>,
+    /// Least time that has to be left of a maintenance window for an update to begin in it, in seconds.
+    #[arg(long, default_value = "1200", value_parser = seconds, value_name = "SECONDS")]
+    pub min_maintenance_window: Duration,
+    /// Over how long a change of the catalog is spread over the runtimes that it concerns, in seconds; 0 reaches all at
+    /// once. What a user changes is done at once in any case.
+    #[arg(long, default_value = "300", value_parser = seconds, value_name = "SECONDS")]
+    pub rollout_window: Duration,
 }
 
 /// When the way of a runtime's events counts as proven, and what is done while it does not (`docs/delivery.md`).

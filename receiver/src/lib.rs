@@ -10,6 +10,7 @@ pub mod forward;
 pub mod host;
 pub mod lease;
 pub mod limits;
+pub mod maintenance;
 pub mod metrics;
 pub mod path_watch;
 pub mod paths;

@@ -43,9 +43,23 @@ pub fn register(
     })?;
     let queue = engine.queue().clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+    registry.gauge_fn(
+        "queue_later",
+        "Keys that are looked at at a set time: their turn in a rollout, a window, the end of a version.",
+        move || queue.inspect(|q| q.later() as f64),
+    )?;
+    let queue = engine.queue().clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
     registry.gauge_fn("queue_working", "Keys that are being reconciled.", move || {
         queue.inspect(|q| q.working() as f64)
     })?;
+    let waiting = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of Kymas is far below 2^52")]
+    registry.gauge_fn(
+        "maintenance_waiting",
+        "Runtimes with an update that waits for a maintenance window.",
+        move || waiting.waiting_for_windows() as f64,
+    )?;
     register_paths(registry, paths)
 }
 

@@ -75,6 +75,10 @@ impl Receiver {
         if !settings.polling {
             args.extend(["--fallback-poll", "0", "--safety-resync", "0"].map(str::to_owned));
         }
+        // All at once, so that what a rollout costs is what the receiver takes for it.
+        if !settings.args.iter().any(|arg| arg.starts_with("--rollout-window")) {
+            args.extend(["--rollout-window", "0"].map(str::to_owned));
+        }
         args.extend(settings.args.iter().cloned());
         let spec = Spec {
             name: "the receiver".to_owned(),

@@ -132,6 +132,10 @@ impl Receiver {
         if !more.iter().any(|arg| arg.starts_with("--fallback-poll")) {
             args.extend(["--fallback-poll=0", "--safety-resync=0"].map(str::to_owned));
         }
+        // A test waits for a release to take effect, except where its spread is the test.
+        if !more.iter().any(|arg| arg.starts_with("--rollout-window")) {
+            args.push("--rollout-window=0".to_owned());
+        }
         args.extend(more);
         let mut spec =
             harness.spec(&format!("{folder}/receiver"), &binaries::find("tidewatch-receiver")?, args);

@@ -26,11 +26,17 @@ use crate::{
         policy::rule,
         versions::{Choice, choose},
     },
+    queue::Class,
     stages::{Stage, stage},
 };
 
 impl Shared {
-    pub(super) async fn reconcile_kyma(&self, name: &str, causes: &[Cause]) -> Result<Finish, Lost> {
+    pub(super) async fn reconcile_kyma(
+        &self,
+        name: &str,
+        class: Class,
+        causes: &[Cause],
+    ) -> Result<Finish, Lost> {
         let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
@@ -38,10 +44,12 @@ impl Shared {
             self.prepared.forget(name);
             self.agents.forget(name);
             self.gone.forget(name);
+            self.windows.forget(name);
             self.history.forget(name);
             return Ok(Finish::Done);
         };
         if kyma.metadata.deletion_timestamp.is_some() {
+            self.windows.forget(name);
             return self.delete_kyma(&kyma).await;
         }
         if kyma.is_skipped() {
@@ -53,7 +61,7 @@ impl Shared {
             // Nothing is known of the runtime, and nothing is changed.
             Err(why) => return self.blocked(&kyma, why.message()).await,
         };
-        match self.reconcile_reachable(&kyma, &runtime, causes).await {
+        match self.reconcile_reachable(&kyma, &runtime, class, causes).await {
             Ok(finish) => Ok(finish),
             Err(Trouble::Lost(lost)) => Err(lost),
             Err(Trouble::Runtime(ObjectError::Kind(why))) => {
@@ -86,6 +94,7 @@ impl Shared {
         &self,
         kyma: &Kyma,
         runtime: &Gated,
+        class: Class,
         causes: &[Cause],
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
@@ -107,6 +116,7 @@ impl Shared {
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let choices = self.choices_of(&name, &wanted, &local.templates);
         let manifests = self.state.read().manifests_of(&name);
+        let windows = self.windows.policy();
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
         let mut plan = plan(&Input {
             kyma,
@@ -117,11 +127,15 @@ impl Shared {
             facts: Facts {
                 restricted: &self.config.restricted_modules,
                 ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
+                windows: windows.as_deref(),
+                min_window: self.config.min_window,
             },
             now: self.now(),
         });
         plan.notices.extend(local.notices);
-        self.execute(&name, &plan, causes).await?;
+        let waits = plan.status.modules.iter().any(|module| module.maintenance);
+        self.note_window(&name, windows.as_ref(), waits);
+        self.execute(&name, &plan, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt::Debug,
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
@@ -18,10 +19,10 @@ use serde::de::DeserializeOwned;
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
 use tokio::{sync::watch, task::JoinSet};
 
-use super::state::{KcpState, SecretRef, Wanted};
+use super::state::{KcpState, STATUS_CHANGED, SecretRef, Wanted};
 use crate::{
     key::{Cause, Guard, WorkKey},
-    plan::policy,
+    plan::{policy, rollout},
     queue::{Class, Push, worker::WorkQueue},
 };
 
@@ -44,14 +45,32 @@ struct Context {
     state: Arc<RwLock<KcpState>>,
     queue: Queue,
     ready: watch::Sender<usize>,
+    /// Over which time a change of the catalog reaches those whom it concerns.
+    rollout: Duration,
+}
+
+/// A reconcile that a change asks for, and which change that was: the name of its object, and its uid and generation.
+struct Asked {
+    wanted: Wanted,
+    object: Arc<str>,
+    change: Arc<str>,
 }
 
 impl Feeds {
     /// Starts all watches in one namespace.
     #[must_use]
-    pub fn start(client: &Client, namespace: &str, state: &Arc<RwLock<KcpState>>, queue: &Queue) -> Self {
+    ///
+    /// A change of the catalog reaches the Kymas that it concerns over the time `rollout`, each at its turn.
+    pub fn start(
+        client: &Client,
+        namespace: &str,
+        state: &Arc<RwLock<KcpState>>,
+        queue: &Queue,
+        rollout: Duration,
+    ) -> Self {
         let (ready_tx, ready) = watch::channel(0);
-        let context = Arc::new(Context { state: Arc::clone(state), queue: queue.clone(), ready: ready_tx });
+        let context =
+            Arc::new(Context { state: Arc::clone(state), queue: queue.clone(), ready: ready_tx, rollout });
         let mut tasks = JoinSet::new();
         let plain = watcher::Config::default().timeout(WATCH_SECONDS);
 
@@ -126,6 +145,8 @@ impl Feeds {
 struct Seen<K> {
     name: String,
     object: Result<K, String>,
+    /// Its uid and generation, which tell one change of the catalog from the next.
+    change: Arc<str>,
 }
 
 type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
@@ -141,6 +162,10 @@ fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event
     }
 }
 
+fn change_of(object: &impl ResourceExt) -> Arc<str> {
+    format!("{}/{}", object.uid().unwrap_or_default(), object.meta().generation.unwrap_or_default()).into()
+}
+
 /// Whole objects. One that does not parse is told as such and does not hold up the others.
 fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Events<K>
 where
@@ -149,6 +174,7 @@ where
 {
     let seen = |guard: DeserializeGuard<K>| Seen {
         name: guard.name_any(),
+        change: change_of(&guard),
         object: guard.0.map_err(|invalid| invalid.error).map(|mut object| {
             object.meta_mut().managed_fields = None;
             object
@@ -161,7 +187,11 @@ where
 fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
     let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
     let config = watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME);
-    let seen = |object: PartialObjectMeta<Secret>| Seen { name: object.name_any(), object: Ok(object) };
+    let seen = |object: PartialObjectMeta<Secret>| Seen {
+        name: object.name_any(),
+        change: change_of(&object),
+        object: Ok(object),
+    };
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
@@ -173,7 +203,8 @@ where
 {
     let mut known: HashSet<String> = HashSet::new();
     let mut listed: HashSet<String> = HashSet::new();
-    let mut pending: Vec<Wanted> = Vec::new();
+    let mut pending: Vec<Asked> = Vec::new();
+    let gone = |name: &str, wanted: Vec<Wanted>| asked(name, &"gone".into(), wanted);
     let mut first = true;
     while let Some(event) = stream.next().await {
         match event {
@@ -185,8 +216,8 @@ where
                 pending.extend(context.apply(&kind, seen, &apply));
             }
             Ok(watcher::Event::InitDone) => {
-                for gone in known.difference(&listed) {
-                    pending.extend(remove(&mut context.state.write(), gone));
+                for name in known.difference(&listed) {
+                    pending.extend(gone(name, remove(&mut context.state.write(), name)));
                 }
                 known = std::mem::take(&mut listed);
                 context.push(&kind, &mut pending, first);
@@ -200,7 +231,7 @@ where
                 context.push(&kind, &mut pending, false);
             }
             Ok(watcher::Event::Delete(seen)) => {
-                pending.extend(remove(&mut context.state.write(), &seen.name));
+                pending.extend(gone(&seen.name, remove(&mut context.state.write(), &seen.name)));
                 known.remove(&seen.name);
                 context.push(&kind, &mut pending, false);
             }
@@ -215,10 +246,10 @@ impl Context {
         kind: &str,
         seen: Seen<K>,
         apply: &impl Fn(&mut KcpState, &str, K) -> Vec<Wanted>,
-    ) -> Vec<Wanted> {
-        let Seen { name, object } = seen;
+    ) -> Vec<Asked> {
+        let Seen { name, object, change } = seen;
         match object {
-            Ok(object) => apply(&mut self.state.write(), &name, object),
+            Ok(object) => asked(&name, &change, apply(&mut self.state.write(), &name, object)),
             Err(error) => {
                 tracing::warn!(kind, name, error, "an object in KCP cannot be read and is passed over");
                 Vec::new()
@@ -226,19 +257,80 @@ impl Context {
         }
     }
 
-    fn push(&self, kind: &str, wanted: &mut Vec<Wanted>, start: bool) {
-        let class = match kind {
-            _ if start => Class::Resync,
-            "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
-            _ => Class::UserEdit,
-        };
-        for (key, change) in wanted.drain(..) {
+    fn push(&self, kind: &str, asked: &mut Vec<Asked>, start: bool) {
+        for Asked { wanted: (key, change), object, change: which } in asked.drain(..) {
             // At a start each Kyma is reconciled, and asks for its agent when the runtime is prepared for it.
             if start && matches!(key, WorkKey::Agent { .. }) {
                 continue;
             }
+            let class = match kind {
+                _ if start => Class::Resync,
+                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
+                "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
+                _ => Class::UserEdit,
+            };
+            let delay = match kind {
+                "ModuleTemplate" | "ModuleReleaseMeta" if !start => {
+                    rollout::delay(key.kyma(), &which, self.rollout)
+                }
+                _ => Duration::ZERO,
+            };
             let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };
-            self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
+            if delay.is_zero() {
+                self.queue.push(key, Push { class, cause: Some(cause), guards: Vec::new() });
+            } else {
+                self.queue.look_again(key, class, Some(cause), delay);
+            }
         }
+    }
+}
+
+fn asked(object: &str, change: &Arc<str>, wanted: Vec<Wanted>) -> Vec<Asked> {
+    let object: Arc<str> = object.into();
+    let of = |wanted| Asked { wanted, object: Arc::clone(&object), change: Arc::clone(change) };
+    wanted.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(rollout: Duration) -> Context {
+        let (ready, _) = watch::channel(0);
+        Context { state: Arc::default(), queue: Queue::new(2), ready, rollout }
+    }
+
+    fn asked_of(kyma: &str, change: &'static str) -> Vec<Asked> {
+        asked("lighthouse", &"uid/2".into(), vec![(WorkKey::Kyma { kyma: kyma.into() }, change)])
+    }
+
+    fn waiting(context: &Context) -> (usize, bool) {
+        context.queue.inspect(|q| (q.ready().map(|(_, n)| n).sum(), q.next_due().is_some()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
+        let context = context(Duration::from_mins(5));
+        context.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+        assert_eq!(waiting(&context), (0, true));
+        context.push("Kyma", &mut asked_of("a", "changed"), false);
+        let edit = context.queue.next().await;
+        assert_eq!((edit.class, context.queue.now()), (Class::UserEdit, Duration::ZERO));
+        edit.end(crate::queue::Ended::Done);
+        let turn = rollout::delay("a", "uid/2", Duration::from_mins(5));
+        let lease = context.queue.next().await;
+        assert_eq!(lease.class, Class::Rollout);
+        assert!(context.queue.now().abs_diff(turn) <= Duration::from_millis(1), "{:?}", context.queue.now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_window_and_at_a_start_all_is_done_at_once() {
+        let at_once = context(Duration::ZERO);
+        at_once.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+        assert_eq!(waiting(&at_once), (1, false));
+        let started = context(Duration::from_mins(5));
+        started.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), true);
+        started.push("Watcher", &mut asked_of("b", "watcher changed"), false);
+        assert_eq!(waiting(&started), (2, false));
     }
 }

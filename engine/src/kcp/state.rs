@@ -13,8 +13,8 @@ use std::{
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
-pub use manifests::default_cr;
 use manifests::is_settled;
+pub use manifests::{STATUS_CHANGED, default_cr};
 
 use crate::{
     key::WorkKey,
@@ -22,6 +22,7 @@ use crate::{
         agent::{self, AgentPlan},
         owners::Owners,
     },
+    queue::Class,
 };
 
 /// A kubeconfig Secret, without its data.
@@ -57,6 +58,8 @@ pub struct KcpState {
     kymas: HashMap<String, Arc<Kyma>>,
     by_runtime: HashMap<String, BTreeSet<String>>,
     manifests: HashMap<String, Arc<Manifest>>,
+    /// The class under which each Manifest was last worked on, of those that its Kyma inherits.
+    classes: HashMap<String, Class>,
     by_kyma: HashMap<String, BTreeSet<String>>,
     offered: catalog::Offered,
     users: users::Users,

@@ -9,6 +9,8 @@ mod needs;
 mod versions;
 mod windows;
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
 
@@ -16,6 +18,7 @@ use super::{
     notice::Notice,
     policy::{PolicyError, Ruled},
     versions::Choice,
+    windows::{MIN_WINDOW, Policy},
 };
 
 /// What a gate says of a module.
@@ -60,11 +63,15 @@ pub struct Facts<'a> {
     pub restricted: &'a [String],
     /// What the central policy says of this Kyma, if there is one; or why it cannot be read.
     pub ruled: Result<Option<&'a Ruled>, &'a PolicyError>,
+    /// The policy of maintenance windows, if there is one.
+    pub windows: Option<&'a Policy>,
+    /// Least time that has to be left of a window for an update to begin in it.
+    pub min_window: Duration,
 }
 
 impl Default for Facts<'_> {
     fn default() -> Self {
-        Self { restricted: &[], ruled: Ok(None) }
+        Self { restricted: &[], ruled: Ok(None), windows: None, min_window: MIN_WINDOW }
     }
 }
 

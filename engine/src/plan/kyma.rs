@@ -14,7 +14,7 @@ use tidewatch_api::{
 
 use self::{
     manifest_of::{hold_version, manifest_for, same},
-    status::{kyma_status, leaving, progress, tracked, tracking},
+    status::{kyma_status, leaving, tracked, tracking},
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
@@ -23,6 +23,7 @@ use super::{
 };
 
 pub use decision::{Decided, Decision};
+pub(in crate::plan) use status::progress;
 pub use status::{deleting_status, failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.

@@ -12,8 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 ///
 /// `release` names one change (uid and generation of what has changed): the same Kyma comes early in one rollout
 /// and late in another, so that nobody is always the first to meet a bad version. The same three arguments give
-/// the same delay on every machine and in every version, hence a receiver that starts anew during a rollout goes
-/// on with the turns it had given.
+/// the same delay on every machine and in every version.
 #[must_use]
 pub fn delay(kyma: &str, release: &str, window: Duration) -> Duration {
     let mut hash = Xxh3::new();
@@ -41,7 +40,7 @@ mod tests {
         assert_eq!(turns, TURNS);
     }
 
-    /// Kept by every later version: a rollout may be half done when the receiver is updated.
+    /// Kept by every later version, so that a fleet's turns can be told beforehand.
     const TURNS: [u128; 3] = [80_284, 117_362, 136_016];
 
     #[test]

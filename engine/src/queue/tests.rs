@@ -146,6 +146,28 @@ fn a_later_look_is_taken_whatever_happens_before() {
     assert!(q.slots.is_empty() && q.looks.is_empty());
 }
 
+#[test]
+fn what_is_due_later_does_not_stand_for_an_edits_second_look() {
+    let mut q = Q::new(4);
+    let ms = Duration::from_millis;
+    q.look_again(K(1, 1), Class::Rollout, Some("turn"), ms(10), tick(0));
+    q.look_again(K(1, 1), Class::Rollout, Some("tomorrow"), ms(90), tick(0));
+    q.look_again(K(1, 1), Class::UserEdit, Some("edit"), ms(20), tick(0));
+    let mut taken = Vec::new();
+    while let Some(due) = q.next_due() {
+        let work = q.pop(due).unwrap();
+        taken.push((due, work.class, work.causes[0]));
+        q.end(&work.key, Ended::Done, due);
+    }
+    let all = [
+        (ms(10), Class::Rollout, "turn"),
+        (ms(20), Class::UserEdit, "edit"),
+        (ms(90), Class::Rollout, "tomorrow"),
+    ];
+    assert_eq!(taken, all);
+    assert!(q.slots.is_empty() && q.looks.is_empty());
+}
+
 /// Whatever the order in which they are asked for.
 #[test]
 fn the_first_and_the_last_of_many_looks_are_taken_with_their_causes() {

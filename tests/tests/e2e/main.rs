@@ -21,3 +21,4 @@ mod skeleton;
 mod versions;
 mod watcher_path;
 mod watchers;
+mod windows;

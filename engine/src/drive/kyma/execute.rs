@@ -15,8 +15,16 @@ use crate::{
 
 impl Shared {
     /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
-    /// followed to the objects it changed.
-    pub(super) async fn execute(&self, kyma: &str, plan: &Plan, causes: &[Cause]) -> Result<(), Lost> {
+    /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
+    /// a poll or a resync has found to do is done before the next one is looked at.
+    pub(super) async fn execute(
+        &self,
+        kyma: &str,
+        plan: &Plan,
+        class: Class,
+        causes: &[Cause],
+    ) -> Result<(), Lost> {
+        let class = class.min(Class::Rollout);
         for manifest in &plan.apply {
             let name = manifest.name_any();
             let mut body = serde_json::to_value(manifest).unwrap_or_default();
@@ -31,7 +39,7 @@ impl Shared {
             // One push per cause; they are merged under the key.
             let first = causes.next();
             for cause in std::iter::once(first).chain(causes.map(Some)) {
-                let push = Push { class: Class::UserEdit, cause, guards: Vec::new() };
+                let push = Push { class, cause, guards: Vec::new() };
                 self.queue.push(key.clone(), push);
             }
         }

@@ -6,11 +6,17 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
 use super::{KcpState, Wanted, kyma_key, manifest_key, unindex};
-use crate::plan::{
-    manifest::{Claim, inventory},
-    object::ObjectRef,
-    owners::Speaker,
+use crate::{
+    plan::{
+        manifest::{Claim, inventory},
+        object::ObjectRef,
+        owners::Speaker,
+    },
+    queue::Class,
 };
+
+/// What is said of a Manifest whose state is another one.
+pub const STATUS_CHANGED: &str = "manifest status changed";
 
 impl KcpState {
     /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
@@ -58,7 +64,7 @@ impl KcpState {
             wanted.push((manifest_key(&kyma, &name), change));
         }
         if old.as_deref().map(told) != Some(told(&manifest)) {
-            wanted.push((kyma_key(&kyma), "manifest status changed"));
+            wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
         wanted
     }
@@ -66,11 +72,28 @@ impl KcpState {
     /// A Manifest is gone.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
+        self.classes.remove(name);
         let Some(old) = self.manifests.remove(name) else { return Vec::new() };
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
         vec![(kyma_key(kyma), "manifest deleted")]
+    }
+
+    /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
+    /// again or found anew by a resync.
+    pub fn working_on(&mut self, name: &str, class: Class) {
+        let Some(known) = self.manifests.get_key_value(name).map(|(name, _)| name.clone()) else { return };
+        let before = self.classes.entry(known).or_insert(Class::Rollout);
+        if class <= Class::Rollout {
+            *before = class;
+        }
+    }
+
+    /// How urgent it is for its Kyma that a Manifest's state has changed: as urgent as the work on the Manifest was. What
+    /// nobody is known to have worked on may be what a user waits for.
+    pub fn urgency(&self, manifest: &str) -> Class {
+        self.classes.get(manifest).copied().unwrap_or(Class::UserEdit)
     }
 
     /// The other Manifests of a Kyma with this object in their inventory, as last seen.

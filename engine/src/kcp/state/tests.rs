@@ -247,3 +247,23 @@ fn a_watcher_reaches_every_runtime_if_it_changes_what_is_watched() {
     assert_eq!(keys(state.apply_watcher("w", None)), ["Agent/a", "Agent/b"]);
     assert!(state.agent_plan().config.watches.is_empty());
 }
+
+#[test]
+fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
+    let mut state = KcpState::default();
+    state.working_on("m", Class::Rollout);
+    assert_eq!(state.urgency("m"), Class::UserEdit, "there is none yet");
+    state.apply_manifest(manifest("m", 1, "Processing", None));
+    for (worked, urgency) in [
+        (Class::Resync, Class::Rollout),
+        (Class::UserEdit, Class::UserEdit),
+        (Class::Retry, Class::UserEdit),
+        (Class::Rollout, Class::Rollout),
+        (Class::Poll, Class::Rollout),
+    ] {
+        state.working_on("m", worked);
+        assert_eq!(state.urgency("m"), urgency, "{worked:?}");
+    }
+    state.delete_manifest("m");
+    assert!(state.classes.is_empty());
+}

@@ -73,7 +73,8 @@ impl Gate {
 }
 
 impl Plan {
-    /// Notes a decision if something is written for it, or the module's state or version is another one than the status said before.
+    /// Notes a decision if something is written for it, or the module's state or version is another one than the
+    /// status said before, or it waits for a window now.
     pub(super) fn decide(
         &mut self,
         what: Decided,
@@ -84,8 +85,8 @@ impl Plan {
         let before = kyma.module_status(&status.name);
         let state = before.map_or(State::Empty, |b| b.state);
         let writes = matches!(what, Decided::Install | Decided::Upgrade | Decided::Change);
-        let told = before.map(|b| (b.state, &b.version));
-        if !writes && told == Some((status.state, &status.version)) {
+        let told = before.map(|b| (b.state, &b.version, b.maintenance));
+        if !writes && told == Some((status.state, &status.version, status.maintenance)) {
             return;
         }
         let reason = match (status.message.as_str(), status.channel.as_str()) {

@@ -13,7 +13,7 @@ use super::{Input, namespace_of};
 use crate::plan::status::{self, Says};
 
 /// What a Manifest says of itself, if what it says is about its present spec.
-pub(super) fn progress(manifest: &Manifest) -> (State, String) {
+pub(in crate::plan) fn progress(manifest: &Manifest) -> (State, String) {
     let Some(status) = &manifest.status else { return (State::Processing, String::new()) };
     let generation = manifest.metadata.generation;
     let current = status.conditions.iter().any(|c| c.observed_generation == generation);

@@ -1,0 +1,103 @@
+//! The policy of maintenance windows: a file, read anew when it has changed.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use prometheus::Gauge;
+use tidewatch_drain::Watch;
+use tidewatch_engine::{
+    Engine,
+    plan::windows::{MAX_POLICY, Policy, PolicyError},
+};
+use tidewatch_telemetry::{
+    chain,
+    metrics::{MetricsError, Registry},
+};
+use tokio::{fs::File, io::AsyncReadExt};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often the file is looked at. As with the TLS files its content counts, not its time: a mounted ConfigMap changes
+/// by a swap of symbolic links.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Why the file is not in use.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("{0:?} cannot be read; check that it exists and its permissions")]
+    File(PathBuf, #[source] io::Error),
+    #[error("it has bytes that are no UTF-8; write it as JSON in UTF-8")]
+    Utf8,
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// Follows the file, and sets the engine's policy.
+pub struct PolicyFile {
+    file: PathBuf,
+    engine: Engine,
+    readable: Gauge,
+    /// What was read last, by hash, or why nothing could be, so that each is told once.
+    last: Option<Result<u64, String>>,
+}
+
+impl PolicyFile {
+    /// Follows this file; none: there is no policy.
+    pub fn new(
+        file: Option<PathBuf>,
+        engine: &Engine,
+        registry: &Registry,
+    ) -> Result<Option<Self>, MetricsError> {
+        let readable = registry.gauge(
+            "maintenance_policy_read_success",
+            "Whether the policy of maintenance windows could be read the last time; 1 without one.",
+        )?;
+        readable.set(1.0);
+        let engine = engine.clone();
+        Ok(file.map(|file| Self { file, engine, readable, last: None }))
+    }
+
+    /// Reads the file if it is another one than before. What cannot be used changes nothing.
+    pub async fn look(&mut self) {
+        let read = self.read().await;
+        self.readable.set(f64::from(u8::from(read.is_ok())));
+        let told = read.as_ref().map(|(hash, _)| *hash).map_err(|error| chain(error).to_string());
+        if self.last.as_ref() == Some(&told) {
+            return;
+        }
+        match read {
+            Ok((hash, policy)) => {
+                tracing::info!(rules = policy.rules().len(), "the policy of maintenance windows was read");
+                self.engine.set_windows(Some(policy), &format!("{hash:016x}"));
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = %chain(&error),
+                    "the policy of maintenance windows cannot be used; the one before stays"
+                );
+            }
+        }
+        self.last = Some(told);
+    }
+
+    async fn read(&self) -> Result<(u64, Policy), Unusable> {
+        let failed = |error| Unusable::File(self.file.clone(), error);
+        let file = File::open(&self.file).await.map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(MAX_POLICY as u64 + 1).read_to_end(&mut bytes).await.map_err(failed)?;
+        if bytes.len() > MAX_POLICY {
+            return Err(PolicyError::TooLarge { size: bytes.len() }.into());
+        }
+        let text = str::from_utf8(&bytes).map_err(|_| Unusable::Utf8)?;
+        Ok((xxh3_64(&bytes), Policy::parse(text)?))
+    }
+
+    /// Follows the file until the process ends.
+    pub async fn follow(mut self, drain: Watch) {
+        loop {
+            tokio::select! {
+                () = drain.signaled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            self.look().await;
+        }
+    }
+}
