@@ -1,6 +1,7 @@
 //! One reconcile of a Kyma.
 
 mod execute;
+mod give_up;
 mod remote;
 
 use std::sync::Arc;
@@ -121,6 +122,7 @@ impl Shared {
             now: self.now(),
         });
         plan.notices.extend(local.notices);
+        self.give_modules_up(&name, &plan, causes).await?;
         self.execute(&name, &plan, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;

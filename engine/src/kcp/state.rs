@@ -13,8 +13,8 @@ use std::{
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
-pub use manifests::default_cr;
 use manifests::is_settled;
+pub use manifests::{Successor, default_cr};
 
 use crate::{
     key::WorkKey,
