@@ -260,7 +260,7 @@ fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
     let object = inventory_of(&manifest("m", 1, "Ready", Some("d")));
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))), ["Kyma/a"], "it is settled");
-    assert_eq!(keys(state.apply_manifest(given_up("n"))), ["Manifest/a/n", "Kyma/a"]);
+    assert_eq!(keys(state.apply_manifest(given_up("n"))), ["Manifest/n", "Kyma/a"]);
     assert_eq!(state.needed_by("a", "n", &object), Some("m".into()));
     assert_eq!(state.needed_by("a", "m", &object), None, "the other one is given up too");
 }
