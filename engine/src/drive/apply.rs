@@ -6,6 +6,7 @@ use kube::{
     core::{GroupVersionKind, PartialObjectMeta},
 };
 use serde_json::Value;
+use tidewatch_api::names::field_managers;
 
 use super::{
     chain,
@@ -248,23 +249,46 @@ pub(super) struct Present {
     pub(super) marks: Marks,
 }
 
-/// Looks at an object. `None` if it, or its kind, does not exist.
-pub(super) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
+/// Reads an object's metadata. `None` if it, or its kind, does not exist.
+pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
     let api = match api(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
         Err(ObjectError::Kind(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
     match runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await {
-        Ok(object) => {
-            let metadata = object.metadata;
-            Ok(Some(Present {
-                uid: metadata.uid.clone().unwrap_or_default(),
-                deleting: metadata.deletion_timestamp.is_some(),
-                marks: Marks::of(&serde_json::to_value(metadata).unwrap_or_default()),
-            }))
-        }
+        Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
         Err(error) if error.class == ErrorClass::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Looks at an object. `None` if it, or its kind, does not exist.
+pub(super) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Present>, ObjectError> {
+    let metadata = metadata(runtime, id).await?;
+    Ok(metadata.map(|metadata| Present {
+        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        deleting: metadata["deletionTimestamp"].is_string(),
+        marks: Marks::of(&metadata),
+    }))
+}
+
+/// Merges fields into an object that is there; nothing becomes of one that is gone meanwhile.
+pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Result<(), ObjectError> {
+    let permit = runtime.permit()?;
+    let api = api(runtime, &id.gvk, &id.namespace).await?;
+    let params = PatchParams {
+        dry_run: permit.is_dry(),
+        field_manager: Some(field_managers::APPLIER.to_owned()),
+        ..PatchParams::default()
+    };
+    match runtime.call(&format!("changing {id}"), api.patch(&id.name, &params, &Patch::Merge(fields))).await {
+        Ok(changed) => {
+            let changed = to_value(id, changed)?;
+            permit.tried(|| tried(runtime, "merge", id, changed));
+            Ok(())
+        }
+        Err(error) if error.class == ErrorClass::NotFound => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,6 +1,7 @@
 //! One reconcile of a Kyma.
 
 mod execute;
+mod give_up;
 mod remote;
 
 use std::sync::Arc;
@@ -135,6 +136,7 @@ impl Shared {
         plan.notices.extend(local.notices);
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
+        self.give_modules_up(&name, &plan, causes).await?;
         self.execute(&name, &plan, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;

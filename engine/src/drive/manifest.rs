@@ -4,6 +4,8 @@ mod apply;
 mod blockers;
 mod default_cr;
 mod force;
+mod give_up;
+mod hand_over;
 mod remove;
 mod source;
 mod standing;
@@ -98,10 +100,18 @@ impl Shared {
                 };
             }
         };
+        if manifest.is_unmanaged() {
+            // Before anything that applies or deletes, however the Manifest is to end.
+            return self.give_up(kyma, &manifest, &runtime, force.is_some()).await;
+        }
         if let Some(force) = &force {
             return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
         }
         if manifest.metadata.deletion_timestamp.is_some() {
+            let successor = self.state.read().successor(kyma, &manifest);
+            if let Some(successor) = successor {
+                return self.hand_over(kyma, &manifest, &successor, &runtime).await;
+            }
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
         self.hold(&manifest).await?;

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
 use manifests::is_settled;
-pub use manifests::{STATUS_CHANGED, default_cr};
+pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 
 use crate::{
     key::WorkKey,

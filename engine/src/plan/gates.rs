@@ -49,7 +49,7 @@ pub enum Gate {
         /// Why, and what ends it.
         message: String,
     },
-    /// It is the user's: nothing of it is shown but its name and the state.
+    /// It is the user's: if it is installed, its objects are given up; then nothing of it is shown but its name and the state.
     Leave {
         /// The module's state.
         state: State,

@@ -2,6 +2,7 @@
 
 mod decision;
 mod manifest_of;
+mod orphans;
 mod status;
 
 use std::collections::BTreeMap;
@@ -14,11 +15,13 @@ use tidewatch_api::{
 
 use self::{
     manifest_of::{hold_version, manifest_for, same},
+    orphans::{OfModule, orphan, orphaned},
     status::{kyma_status, leaving, tracked, tracking},
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
-    notice::Notice,
+    naming::manifest_name,
+    notice::{About, Kind, Notice},
     versions::{Choice, Chosen, Origin},
 };
 
@@ -96,6 +99,8 @@ pub struct Plan {
     pub apply: Vec<Manifest>,
     /// Names of Manifests that are not wanted any more.
     pub delete: Vec<String>,
+    /// Name and uid of Manifests whose objects are to become the user's.
+    pub give_up: Vec<(String, String)>,
     /// The status in KCP.
     pub status: KymaStatus,
     /// Something failed that trying again may mend.
@@ -112,15 +117,20 @@ pub struct Plan {
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut modules = Vec::new();
+    let (mut modules, mut wanted) = (Vec::new(), Vec::new());
     for choice in input.choices {
-        let existing = input.manifests.iter().find(|m| m.module_name() == Some(&choice.module.name));
-        modules.push(judged(input, choice, existing, &mut plan));
+        let module = &choice.module.name;
+        let there = OfModule::of(input.kyma, input.manifests, module, || planned(input.kyma, choice));
+        modules.push(judged(input, choice, &there, &mut plan));
+        wanted.push(there);
     }
     for manifest in input.manifests {
-        let wanted =
-            manifest.module_name().is_some_and(|name| input.choices.iter().any(|c| c.module.name == name));
-        if wanted || manifest.is_mandatory() {
+        if manifest.is_mandatory() || wanted.iter().any(|module| module.has(manifest)) {
+            continue;
+        }
+        if let Some(why) = orphan(input.kyma, manifest) {
+            let status = orphaned(manifest, why, &modules);
+            modules.push(status);
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
@@ -132,8 +142,15 @@ pub fn plan(input: &Input<'_>) -> Plan {
     plan
 }
 
+/// The name of the Manifest that a module is to have, if its component is known.
+fn planned(kyma: &Kyma, choice: &Choice) -> Option<String> {
+    let chosen = choice.outcome.as_ref().ok()?;
+    Some(manifest_name(&kyma.name_any(), &chosen.component, &choice.module.name))
+}
+
 /// One module: what the gates say, and if they let it pass, its plan.
-fn judged(input: &Input<'_>, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> ModuleStatus {
+    let existing = there.current;
     let view = View {
         choice,
         installed: existing,
@@ -149,8 +166,18 @@ fn judged(input: &Input<'_>, choice: &Choice, existing: Option<&Manifest>, plan:
     let applied = plan.apply.len();
     let word = gate.word();
     let mut status = match gate {
-        Gate::Pass => plan_module(input, choice, existing, plan),
-        gate => stopped(gate, choice, existing, plan),
+        Gate::Pass => {
+            if !there.others.is_empty() {
+                there.hand_over(planned(input.kyma, choice), plan);
+            }
+            plan_module(input, choice, existing, plan)
+        }
+        gate => {
+            for other in &there.others {
+                stopped(gate.clone(), choice, Some(other), plan);
+            }
+            stopped(gate, choice, existing, plan)
+        }
     };
     if let Some((state, message)) = notes.remark
         && status.state == State::Ready
@@ -190,9 +217,29 @@ fn stopped(gate: Gate, choice: &Choice, existing: Option<&Manifest>, plan: &mut 
         }
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
-        (Gate::Leave { state }, _) => ModuleStatus { name, state, ..ModuleStatus::default() },
+        (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
+        (Gate::Leave { state }, None) => ModuleStatus { name, state, ..ModuleStatus::default() },
         (Gate::Pass, _) => before(),
     }
+}
+
+/// A module that its user takes over: until its Manifest is gone it is in the state it has.
+fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
+    if !manifest.is_unmanaged() {
+        plan.give_up.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
+        plan.notices.push(Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Normal,
+            reason: "ModuleUnmanaged",
+            message: format!(
+                "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
+                before.name
+            ),
+        });
+    }
+    let (state, message) = progress(manifest);
+    let message = if message.is_empty() { "the module is being given up".to_owned() } else { message };
+    ModuleStatus { state, message, ..before }
 }
 
 fn plan_module(
@@ -258,6 +305,10 @@ fn plan_module(
         generation,
     ));
     match existing {
+        // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
+        Some(old) if old.is_unmanaged() => {
+            fault(status, State::Processing, "it is installed again once it has been given up".into())
+        }
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
             // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
             // that does not let it go may be mended by an upgrade.

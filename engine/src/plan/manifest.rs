@@ -4,6 +4,7 @@ mod bundle;
 mod inventory;
 mod ownership;
 mod prune;
+mod release;
 mod status;
 
 pub use bundle::{Bundle, BundleError, Scope, bundle, foreign_kinds};
@@ -11,6 +12,7 @@ pub use inventory::{inventory, synced, union};
 pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
 pub use prune::prune;
 pub(crate) use prune::removal_rank;
+pub use release::unmark;
 pub use status::{Progress, manifest_status};
 
 use super::object::Gvk;

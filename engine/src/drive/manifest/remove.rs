@@ -169,6 +169,14 @@ impl Shared {
         Ok(left)
     }
 
+    /// Asks for the reconcile of another Manifest that has an object too: it applies it again, with its own marks.
+    pub(super) fn leave_to(&self, kyma: &str, manifest: &str, other: String) {
+        let object = format!("Manifest/{manifest}");
+        let cause = Cause::Kcp { object, change: "a shared object was let go" };
+        let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
+        self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
+    }
+
     /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
     async fn remove_one(
         &self,
@@ -184,11 +192,7 @@ impl Shared {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
-                // It applies the object again, with its own marks.
-                let cause =
-                    Cause::Kcp { object: format!("Manifest/{name}"), change: "a shared object was let go" };
-                let push = Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() };
-                self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
+                self.leave_to(kyma, &name, other);
                 return Ok(None);
             }
             Verdict::NotOurs => {

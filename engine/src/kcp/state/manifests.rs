@@ -18,6 +18,15 @@ use crate::{
 /// What is said of a Manifest whose state is another one.
 pub const STATUS_CHANGED: &str = "manifest status changed";
 
+/// The Manifest that has taken the place of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Successor {
+    /// Its name.
+    pub name: String,
+    /// Its inventory, if it is Ready for its present spec.
+    pub settled: Option<Vec<ObjectRef>>,
+}
+
 impl KcpState {
     /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
     pub fn apply_manifest(&mut self, manifest: Manifest) -> Vec<Wanted> {
@@ -104,6 +113,29 @@ impl KcpState {
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
+    /// Another Manifest of a Kyma that has this object too and goes on managing it, as last seen.
+    pub fn needed_by(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Option<String> {
+        let managed = |name: &String| self.manifests.get(name).is_some_and(|m| !m.is_unmanaged());
+        let others = self.other_claims(kyma, manifest, object).into_iter();
+        others.filter(|claim| !claim.deleting).map(|claim| claim.manifest).find(managed)
+    }
+
+    /// Another Manifest of the same module and owner that is there to stay, as last seen.
+    pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
+        let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
+        manifest.module_name()?;
+        let all = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|name| self.manifests.get(name));
+        let next = all.into_iter().find(|m| {
+            m.metadata.name != manifest.metadata.name
+                && m.module_name() == manifest.module_name()
+                && owner(m) == owner(manifest)
+                && m.metadata.deletion_timestamp.is_none()
+                && !m.is_unmanaged()
+        })?;
+        let synced = || inventory(&next.status.clone().unwrap_or_default().synced);
+        Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })
+    }
+
     /// The Manifests of a Kyma as last seen.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
         let names = self.by_kyma.get(kyma).into_iter().flatten();
@@ -116,10 +148,11 @@ pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     manifest.spec.resource.as_ref().and_then(|cr| ObjectRef::of(&cr.to_value()))
 }
 
-/// Whether a Manifest is Ready for its present spec and not being deleted.
+/// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.
 pub(super) fn is_settled(manifest: &Manifest) -> bool {
     let Some(status) = &manifest.status else { return false };
     manifest.metadata.deletion_timestamp.is_none()
+        && !manifest.is_unmanaged()
         && status.state == State::Ready
         && status.conditions.iter().any(|c| c.observed_generation == manifest.metadata.generation)
 }

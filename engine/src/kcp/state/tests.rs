@@ -267,3 +267,52 @@ fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
     state.delete_manifest("m");
     assert!(state.classes.is_empty());
 }
+
+#[test]
+fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
+    let given_up = |name: &str| {
+        let mut manifest = manifest(name, 1, "Ready", Some("d"));
+        manifest
+            .annotations_mut()
+            .insert(tidewatch_api::names::annotations::IS_UNMANAGED.into(), "true".into());
+        manifest
+    };
+    let object = inventory_of(&manifest("m", 1, "Ready", Some("d")));
+    let mut state = KcpState::default();
+    assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))), ["Kyma/a"], "it is settled");
+    assert_eq!(keys(state.apply_manifest(given_up("n"))), ["Manifest/n", "Kyma/a"]);
+    assert_eq!(state.needed_by("a", "n", &object), Some("m".into()));
+    assert_eq!(state.needed_by("a", "m", &object), None, "the other one is given up too");
+}
+
+fn inventory_of(manifest: &Manifest) -> ObjectRef {
+    let synced = &manifest.status.as_ref().unwrap().synced;
+    crate::plan::manifest::inventory(synced).remove(0)
+}
+
+#[test]
+fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
+    let of = |name: &str, owner: &str, state: &str| {
+        let mut manifest = manifest(name, 1, state, Some("d"));
+        manifest.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "beacon".into());
+        let owner = json!([{"apiVersion": "v1", "kind": "Kyma", "name": "a", "uid": owner}]);
+        manifest.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        manifest
+    };
+    let old = of("m", "u", "Ready");
+    let mut state = KcpState::default();
+    state.apply_manifest(old.clone());
+    state.apply_manifest(of("n", "another", "Ready"));
+    assert_eq!(state.successor("a", &old), None);
+    state.apply_manifest(of("o", "u", "Processing"));
+    assert_eq!(state.successor("a", &old), Some(Successor { name: "o".into(), settled: None }));
+    let ready = of("o", "u", "Ready");
+    state.apply_manifest(ready.clone());
+    let settled = Some(vec![inventory_of(&ready)]);
+    assert_eq!(state.successor("a", &old), Some(Successor { name: "o".into(), settled }));
+    let mut leaving = ready;
+    leaving.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    state.apply_manifest(leaving);
+    assert_eq!(state.successor("a", &old), None);
+}

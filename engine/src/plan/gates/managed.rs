@@ -4,14 +4,7 @@ use tidewatch_api::State;
 
 use super::{Gate, Notes, View};
 
+/// A module whose user manages it is left to them, whatever else would be said of it.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    if view.choice.module.managed {
-        return Gate::Pass;
-    }
-    Gate::Keep {
-        state: State::Warning,
-        message: "managed: false is not supported yet; the module is left as it is".to_owned(),
-        maintenance: false,
-        retry_at: None,
-    }
+    if view.choice.module.managed { Gate::Pass } else { Gate::Leave { state: State::Unmanaged } }
 }

@@ -90,6 +90,7 @@ impl Plan {
             return;
         }
         let reason = match (status.message.as_str(), status.channel.as_str()) {
+            _ if what == Decided::Leave => "managed: false".to_owned(),
             ("", "") => "version asked for".to_owned(),
             ("", channel) => format!("channel {channel}"),
             (message, _) => message.to_owned(),

@@ -13,6 +13,8 @@ use crate::plan::{
     },
 };
 
+mod managed;
+
 fn kyma() -> Kyma {
     serde_json::from_value(json!({
         "metadata": {"name": "harbour", "namespace": "kcp-system", "uid": "kyma-uid", "generation": 3,
@@ -298,7 +300,7 @@ fn a_gate_that_removes_does_so_once() {
 
 #[test]
 fn a_module_that_is_left_to_its_user_shows_nothing_but_its_state() {
-    let (status, plan) = after(Gate::Leave { state: State::Unmanaged }, Some(&installed(State::Ready)));
+    let (status, plan) = after(Gate::Leave { state: State::Unmanaged }, None);
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
     assert_eq!((status, plan), (expected, Plan::default()));

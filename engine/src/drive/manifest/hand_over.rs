@@ -1,0 +1,66 @@
+//! A Manifest whose module has another one by now, as after a component was renamed: that one takes over its objects.
+
+use kube::ResourceExt;
+use tidewatch_api::Manifest;
+
+use super::is_crd;
+use crate::{
+    drive::{Finish, Lost, Shared, gate::Gated},
+    kcp::state::Successor,
+    plan::{
+        manifest::{self as plan, Progress},
+        object::ObjectRef,
+    },
+    stages::{Stage, stage},
+};
+
+impl Shared {
+    /// As an upgrade does: what both have stays, the rest goes once the successor is Ready. Objects of users are not in the way,
+    /// and the default CR stays: after its creation it is the user's.
+    pub(super) async fn hand_over(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        successor: &Successor,
+        runtime: &Gated,
+    ) -> Result<Finish, Lost> {
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let Some(theirs) = &successor.settled else {
+            let what = format!("waiting for the Manifest {}, which takes over, to be Ready", successor.name);
+            self.say_handing_over(manifest, &inventory, &what).await?;
+            return Ok(Finish::Recheck(what));
+        };
+        let gone = plan::prune(&inventory, theirs);
+        let left = match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone)).await {
+            Ok(left) => left,
+            Err(error) => return self.stopped(manifest, error.into()).await,
+        };
+        // A CRD that users have objects of stays theirs.
+        let left: Vec<ObjectRef> = left
+            .into_iter()
+            .filter(|(object, why)| !(is_crd(&object.gvk) && why.is_some()))
+            .map(|(object, _)| object)
+            .collect();
+        if let Some(first) = left.first() {
+            let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
+            self.say_handing_over(manifest, &left, &what).await?;
+            return Ok(Finish::Patient(what));
+        }
+        let name = manifest.name_any();
+        tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");
+        // It marks as its own what the other has marked.
+        self.leave_to(kyma, &name, successor.name.clone());
+        self.let_manifest_go(manifest).await
+    }
+
+    async fn say_handing_over(
+        &self,
+        manifest: &Manifest,
+        left: &[ObjectRef],
+        what: &str,
+    ) -> Result<(), Lost> {
+        let progress = Progress::Deleting(what.to_owned());
+        let status = plan::manifest_status(manifest, &progress, left, None, self.now());
+        self.write_manifest_status(manifest, &status).await
+    }
+}

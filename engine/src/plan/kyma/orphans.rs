@@ -1,0 +1,101 @@
+//! Manifests that carry a Kyma's name and are not what is planned for it: of nobody, of another Kyma, or second ones of a module.
+
+use kube::ResourceExt;
+use tidewatch_api::{Kyma, Manifest, ModuleStatus, State, names::labels};
+
+use super::{
+    Plan,
+    status::{leaving, tracked},
+};
+use crate::plan::notice::{About, Kind, Notice};
+
+/// Why a Manifest is not this Kyma's, though it carries its name; `None` if it is.
+pub(super) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
+    let name = manifest.name_any();
+    if manifest.module_name().is_none() {
+        let label = labels::MODULE_NAME;
+        return Some(format!(
+            "orphaned: the Manifest {name} names no module; set its label {label}, or delete it"
+        ));
+    }
+    let mut owners = manifest.owner_references().iter().filter(|owner| owner.kind == "Kyma").peekable();
+    let first = owners.peek().map(|owner| owner.uid.clone());
+    if owners.any(|owner| Some(&owner.uid) == kyma.metadata.uid.as_ref()) {
+        return None;
+    }
+    let whose = first.map_or_else(
+        || "is owned by no Kyma".to_owned(),
+        |uid| format!("is owned by another Kyma of this name (uid {uid})"),
+    );
+    Some(format!("orphaned: the Manifest {name} {whose}; delete it if nobody needs it"))
+}
+
+/// The Manifests of one module.
+#[derive(Default)]
+pub(super) struct OfModule<'a> {
+    /// The one that counts.
+    pub(super) current: Option<&'a Manifest>,
+    /// Further ones of this Kyma, which a renamed component leaves behind.
+    pub(super) others: Vec<&'a Manifest>,
+}
+
+impl<'a> OfModule<'a> {
+    /// `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it.
+    pub(super) fn of(
+        kyma: &Kyma,
+        manifests: &'a [Manifest],
+        module: &str,
+        planned: impl FnOnce() -> Option<String>,
+    ) -> Self {
+        let mut all = manifests.iter().filter(|m| m.module_name() == Some(module));
+        let (Some(first), second) = (all.next(), all.next()) else { return Self::default() };
+        if second.is_none() && orphan(kyma, first).is_none() {
+            return Self { current: Some(first), others: Vec::new() };
+        }
+        let planned = planned();
+        let is_planned = |m: &Manifest| planned.as_ref() == m.metadata.name.as_ref();
+        let mut all: Vec<&Manifest> = [first]
+            .into_iter()
+            .chain(second)
+            .chain(all)
+            .filter(|m| is_planned(m) || orphan(kyma, m).is_none())
+            .collect();
+        all.sort_by_key(|m| (!is_planned(m), m.metadata.deletion_timestamp.is_some()));
+        let mut all = all.into_iter();
+        Self { current: all.next(), others: all.filter(|m| !m.is_mandatory()).collect() }
+    }
+
+    /// Whether it has this Manifest.
+    pub(super) fn has(&self, manifest: &Manifest) -> bool {
+        self.current.into_iter().chain(self.others.iter().copied()).any(|m| std::ptr::eq(m, manifest))
+    }
+
+    /// Lets second ones go, when the one that is planned is there to take over what they have.
+    pub(super) fn hand_over(&self, planned: Option<String>, plan: &mut Plan) {
+        let stays = |m: &&Manifest| m.metadata.deletion_timestamp.is_none() && !m.is_unmanaged();
+        let Some(current) = self.current.filter(stays).filter(|m| planned == m.metadata.name) else { return };
+        for other in self.others.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
+            let message = format!(
+                "the Manifest {} takes over the objects of {}, which is deleted; what both have stays",
+                current.name_any(),
+                other.name_any()
+            );
+            plan.remove(other, &message);
+            let about = About::Manifest(current.name_any());
+            plan.notices.push(Notice { about, kind: Kind::Normal, reason: "ManifestHandedOver", message });
+        }
+    }
+}
+
+/// The entry of an orphan. It is not deleted: nobody has asked for that.
+pub(super) fn orphaned(manifest: &Manifest, why: String, modules: &[ModuleStatus]) -> ModuleStatus {
+    let mut status = if manifest.metadata.deletion_timestamp.is_some() {
+        leaving(manifest)
+    } else {
+        ModuleStatus { state: State::Warning, message: why, ..tracked(manifest) }
+    };
+    if status.name.is_empty() || modules.iter().any(|m| m.name == status.name) {
+        status.name = manifest.name_any();
+    }
+    status
+}

@@ -1,0 +1,95 @@
+//! Modules that are given up, and Manifests that are not planned.
+
+use super::*;
+
+/// The same Manifest, given up.
+fn unmanaged(mut manifest: Manifest) -> Manifest {
+    manifest.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
+    manifest
+}
+
+#[test]
+fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
+    let mut theirs = wanted(&["lighthouse"]);
+    theirs.modules[0].managed = false;
+    let mut old = installed(State::Ready);
+    old.metadata.uid = Some("u".into());
+    let nothing = |plan: &Plan| plan.apply.is_empty() && plan.delete.is_empty();
+
+    let first = run(&theirs, &[old.clone()]);
+    assert!(nothing(&first), "neither applied nor deleted");
+    assert_eq!(first.give_up, [(old.name_any(), "u".to_owned())]);
+    assert_eq!((first.status.state, first.status.modules[0].state), (State::Ready, State::Ready));
+    assert_eq!(first.notices[0].reason, "ModuleUnmanaged");
+    let marked = run(&theirs, &[unmanaged(old.clone())]);
+    assert!(nothing(&marked) && marked.give_up.is_empty() && marked.notices.is_empty(), "once");
+    let gone = run(&theirs, &[]);
+    let expected =
+        ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
+    assert_eq!((nothing(&gone), gone.status.state), (true, State::Ready));
+    assert_eq!(gone.status.modules, [expected]);
+}
+
+#[test]
+fn a_module_that_is_wanted_back_waits_until_it_was_given_up() {
+    let old = unmanaged(installed(State::Ready));
+    let back = run(&wanted(&["lighthouse"]), std::slice::from_ref(&old));
+    assert_eq!((back.apply, back.delete), (vec![], vec![]), "its mark would be lost");
+    assert_eq!(back.status.modules[0].state, State::Processing);
+    let forgotten = run(&wanted(&[]), std::slice::from_ref(&old));
+    assert_eq!(forgotten.delete, [old.name_any()], "its Manifest takes nothing along: it is marked");
+}
+
+/// The same Manifest under another name, as of another component.
+fn second(manifest: &Manifest, name: &str) -> Manifest {
+    let mut second = manifest.clone();
+    second.metadata.name = Some(name.into());
+    second
+        .annotations_mut()
+        .insert(annotations::OCM_COMPONENT_NAME.into(), "tidewatch.dev/module/old".into());
+    second
+}
+
+#[test]
+fn a_renamed_component_is_handed_over_once_its_manifest_is_there() {
+    let asked = wanted(&["lighthouse"]);
+    let new = installed(State::Ready);
+    let old = second(&new, "a-old");
+    let first = run(&asked, std::slice::from_ref(&old));
+    assert_eq!((first.apply[0].name_any(), first.delete.len()), (new.name_any(), 0), "first the new one");
+    let both = run(&asked, &[old.clone(), new.clone()]);
+    assert_eq!((both.delete, both.apply), (vec!["a-old".to_owned()], vec![]));
+    assert_eq!(both.notices[0].reason, "ManifestHandedOver");
+    assert_eq!((both.status.modules.len(), both.status.state), (1, State::Ready));
+
+    let mut theirs = asked;
+    theirs.modules[0].managed = false;
+    let given_up = run(&theirs, &[old.clone(), new.clone()]);
+    assert_eq!((given_up.give_up.len(), given_up.delete.len()), (2, 0));
+    let gone = run(&wanted(&[]), &[old, new]);
+    assert_eq!(gone.delete.len(), 2, "both are this Kyma's");
+}
+
+#[test]
+fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
+    let ours = installed(State::Ready);
+    let mut foreign = ours.clone();
+    foreign.owner_references_mut()[0].uid = "another".into();
+    let (mut nobodys, mut nameless) = (second(&ours, "b-nobodys"), second(&ours, "c-nameless"));
+    nobodys.metadata.owner_references = None;
+    nameless.labels_mut().remove(labels::MODULE_NAME);
+    let all = [foreign.clone(), nobodys, nameless];
+    let plan = run(&wanted(&[]), &all);
+    assert_eq!((plan.delete.len(), plan.apply.len(), plan.status.state), (0, 0, State::Warning));
+    let names: Vec<&str> = plan.status.modules.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["lighthouse", "b-nobodys", "c-nameless"], "each under a name of its own");
+    for module in &plan.status.modules {
+        assert!(module.message.starts_with("orphaned: the Manifest "), "{}", module.message);
+    }
+    assert!(plan.status.modules[0].message.contains("(uid another)"));
+
+    // A module that is asked for takes its Manifest over, as after a backup.
+    let back = run(&wanted(&["lighthouse"]), &[foreign]);
+    assert_eq!(back.apply[0].owner_references()[0].uid, "kyma-uid");
+    assert_eq!((back.delete.len(), back.status.modules.len()), (0, 1));
+}

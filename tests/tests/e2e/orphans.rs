@@ -1,0 +1,131 @@
+//! Manifests that are left alone, and second ones of a module.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, Manifest,
+    names::{annotations, labels},
+};
+use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_tests::{kcp, modules::Version, observed, solo::Solo, wait};
+
+use crate::managed::{CONFIG_MAP, DEPLOYMENT, label, look, manifests, objects, settled, uids, version};
+
+const SOON: Duration = Duration::from_mins(1);
+
+async fn of_module(solo: &Solo, module: &str) -> Result<Vec<Manifest>> {
+    let label = format!("{}={module}", labels::MODULE_NAME);
+    Ok(manifests(solo).list(&ListParams::default().labels(&label)).await?.items)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on() -> Result<()> {
+    let solo = Solo::start("kcp-skipped", "cofferdam").await?;
+    for module in ["dock", "weir"] {
+        solo.offer(&version(module, "1.0.0")).await?;
+    }
+    solo.enable(&json!([{"name": "dock"}])).await?;
+    solo.ready("dock", "1.0.0").await?;
+    let (skip, go_on) =
+        (json!({labels::SKIP_RECONCILIATION: "true"}), json!({labels::SKIP_RECONCILIATION: null}));
+
+    // The Kyma: nothing is planned.
+    solo.label(&skip).await?;
+    look(&solo).await?;
+    solo.enable(&json!([{"name": "dock"}, {"name": "weir"}])).await?;
+    look(&solo).await?;
+    ensure!(of_module(&solo, "weir").await?.is_empty(), "a module of a skipped Kyma is installed");
+    solo.label(&go_on).await?;
+    solo.ready("weir", "1.0.0").await?;
+
+    // A Manifest: what is changed stays changed, and even its deletion waits.
+    let dock = solo.manifest("dock").await?.metadata.name.context("no name")?;
+    label(&solo, &dock, &skip).await?;
+    let edit = json!({"data": {"version": "theirs"}});
+    solo.patch(CONFIG_MAP, "dock", "settings", "user", &edit).await?;
+    // The first reconcile that ends may have another reason.
+    solo.told(CONFIG_MAP, "dock", "settings").await?;
+    solo.told(CONFIG_MAP, "dock", "settings").await?;
+    let settings = solo.objects(CONFIG_MAP, Some("dock"));
+    ensure!(settings.get("settings").await?.data["data"]["version"] == "theirs", "it is repaired");
+    solo.enable(&json!([{"name": "weir"}])).await?;
+    wait::until("the Manifest to be on its way out", SOON, || async {
+        Ok(manifests(&solo).get(&dock).await?.metadata.deletion_timestamp.map(drop))
+    })
+    .await?;
+    solo.told(CONFIG_MAP, "dock", "settings").await?;
+    settings.get("settings").await.context("objects of a skipped Manifest are deleted")?;
+    label(&solo, &dock, &go_on).await?;
+    solo.gone("dock").await?;
+
+    // The deletion of a skipped Kyma goes on.
+    solo.label(&skip).await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    wait::until("the Kyma to be gone", SOON, || async {
+        Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
+    })
+    .await?;
+    ensure!(solo.objects(DEPLOYMENT, Some("weir")).get_opt("weir").await?.is_none(), "its objects are left");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Result<()> {
+    let solo = Solo::start("kcp-renamed", "estuary").await?;
+    let mut old: Version = version("pontoon", "1.0.0");
+    old.objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "ballast", "namespace": "pontoon"}}));
+    solo.offer(&old).await?;
+    solo.enable(&json!([{"name": "pontoon"}])).await?;
+    solo.ready("pontoon", "1.0.0").await?;
+    let (before, first) = (objects(&solo, "pontoon").await?, solo.manifest("pontoon").await?);
+    // An object of a user is not in the way of what is no removal.
+    let group = "pontoon.example.test";
+    let quays = solo.objects((group, "v1", "Quay"), Some("pontoon"));
+    let quay = json!({"apiVersion": format!("{group}/v1"), "kind": "Quay", "metadata": {"name": "users"}});
+    quays.patch("users", &PatchParams::apply("user"), &Patch::Apply(&quay)).await?;
+
+    let renamed = format!("{}-renamed", kcp::component("pontoon"));
+    let mut new = version("pontoon", "1.1.0");
+    let documents: Vec<String> = new.objects.iter().map(ToString::to_string).collect();
+    let package = ModulePackage {
+        component_name: renamed.clone(),
+        version: new.version.clone(),
+        raw_manifest: documents.join("\n---\n"),
+        default_cr: None,
+        images: Vec::new(),
+    };
+    push(&Registry::new(RegistryConfig::default())?, solo.env.registry.host(), &package).await?;
+    new.release = json!({"ocmComponentName": renamed});
+    solo.offer(&new).await?;
+    settled(&solo, "pontoon", "1.1.0").await?;
+    let second = wait::until("one Manifest, of the new component", SOON, || async {
+        let all = of_module(&solo, "pontoon").await?;
+        let [one] = &all[..] else { return Ok(None) };
+        Ok((one.metadata.name != first.metadata.name).then(|| one.clone()))
+    })
+    .await?;
+
+    let after = objects(&solo, "pontoon").await?;
+    ensure!(uids(&after) == uids(&before), "an object was made anew");
+    ensure!(after[2].data["spec"] == before[2].data["spec"], "the Deployment was changed");
+    ensure!(after[1].data["data"]["version"] == "1.1.0", "the settings are of the old version");
+    let ballast = solo.objects(CONFIG_MAP, Some("pontoon")).get_opt("ballast").await?;
+    ensure!(ballast.is_none(), "what the new one does not have is left");
+    quays.get("users").await.context("the user's object is gone")?;
+    let mark = format!("{}/{}", solo.namespace, second.metadata.name.context("no name")?);
+    wait::until("the marks to name the new Manifest", SOON, || async {
+        let settings = solo.objects(CONFIG_MAP, Some("pontoon")).get("settings").await?;
+        let marks = settings.metadata.annotations.unwrap_or_default();
+        Ok((marks.get(annotations::OWNED_BY) == Some(&mark)).then_some(()))
+    })
+    .await?;
+    observed::no_panic(&solo.receiver.process)
+}
