@@ -26,7 +26,7 @@ pub const MODULE: &str = "buoys";
 const RELEASES: [(&str, &str, [u32; 5]); 2] =
     [("regular", "1.0.0", [0, 1, 2, 3, 4]), ("fast", "2.0.0", [0, 1, 2, 3, 5])];
 
-/// Pushes both versions and releases them: `regular` and `fast`.
+/// Pushes both versions and releases them: `regular` and `fast`. One may go from either to the other.
 pub async fn release(kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
     let client = Registry::new(RegistryConfig::default())?;
     for (_, version, numbers) in RELEASES {
@@ -42,7 +42,8 @@ pub async fn release(kcp: &Client, namespace: &str, registry: &str) -> Result<()
         kcp::put_template(kcp, namespace, MODULE, version).await?;
     }
     let channels = RELEASES.map(|(channel, version, _)| (channel, version));
-    kcp::put_release(kcp, namespace, MODULE, &channels).await
+    kcp::put_release(kcp, namespace, MODULE, &channels).await?;
+    kcp::allow_downgrade(kcp, namespace, MODULE).await
 }
 
 fn image(version: &str) -> String {

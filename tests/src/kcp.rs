@@ -67,3 +67,11 @@ pub async fn put_release(
     api.patch(module, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await?;
     Ok(())
 }
+
+/// Lets a released module go back to an older version, for tests that go to and fro.
+pub async fn allow_downgrade(client: &Client, namespace: &str, module: &str) -> Result<()> {
+    let api: Api<ModuleReleaseMeta> = Api::namespaced(client.clone(), namespace);
+    let allowed = json!({"spec": {"allowDowngrade": true}});
+    api.patch(module, &PatchParams::default(), &Patch::Merge(allowed)).await?;
+    Ok(())
+}

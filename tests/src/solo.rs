@@ -169,10 +169,25 @@ impl Solo {
         .await
     }
 
-    /// Waits until a module is Ready in a version.
+    /// Waits until a module is Ready in a version. What its workloads' controllers do meanwhile is told, as an agent would.
     pub async fn ready(&self, module: &str, version: &str) -> Result<()> {
-        let what = format!("to be Ready in version {version}");
-        self.module(module, &what, |m| m.state == State::Ready && m.version == version).await.map(drop)
+        let kymas: Api<Kyma> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let what = format!("module {module} to be Ready in version {version}");
+        wait::until(&what, SOON, || async {
+            let kyma = kymas.get(self.kyma).await?;
+            let is = |m: &ModuleStatus| m.state == State::Ready && m.version == version;
+            if kyma.module_status(module).is_some_and(is) {
+                return Ok(Some(()));
+            }
+            if let Ok(manifest) = self.manifest(module).await {
+                let synced = manifest.status.unwrap_or_default().synced;
+                for object in synced.iter().filter(|o| o.kind == "Deployment") {
+                    self.tell(("apps", "v1", "Deployment"), &object.namespace, &object.name).await?;
+                }
+            }
+            Ok(None)
+        })
+        .await
     }
 
     /// The Manifest of a module.

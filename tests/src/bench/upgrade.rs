@@ -37,7 +37,10 @@ pub(super) fn specs(size: &Size) -> Vec<Spec> {
 
 pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let runtime = bench.env.runtime1.client()?;
-    let manifests: Api<Manifest> = Api::namespaced(bench.env.kcp.client()?, KCP_NAMESPACE);
+    let kcp = bench.env.kcp.client()?;
+    // Every other turn goes back.
+    crate::kcp::allow_downgrade(&kcp, KCP_NAMESPACE, "lighthouse").await?;
+    let manifests: Api<Manifest> = Api::namespaced(kcp, KCP_NAMESPACE);
     let mut manifests = watcher(manifests, watcher::Config::default()).boxed();
     // The list at the start of a watch is not part of an upgrade.
     until(&mut manifests, |event| matches!(event, watcher::Event::InitDone).then_some(())).await?;

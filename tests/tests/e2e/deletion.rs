@@ -92,23 +92,31 @@ impl World {
     }
 
     async fn tell(&self) -> Result<()> {
+        self.tell_of((GROUP, VERSION, "Kyma"), RUNTIME_KYMA_NAME).await
+    }
+
+    async fn tell_of(&self, (group, version, kind): (&str, &str, &str), name: &str) -> Result<()> {
         let member = self.member();
         let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
         let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
-        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": RUNTIME_KYMA_NAME},
-                           "watchedGvk": {"group": GROUP, "version": VERSION, "kind": "Kyma"}});
+        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": name},
+                           "watchedGvk": {"group": group, "version": version, "kind": kind}});
         let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
         ensure!(answer.status() == 200, "the event was answered with {answer:?}");
         Ok(())
     }
 
+    /// What the keeper's controller does meanwhile is told, as an agent would.
     async fn ready(&self, module: &str) -> Result<()> {
-        let what = format!("module {module} of Kyma {} to be Ready", self.namespace);
-        fleet::kyma_where(self.kymas(), self.namespace, &what, |k| {
-            k.module_status(module).is_some_and(|m| m.state == State::Ready)
+        wait::until(&format!("module {module} of Kyma {} to be Ready", self.namespace), SOON, || async {
+            let kyma = self.kymas().get(self.namespace).await?;
+            if kyma.module_status(module).is_some_and(|m| m.state == State::Ready) {
+                return Ok(Some(()));
+            }
+            self.tell_of(("apps", "v1", "Deployment"), "beacon-keeper").await?;
+            Ok(None)
         })
         .await
-        .map(drop)
     }
 
     async fn installed(namespace: &'static str) -> Result<Self> {
