@@ -4,14 +4,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Times that an object is set back within [`WITHIN`] before it is left alone. Enough for a user who tries things by hand.
-pub const TIMES: usize = 5;
+/// Times that an object is set back within [`WITHIN`] before it is left alone: many for people, seconds for a controller.
+pub const TIMES: usize = 30;
 /// The time in which they count. An object that is left alone is set back again when the oldest is older than this.
 pub const WITHIN: Duration = Duration::from_mins(10);
 
 /// When an object was last set back to the same content.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fight([Option<Timestamp>; TIMES]);
+
+impl Default for Fight {
+    fn default() -> Self {
+        Self([None; TIMES])
+    }
+}
 
 /// Whether an object is set back now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +53,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_times_in_ten_minutes_and_then_one_for_each_that_is_older() {
+    fn so_many_times_in_ten_minutes_and_then_one_for_each_that_is_older() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let at = |seconds: i64| start + Duration::from_secs(seconds.unsigned_abs());
         let mut fight = Fight::default();
-        for second in 0..5 {
+        for second in 0..30 {
             assert_eq!(fight.verdict(at(second)), Verdict::Go);
             fight = fight.fought(at(second));
         }
-        assert_eq!(fight.verdict(at(5)), Verdict::Parked(at(600)));
+        assert_eq!(fight.verdict(at(30)), Verdict::Parked(at(600)));
         assert_eq!(fight.verdict(at(600)), Verdict::Go);
         fight = fight.fought(at(600));
         assert_eq!(fight.verdict(at(600)), Verdict::Parked(at(601)));
@@ -67,7 +73,7 @@ mod tests {
     fn no_interleaving_sets_back_more_often() {
         use proptest::prelude::*;
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        proptest!(|(gaps in prop::collection::vec(0_u64..300, 1..200))| {
+        proptest!(|(gaps in prop::collection::vec(0_u64..60, 1..400))| {
             let (mut now, mut fight, mut went) = (start, Fight::default(), Vec::new());
             for gap in gaps {
                 now += Duration::from_secs(gap);

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
-const REMEMBERED: u64 = 50_000;
+const REMEMBERED: u64 = 20_000;
 
 /// See the module.
 #[derive(Debug)]
