@@ -50,7 +50,6 @@ pub struct Candidate {
 /// The Lease, held. Renewed while [`Term::keep`] runs.
 pub struct Term {
     candidate: Candidate,
-    version: String,
     renewed_at: Instant,
     transitions: i32,
 }
@@ -147,8 +146,8 @@ impl Candidate {
                 ..LeaseSpec::default()
             }),
         };
-        let version = within(self.store(over, lease)).await?.metadata.resource_version.unwrap_or_default();
-        Ok(Term { candidate: self.clone(), version, renewed_at: now, transitions })
+        within(self.store(over, lease)).await?;
+        Ok(Term { candidate: self.clone(), renewed_at: now, transitions })
     }
 
     async fn store(&self, over: Option<&Lease>, lease: Lease) -> kube::Result<Lease> {
@@ -196,8 +195,7 @@ impl Term {
         if !record.holder.is_empty() && record.holder != self.candidate.holder() {
             return Ok(Some(record.holder));
         }
-        let Self { version, renewed_at, .. } = self.candidate.write(read.as_ref(), now).await?;
-        (self.version, self.renewed_at) = (version, renewed_at);
+        self.renewed_at = self.candidate.write(read.as_ref(), now).await?.renewed_at;
         Ok(None)
     }
 

@@ -35,9 +35,7 @@ pub async fn follow(client: Client, namespace: String, always: bool, switch: Swi
     let mut tell = |map: Option<&ConfigMap>| {
         let paused = says(map);
         if told.replace(paused) != Some(paused) {
-            if paused || told.is_some() {
-                tracing::info!(paused, "the ConfigMap {NAME} says whether runtimes are written to");
-            }
+            tracing::info!(paused, "the ConfigMap {NAME} says whether runtimes are written to");
             switch.paused(paused);
         }
     };

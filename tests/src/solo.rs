@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client,
@@ -51,6 +52,11 @@ pub struct Solo {
     _alone: MutexGuard<'static, ()>,
 }
 
+async fn connect(env: &Environment, receiver: &Receiver, member: &Member<'_>) -> Result<Connection> {
+    let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
+    Connection::open(receiver, Some(&identity.issued), Http::H2).await
+}
+
 impl Solo {
     /// Starts the receiver, registers the runtime and waits until its Kyma, which has no modules, is Ready.
     pub async fn start(namespace: &'static str, kyma: &'static str) -> Result<Self> {
@@ -74,10 +80,17 @@ impl Solo {
         let member = Member { cluster, kyma, id: kyma };
         fleet::register(&kcp, namespace, &member).await?;
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
-        let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
-        let connection = Connection::open(&receiver, Some(&identity.issued), Http::H2).await?.into();
+        let connection = connect(env, &receiver, &member).await?.into();
         let runtime = cluster.client()?;
         Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, connection, _alone: alone })
+    }
+
+    /// Starts the receiver again.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.receiver.restart().await?;
+        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
+        *self.connection.get_mut() = connect(self.env, &self.receiver, &member).await?;
+        Ok(())
     }
 
     /// Pushes and releases a version of a module.
@@ -106,12 +119,31 @@ impl Solo {
         Ok(())
     }
 
-    /// Says that an object has changed, and waits until a reconcile of a Manifest that began after that has ended.
+    /// Says that an object has changed, and waits until a reconcile of its Manifest that began after that has ended.
     pub async fn told(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
-        let before = self.reconciles("Manifest").await?;
+        self.looked("Manifest", gvk, namespace, name).await
+    }
+
+    /// Says that the Kyma has changed, and waits until a reconcile of it that began after that has ended.
+    pub async fn look(&self) -> Result<()> {
+        self.looked("Kyma", (GROUP, VERSION, "Kyma"), RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
+    }
+
+    async fn looked(&self, kind: &str, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
+        let object = if namespace.is_empty() { format!(" {name}") } else { format!(" {namespace}/{name}") };
+        let now = Timestamp::now();
         self.tell(gvk, namespace, name).await?;
-        wait::until("the reconcile of the event", SOON, || async {
-            Ok((self.reconciles("Manifest").await? > before).then_some(()))
+        let is_it = |record: &Value| {
+            let finished: Timestamp = record["finishedAt"].as_str()?.parse().ok()?;
+            let began = finished - Duration::from_secs_f64(record["workSeconds"].as_f64()?);
+            let named = |cause: &Value| cause["object"].as_str().is_some_and(|o| o.ends_with(&object));
+            let caused = record["causes"].as_array()?.iter().any(named);
+            (record["key"].as_str()?.split_once('/')?.0 == kind && began >= now && caused).then_some(())
+        };
+        wait::until(&format!("a reconcile after an event of{object}"), SOON, || async {
+            let page = http::text(&format!("{}/runtimes/{}", self.receiver.admin, self.kyma)).await?;
+            let page: Value = serde_json::from_str(&page)?;
+            Ok(page["reconciles"].as_array().into_iter().flatten().find_map(is_it))
         })
         .await
     }
@@ -229,15 +261,24 @@ impl Solo {
         Ok(self.objects(gvk, Some(namespace)).patch(name, &params, &Patch::Merge(fields)).await?)
     }
 
-    /// Server-side applies of anything but the Kyma that the runtime's API server has answered. Of all that works there, only our
-    /// engine makes any.
+    /// Server-side applies of anything but the Kyma that the runtime's API server has answered.
     pub async fn applies(&self) -> Result<u64> {
+        self.applies_of(|line| !line.contains("resource=\"kymas\"")).await
+    }
+
+    /// All server-side applies that the runtime's API server has answered.
+    pub async fn all_applies(&self) -> Result<u64> {
+        self.applies_of(|_| true).await
+    }
+
+    /// Of all that works in the runtime, only our engine makes any.
+    async fn applies_of(&self, counts: impl Fn(&str) -> bool) -> Result<u64> {
         let request = hyper::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.request_text(request).await?;
         let applies = page
             .lines()
             .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("verb=\"APPLY\""))
-            .filter(|line| !line.contains("resource=\"kymas\""));
+            .filter(|line| counts(line));
         Ok(applies.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
     }
 }

@@ -9,13 +9,15 @@ mod needs;
 mod versions;
 mod windows;
 
+pub(super) use central::unread;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
 
 use super::{
-    notice::Notice,
+    notice::{About, Kind, Notice},
     policy::{PolicyError, Ruled},
     versions::Choice,
     windows::{MIN_WINDOW, Policy},
@@ -113,13 +115,26 @@ impl Notes {
 /// A gate. May leave notes whatever its verdict.
 type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
-/// In the order in which they are asked.
+/// In the order in which they are asked. The platform's word comes before the user's: a forbidden module is not kept by giving it up.
 const GATES: [Judge; 6] =
-    [managed::judge, central::judge, access::judge, versions::judge, needs::judge, windows::judge];
+    [central::judge, managed::judge, access::judge, versions::judge, needs::judge, windows::judge];
 
 /// Asks the gates until one objects.
 pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     first(&GATES, view, notes)
+}
+
+/// Removes a module, and tells its user if there is something to remove.
+fn removed(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
+    if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
+        notes.notices.push(Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Warning,
+            reason,
+            message: format!("module '{}' is removed: {message}", view.choice.module.name),
+        });
+    }
+    Gate::Remove { message }
 }
 
 fn first(gates: &[Judge], view: &View<'_>, notes: &mut Notes) -> Gate {

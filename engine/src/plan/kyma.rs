@@ -134,6 +134,12 @@ pub fn plan(input: &Input<'_>) -> Plan {
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
+            if let Err(why) = input.facts.ruled {
+                // The policy may be what asks for it.
+                let (state, message) = (State::Warning, gates::unread(why));
+                modules.push(ModuleStatus { state, message, ..tracked(manifest) });
+                continue;
+            }
             plan.remove(manifest, "not asked for any more");
         }
         modules.push(leaving(manifest));

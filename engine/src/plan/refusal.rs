@@ -2,13 +2,11 @@
 
 /// Parts of the messages of API servers that refuse a change of a field that is set once. There is no code for it: all of them are
 /// a 422 with `Invalid`, as is a value that is simply wrong.
-const IMMUTABLE: [&str; 6] = [
-    "field is immutable",
+const IMMUTABLE: [&str; 4] = [
+    "is immutable",
     "may not change once set",
     "cannot change roleRef",
     "updates to statefulset spec for fields other than",
-    "spec is immutable after creation",
-    "is immutable",
 ];
 
 /// Whether a change was refused because a field can only be set when the object is made.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use tidewatch_api::State;
 use tidewatch_tests::{modules::Version, observed, solo::Solo, wait};
@@ -71,7 +72,7 @@ fn data<'a>(object: &'a kube::core::DynamicObject, key: &str) -> &'a str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
-    let solo = Solo::start("kcp-drift", "shelf").await?;
+    let mut solo = Solo::start("kcp-drift", "shelf").await?;
     let mut reef = Version::new("reef", "1.0.0", objects("reef"));
     solo.offer(&reef).await?;
     solo.enable(&json!([{"name": "reef"}])).await?;
@@ -107,6 +108,39 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     let now = settings.get("settings").await?;
     ensure!(now.data["data"] == json!({"version": "2"}) && now.metadata.uid == uid, "{:#}", now.data);
     ensure!(solo.applies().await? == before + 1, "an upgrade of one object wrote more");
+
+    // A receiver that starts looks at everything, and finds nothing to write.
+    let before = solo.all_applies().await?;
+    solo.restart().await?;
+    wait::until("a look at everything", Duration::from_mins(1), || async {
+        for kind in ["Kyma", "Manifest", "Agent"] {
+            if solo.reconciles(kind).await? == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    solo.look().await?;
+    solo.told(CONFIG_MAP, "reef", "settings").await?;
+    ensure!(solo.all_applies().await? == before, "a start wrote {}", solo.all_applies().await? - before);
+    observed::no_panic(&solo.receiver.process)?;
+
+    // A kind that an upgrade drops stays while its users have objects of it, and does not hold the upgrade up.
+    let crd = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let reefs = solo.objects(("reef.example.test", "v1", "Reef"), Some("reef"));
+    let theirs = json!({"apiVersion": "reef.example.test/v1", "kind": "Reef", "metadata": {"name": "theirs"}, "spec": {"depth": 3}});
+    reefs.create(&PostParams::default(), &serde_json::from_value(theirs)?).await?;
+    reef.version = "1.2.0".into();
+    reef.objects.retain(|o| !matches!(o["kind"].as_str(), Some("CustomResourceDefinition" | "Reef")));
+    solo.offer(&reef).await?;
+    solo.ready("reef", "1.2.0").await?;
+    solo.objects(crd, None).get("reefs.reef.example.test").await.context("the CRD")?;
+    let left = reefs.get_opt("one").await?;
+    ensure!(
+        reefs.get_opt("theirs").await?.is_some() && left.is_none(),
+        "the module's goes, the user's stays"
+    );
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -117,20 +117,6 @@ async fn unmanaged(solo: &Solo, module: &str) -> Result<()> {
     Ok(())
 }
 
-/// Says that the Kyma has changed, and waits until a reconcile of it that began after that has ended.
-pub(super) async fn look(solo: &Solo) -> Result<()> {
-    // The first that ends may have begun before.
-    for _ in 0..2 {
-        let before = solo.reconciles("Kyma").await?;
-        solo.tell(KYMA, "kyma-system", "default").await?;
-        wait::until("the Kyma's reconcile", SOON, || async {
-            Ok((solo.reconciles("Kyma").await? > before).then_some(()))
-        })
-        .await?;
-    }
-    Ok(())
-}
-
 /// Waits until a module is Ready in a version after its Deployment was changed, of which its agent would tell when the Deployment's
 /// controller has seen it.
 pub(super) async fn settled(solo: &Solo, module: &str, version: &str) -> Result<()> {
@@ -175,7 +161,7 @@ async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
     let applies = solo.applies().await?;
     solo.offer(&version("mole", "1.1.0")).await?;
     solo.tell(CONFIG_MAP, "mole", "settings").await?;
-    look(&solo).await?;
+    solo.look().await?;
     unmanaged(&solo, "mole").await?;
     given_up(&solo, "mole", &before).await?;
     ensure!(solo.applies().await? == applies, "something was written");

@@ -15,7 +15,7 @@ use tidewatch_api::{
 use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
 use tidewatch_tests::{kcp, modules::Version, observed, solo::Solo, wait};
 
-use crate::managed::{CONFIG_MAP, DEPLOYMENT, label, look, manifests, objects, settled, uids, version};
+use crate::managed::{CONFIG_MAP, DEPLOYMENT, label, manifests, objects, settled, uids, version};
 
 const SOON: Duration = Duration::from_mins(1);
 
@@ -37,9 +37,9 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
 
     // The Kyma: nothing is planned.
     solo.label(&skip).await?;
-    look(&solo).await?;
+    solo.look().await?;
     solo.enable(&json!([{"name": "dock"}, {"name": "weir"}])).await?;
-    look(&solo).await?;
+    solo.look().await?;
     ensure!(of_module(&solo, "weir").await?.is_empty(), "a module of a skipped Kyma is installed");
     solo.label(&go_on).await?;
     solo.ready("weir", "1.0.0").await?;

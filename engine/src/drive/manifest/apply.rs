@@ -108,7 +108,7 @@ impl Installer<'_> {
             .map(|object| async move {
                 let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
                 let is_known = known.contains(&id.identity());
-                self.one(&id, object, is_known).await.map_err(Stopped::from)
+                self.one(&id, object, is_known).await
             })
             .buffered(CONCURRENCY);
         let mut applied = Applied::default();
@@ -120,9 +120,11 @@ impl Installer<'_> {
                     applied.parked.extend(parked);
                 }
                 Ok(Settled::Goes(what)) => applied.missing = Some(what),
-                Err(stopped) if stopped.class == KIND_MISSING => applied.missing = Some(stopped.message),
-                Err(stopped) => {
-                    applied.failed.get_or_insert(stopped);
+                Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
+                    applied.missing = Some(error.message());
+                }
+                Err(error) => {
+                    applied.failed.get_or_insert(error.into());
                 }
             }
         }
@@ -206,8 +208,6 @@ impl Installer<'_> {
         Ok(Settled::Goes(format!("{id} is being made anew")))
     }
 }
-
-const KIND_MISSING: &str = "kind_missing";
 
 /// Why an object is not as wanted.
 enum ObjectErrorOrFinal {

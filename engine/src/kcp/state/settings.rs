@@ -49,17 +49,12 @@ impl KcpState {
         let unread = self.policy.policy.is_none() && self.policy.fault.is_some();
         self.policy.fault = None;
         let old = std::mem::replace(&mut self.policy.policy, new.clone());
-        let of = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| {
-            policy.as_ref().map(|p| policy::rule(&kyma.spec, p, kyma.labels()).1).unwrap_or_default()
-        };
         let rules = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| -> Vec<policy::Rule> {
             let rules = policy.iter().flat_map(|p| &p.rules);
             rules.filter(|r| crate::plan::access::selects(&r.of, kyma.labels())).cloned().collect()
         };
         // The user's list is in the runtime, so the rules are compared, and not only what they make of KCP's.
-        let differs = |kyma: &tidewatch_api::Kyma| {
-            unread || rules(&old, kyma) != rules(&new, kyma) || of(&old, kyma) != of(&new, kyma)
-        };
+        let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);
         let kymas: BTreeSet<&String> =
             self.kymas.iter().filter(|(_, kyma)| differs(kyma)).map(|(name, _)| name).collect();
         kymas.into_iter().map(|kyma| (kyma_key(kyma), "central policy changed")).collect()

@@ -2,11 +2,8 @@
 
 use kube::ResourceExt;
 
-use super::{Gate, Notes, View};
-use crate::plan::{
-    access,
-    notice::{About, Kind, Notice},
-};
+use super::{Gate, Notes, View, removed};
+use crate::plan::access;
 
 /// Who loses access loses the module, by the ordinary way of a removal.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
@@ -17,13 +14,5 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     else {
         return Gate::Pass;
     };
-    if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
-        notes.notices.push(Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
-            reason: "ModuleNotAvailable",
-            message: format!("module '{module}' is removed: {why}"),
-        });
-    }
-    Gate::Remove { message: why.to_string() }
+    removed(view, notes, "ModuleNotAvailable", why.to_string())
 }

@@ -2,8 +2,8 @@
 
 use tidewatch_api::State;
 
-use super::{Gate, Notes, View};
-use crate::plan::notice::{About, Kind, Notice};
+use super::{Gate, Notes, View, removed};
+use crate::plan::policy::PolicyError;
 
 /// A forbidden module is removed. Of one whose entry is not as its user wants it, the status says what is.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
@@ -14,7 +14,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         Err(why) => {
             return Gate::Keep {
                 state: State::Warning,
-                message: format!("{why}; modules stay as they are until it is mended"),
+                message: unread(why),
                 maintenance: false,
                 retry_at: None,
             };
@@ -22,15 +22,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     };
     if ruled.forbidden.contains(module) {
         let message = "the platform's policy forbids the module".to_owned();
-        if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
-            notes.notices.push(Notice {
-                about: About::RuntimeKyma,
-                kind: Kind::Warning,
-                reason: "ModuleForbidden",
-                message: format!("module '{module}' is removed: {message}"),
-            });
-        }
-        return Gate::Remove { message };
+        return removed(view, notes, "ModuleForbidden", message);
     }
     if let Some(what) = ruled.overruled.get(module) {
         notes.remark = Some((State::Ready, format!("set by the platform's policy: {what}")));
@@ -38,4 +30,9 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         notes.remark = Some((State::Ready, "required by the platform's policy".to_owned()));
     }
     Gate::Pass
+}
+
+/// Why nothing is decided by a policy that cannot be read.
+pub(in crate::plan) fn unread(why: &PolicyError) -> String {
+    format!("{why}; modules stay as they are until it is mended")
 }

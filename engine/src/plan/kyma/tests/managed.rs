@@ -1,6 +1,7 @@
 //! Modules that are given up, and Manifests that are not planned.
 
 use super::*;
+use crate::plan::policy::PolicyError;
 
 /// The same Manifest, given up.
 fn unmanaged(mut manifest: Manifest) -> Manifest {
@@ -92,4 +93,30 @@ fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
     let back = run(&wanted(&["lighthouse"]), &[foreign]);
     assert_eq!(back.apply[0].owner_references()[0].uid, "kyma-uid");
     assert_eq!((back.delete.len(), back.status.modules.len()), (0, 1));
+}
+
+#[test]
+fn nothing_goes_while_nobody_knows_what_the_policy_requires() {
+    let fault = PolicyError::NoKey;
+    let (catalog, sources, kyma) = (catalog(), sources(), kyma());
+    let plan_of = |modules: &[&str]| {
+        let wanted = wanted(modules);
+        let choices = choose(&wanted, &catalog, &[]);
+        plan(&Input {
+            kyma: &kyma,
+            wanted: &wanted,
+            choices: &choices,
+            sources: &sources,
+            manifests: &[installed(State::Ready)],
+            facts: Facts { ruled: Err(&fault), ..Facts::default() },
+            now: Timestamp::UNIX_EPOCH,
+        })
+    };
+    for modules in [&[][..], &["lighthouse"]] {
+        let plan = plan_of(modules);
+        assert_eq!((plan.delete.len(), plan.apply.len()), (0, 0), "{modules:?}");
+        let module = &plan.status.modules[0];
+        assert_eq!((module.name.as_str(), module.state), ("lighthouse", State::Warning));
+        assert!(module.message.contains("stay as they are until it is mended"), "{}", module.message);
+    }
 }
