@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Result, ensure};
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidewatch_certs::Ca;
 use tidewatch_demo::{
     fleet::{AgentFiles, admit_agent, agent_config, configured, connected, domain},
@@ -18,7 +18,13 @@ pub use tidewatch_demo::{
     pki::Identity,
 };
 
-use crate::{ControlPlane, Harness, Process, binaries, cluster::ADMIN, http, ports, wait};
+use crate::{
+    ControlPlane, Harness, Process, binaries,
+    cluster::ADMIN,
+    http,
+    mtls::{Connection, Http, sized},
+    ports, wait,
+};
 
 /// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
 /// and no more.
@@ -179,6 +185,24 @@ impl Receiver {
     pub fn identity(&self, harness: &Harness, runtime_id: &str, domain: &str) -> Result<Identity> {
         let folder = harness.folder().join(format!("receiver-{}", self.namespace));
         pki::issue(&self.ca, &folder, runtime_id, domain)
+    }
+
+    /// Says that an object in a runtime has changed, as an agent of the older contract does.
+    pub async fn tell(
+        &self,
+        harness: &Harness,
+        member: &Member<'_>,
+        (group, version, kind): (&str, &str, &str),
+        namespace: &str,
+        name: &str,
+    ) -> Result<()> {
+        let identity = self.identity(harness, member.id, &member.domain())?;
+        let mut connection = Connection::open(self, Some(&identity.issued), Http::H2).await?;
+        let event = json!({"watched": {"Namespace": namespace, "Name": name},
+                           "watchedGvk": {"group": group, "version": version, "kind": kind}});
+        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
+        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
+        Ok(())
     }
 
     /// What was done for a runtime, and why.

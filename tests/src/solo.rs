@@ -1,9 +1,9 @@
 //! A receiver of its own on a namespace of its own in KCP, with one Kyma, on a spare runtime. For tests of what the engine does
 //! in one runtime: they say by a v2 event what an agent would, and so decide when.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
@@ -25,7 +25,6 @@ use crate::{
     fleet::{self, Member, Receiver},
     http,
     modules::Version,
-    mtls::{Connection, Http, sized},
     spare, story, wait,
 };
 
@@ -47,14 +46,8 @@ pub struct Solo {
     pub namespace: &'static str,
     /// The Kyma.
     pub kyma: &'static str,
-    connection: tokio::sync::Mutex<Connection>,
     // Last: the receiver has ended before another test may use the runtimes.
     _alone: MutexGuard<'static, ()>,
-}
-
-async fn connect(env: &Environment, receiver: &Receiver, member: &Member<'_>) -> Result<Connection> {
-    let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
-    Connection::open(receiver, Some(&identity.issued), Http::H2).await
 }
 
 impl Solo {
@@ -80,17 +73,8 @@ impl Solo {
         let member = Member { cluster, kyma, id: kyma };
         fleet::register(&kcp, namespace, &member).await?;
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
-        let connection = connect(env, &receiver, &member).await?.into();
         let runtime = cluster.client()?;
-        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, connection, _alone: alone })
-    }
-
-    /// Starts the receiver again.
-    pub async fn restart(&mut self) -> Result<()> {
-        self.receiver.restart().await?;
-        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
-        *self.connection.get_mut() = connect(self.env, &self.receiver, &member).await?;
-        Ok(())
+        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, _alone: alone })
     }
 
     /// Pushes and releases a version of a module.
@@ -105,18 +89,9 @@ impl Solo {
     }
 
     /// Says that an object has changed.
-    pub async fn tell(
-        &self,
-        (group, version, kind): (&str, &str, &str),
-        namespace: &str,
-        name: &str,
-    ) -> Result<()> {
-        let event = json!({"watched": {"Namespace": namespace, "Name": name},
-                           "watchedGvk": {"group": group, "version": version, "kind": kind}});
-        let sent = sized(event.to_string());
-        let answer = self.connection.lock().await.send("POST", "/v2/lifecycle-manager/event", sent).await?;
-        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
-        Ok(())
+    pub async fn tell(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
+        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
+        self.receiver.tell(&self.env.harness, &member, gvk, namespace, name).await
     }
 
     /// Says that an object has changed, and waits until a reconcile of its Manifest that began after that has ended.
@@ -141,8 +116,7 @@ impl Solo {
             (record["key"].as_str()?.split_once('/')?.0 == kind && began >= now && caused).then_some(())
         };
         wait::until(&format!("a reconcile after an event of{object}"), SOON, || async {
-            let page = http::text(&format!("{}/runtimes/{}", self.receiver.admin, self.kyma)).await?;
-            let page: Value = serde_json::from_str(&page)?;
+            let page = self.receiver.runtime(self.kyma).await?;
             Ok(page["reconciles"].as_array().into_iter().flatten().find_map(is_it))
         })
         .await
@@ -263,22 +237,22 @@ impl Solo {
 
     /// Server-side applies of anything but the Kyma that the runtime's API server has answered.
     pub async fn applies(&self) -> Result<u64> {
-        self.applies_of(|line| !line.contains("resource=\"kymas\"")).await
+        Ok(self.applies_by_resource().await?.iter().filter(|(r, _)| *r != "kymas").map(|(_, n)| n).sum())
     }
 
-    /// All server-side applies that the runtime's API server has answered.
-    pub async fn all_applies(&self) -> Result<u64> {
-        self.applies_of(|_| true).await
-    }
-
-    /// Of all that works in the runtime, only our engine makes any.
-    async fn applies_of(&self, counts: impl Fn(&str) -> bool) -> Result<u64> {
+    /// Server-side applies that the runtime's API server has answered, by resource. Of all that works there, only our engine makes
+    /// any.
+    pub async fn applies_by_resource(&self) -> Result<BTreeMap<String, u64>> {
         let request = hyper::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.request_text(request).await?;
-        let applies = page
-            .lines()
-            .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("verb=\"APPLY\""))
-            .filter(|line| counts(line));
-        Ok(applies.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
+        let mut applies = BTreeMap::new();
+        for line in
+            page.lines().filter(|l| l.starts_with("apiserver_request_total{") && l.contains("verb=\"APPLY\""))
+        {
+            let resource = line.split_once("resource=\"").and_then(|(_, rest)| rest.split('"').next());
+            let count = line.rsplit_once(' ').and_then(|(_, n)| n.parse::<u64>().ok());
+            *applies.entry(resource.unwrap_or_default().to_owned()).or_default() += count.unwrap_or_default();
+        }
+        Ok(applies)
     }
 }

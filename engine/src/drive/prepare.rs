@@ -16,7 +16,7 @@ use super::{
     gate::Gated,
 };
 use crate::plan::{
-    drift::{self, Ignored},
+    drift::{self, Difference, Ignored},
     object::ObjectRef,
 };
 
@@ -77,8 +77,12 @@ impl Shared {
             let manager = field_managers::LIFECYCLE_MANAGER;
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
-            let stands = |live| drift::difference(live, body, manager, &Ignored::default()).is_none();
-            if !live.as_ref().is_some_and(stands) {
+            let difference = match &live {
+                Some(live) => drift::difference(live, body, manager, &Ignored::default()),
+                None => Some(Difference::NotApplied),
+            };
+            if let Some(difference) = difference {
+                tracing::info!(kyma, object = %id, %difference, "applied, to prepare the runtime");
                 apply::apply(runtime, body, manager).await?;
             }
         }

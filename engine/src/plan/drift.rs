@@ -5,14 +5,15 @@
 //! taken since, with the keys of the lists that are merged. So an object stands if our entry covers exactly the fields that are
 //! wanted, and each has the wanted value.
 //!
-//! An API server rewrites some values (`1000m` becomes `1`). Such an object never stands by this rule alone; [`content`] tells
-//! whether it has changed since it was applied.
+//! An API server rewrites some values. Quantities (`1000m` becomes `1`) are compared by what they mean; an object with others never
+//! stands by this rule alone, and [`content`] tells whether it has changed since it was applied.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 
 mod ignore;
+mod quantity;
 
 pub use ignore::Ignored;
 
@@ -28,6 +29,16 @@ pub enum Difference {
         /// The field manager that owns it now, if that is another one.
         by: Option<String>,
     },
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotApplied => f.write_str("it was not applied in this version"),
+            Self::Field { path, by: Some(by) } => write!(f, "{path} is the field manager's '{by}'"),
+            Self::Field { path, by: None } => write!(f, "{path} differs"),
+        }
+    }
 }
 
 /// What applying `wanted` as `manager` would change in `live`; `None` if nothing. Fields that `ignored` names count as wanted as
@@ -110,7 +121,7 @@ impl Walk<'_> {
     fn same(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
         let children = fields.iter().filter(|(key, _)| *key != ".");
         if children.clone().next().is_none() {
-            return subset(live, wanted);
+            return subset(live, wanted, quantity::is_at(&self.at));
         }
         for (key, below) in children {
             let Some((step, live, wanted)) = descend(key, live, wanted) else {
@@ -151,7 +162,10 @@ impl Walk<'_> {
                         continue;
                     }
                     self.at.push(Step::Member(name.clone()));
-                    if !self.is_ignored() {
+                    // An object that only has a name owns nothing of its metadata.
+                    let is_empty =
+                        self.at.len() == 1 && name == "metadata" && self.all_named(&Map::new(), value);
+                    if !is_empty && !self.is_ignored() {
                         return false;
                     }
                     self.at.pop();
@@ -218,15 +232,17 @@ impl Name {
 }
 
 /// Whether `live` has everything that `wanted` has. What it has besides are defaults.
-fn subset(live: &Value, wanted: &Value) -> bool {
+fn subset(live: &Value, wanted: &Value, is_quantity: bool) -> bool {
     match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(key, value)| value.is_null() || live.get(key).is_some_and(|live| subset(live, value))),
+        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
+            let is_quantity = is_quantity || quantity::is_field(key);
+            value.is_null() || live.get(key).is_some_and(|live| subset(live, value, is_quantity))
+        }),
         (Value::Array(live), Value::Array(wanted)) => {
-            live.len() == wanted.len() && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted))
+            live.len() == wanted.len()
+                && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted, is_quantity))
         }
-        (live, wanted) => same_number(live, wanted),
+        (live, wanted) => same_number(live, wanted) || is_quantity && quantity::same(live, wanted),
     }
 }
 

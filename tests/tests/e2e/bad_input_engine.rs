@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -25,9 +25,7 @@ use tidewatch_tests::{
     cluster::ADMIN,
     env::{self, Environment},
     fleet::{self, Member, Receiver},
-    kcp,
-    mtls::{Connection, Http, sized},
-    observed,
+    kcp, observed,
     oci_faults::{DamagingRegistry, pack_with_fault, push_packed},
     ports,
     spare::{self, Spare},
@@ -58,13 +56,7 @@ impl World {
         let spare = spare::shared().await?;
         let alone = spare.register_alone().await;
         for cluster in [&spare.runtime3, &spare.runtime4] {
-            let left: Api<Kyma> = Api::namespaced(cluster.client()?, RUNTIME_NAMESPACE);
-            match left.delete(RUNTIME_KYMA_NAME, &DeleteParams::default()).await {
-                Ok(_) => {}
-                // No Kyma, or no such kind yet.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(error.into()),
-            }
+            spare::take_over(cluster).await?;
         }
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
@@ -106,13 +98,8 @@ impl World {
 
     /// Tells the receiver that a runtime's Kyma has changed.
     async fn tell(&self, member: &Member<'_>) -> Result<()> {
-        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
-        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": RUNTIME_KYMA_NAME},
-                           "watchedGvk": {"group": GROUP, "version": VERSION, "kind": "Kyma"}});
-        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
-        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
-        Ok(())
+        let kyma = (GROUP, VERSION, "Kyma");
+        self.receiver.tell(&self.env.harness, member, kyma, RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await
     }
 
     /// Meanwhile, the Kyma in good health gets a module, and nothing of what is wrong elsewhere shows in it.

@@ -21,7 +21,6 @@ use tidewatch_tests::{
     env::Environment,
     fleet::{self, Agent, Member, Receiver},
     modules::Version,
-    mtls::{Connection, Http, sized},
     observed, ports,
     spare::{self, Spare},
     story::set_modules,
@@ -95,15 +94,8 @@ impl World {
         self.tell_of((GROUP, VERSION, "Kyma"), RUNTIME_KYMA_NAME).await
     }
 
-    async fn tell_of(&self, (group, version, kind): (&str, &str, &str), name: &str) -> Result<()> {
-        let member = self.member();
-        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
-        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": name},
-                           "watchedGvk": {"group": group, "version": version, "kind": kind}});
-        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
-        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
-        Ok(())
+    async fn tell_of(&self, gvk: (&str, &str, &str), name: &str) -> Result<()> {
+        self.receiver.tell(&self.env.harness, &self.member(), gvk, RUNTIME_NAMESPACE, name).await
     }
 
     /// What the keeper's controller does meanwhile is told, as an agent would.

@@ -21,7 +21,6 @@ use tidewatch_tests::{
     fleet::{self, Member, Receiver},
     kcp,
     modules::Version,
-    mtls::{Connection, Http, sized},
     observed,
     spare::{self, Spare},
     story::set_modules,
@@ -93,13 +92,8 @@ impl World {
 
     /// Tells the receiver that an object in a runtime has changed.
     async fn tell(&self, member: &Member<'_>, kind: &str, name: &str) -> Result<()> {
-        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let mut connection = Connection::open(&self.receiver, Some(&identity.issued), Http::H2).await?;
-        let event = json!({"watched": {"Namespace": RUNTIME_NAMESPACE, "Name": name},
-                           "watchedGvk": {"group": GROUP, "version": VERSION, "kind": kind}});
-        let answer = connection.send("POST", "/v2/lifecycle-manager/event", sized(event.to_string())).await?;
-        ensure!(answer.status() == 200, "the event was answered with {answer:?}");
-        Ok(())
+        let gvk = (GROUP, VERSION, kind);
+        self.receiver.tell(&self.env.harness, member, gvk, RUNTIME_NAMESPACE, name).await
     }
 
     /// Waits until a module of a Kyma looks like this, and returns it.

@@ -171,7 +171,7 @@ impl Installer<'_> {
         }
         match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
             Ok(applied) => {
-                tracing::debug!(kyma = self.kyma, object = %id, ?difference, "applied again");
+                tracing::debug!(kyma = self.kyma, object = %id, %difference, "applied again");
                 self.standing.applied(
                     key,
                     content,

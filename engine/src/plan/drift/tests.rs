@@ -94,6 +94,36 @@ fn what_was_applied_stands_whatever_the_server_adds() {
 }
 
 #[test]
+fn an_object_that_only_has_a_name_stands() {
+    let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": null}, "data": {"a": "1000m"}});
+    let mut live = wanted.clone();
+    live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+                                                "fieldsV1": {"f:data": {"f:a": {}}}}]);
+    assert_eq!(differs(&live, &wanted), None);
+    let mut more = wanted.clone();
+    more["metadata"]["labels"] = json!({"l": "1"});
+    assert_eq!(differs(&live, &more).map(|(path, _)| path).as_deref(), Some("metadata.labels"));
+    live["data"]["a"] = "1".into();
+    assert_eq!(differs(&live, &wanted).map(|(path, _)| path).as_deref(), Some("data.a"), "no quantity");
+}
+
+#[test]
+fn a_quantity_stands_however_it_is_written() {
+    let (mut live, mut wanted) = (live(), wanted());
+    let container = |v: &mut Value, cpu: &str| {
+        v["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": cpu}})
+    };
+    container(&mut wanted, "1000m");
+    let x = &mut fields(&mut live)["f:spec"]["f:template"]["f:spec"]["f:containers"]["k:{\"name\":\"x\"}"];
+    x["f:resources"] = json!({"f:limits": {"f:cpu": {}}});
+    container(&mut live, "1");
+    assert_eq!(differs(&live, &wanted), None);
+    container(&mut live, "2");
+    let path = "spec.template.spec.containers[name=x].resources.limits.cpu";
+    assert_eq!(differs(&live, &wanted).map(|(path, _)| path).as_deref(), Some(path));
+}
+
+#[test]
 fn every_kind_of_difference_is_found_and_named() {
     let path = |change: &dyn Fn(&mut Value, &mut Value)| {
         let (mut live, mut wanted) = (live(), wanted());
