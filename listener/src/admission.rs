@@ -18,6 +18,7 @@ use tokio::{
 
 use crate::{
     bucket::Bucket,
+    deliveries::Door,
     limits::{Limits, Rate},
     shares::{Place, Shares},
 };
@@ -116,10 +117,12 @@ impl Admission {
         taken.map_err(|wait| Throttled { limit: "v2_events", wait })
     }
 
-    /// The events of a request, of which those that are older than the session have to take turns: within the runtime's
+    /// The events of a request, of which those that are older than the session, or part of a full report, have to take turns: within the runtime's
     /// own part of what all may send, and then with all others. Which these are, the agents' clocks say: a wrong one gives
     /// its own runtime a better or a worse place after a restart, nothing more.
-    pub(crate) fn events(&self, runtime: &str, request: &v3::Request<'_>) -> Result<(), Throttled> {
+    ///
+    /// An error says which events are taken all the same, and how long to wait with the others.
+    pub(crate) fn events(&self, runtime: &str, request: &v3::Request<'_>) -> Result<(), (Door, Throttled)> {
         // The canary has a place of its own.
         let about = || request.events.iter().filter(|event| event.watch != v3::CANARY);
         if about().next().is_none() {
@@ -127,9 +130,10 @@ impl Admission {
         }
         let load = self.load();
         if load >= 1.0 {
-            return Err(Throttled { limit: "queued", wait: self.patience_at(load) });
+            return Err((Door::Canary, Throttled { limit: "queued", wait: self.patience_at(load) }));
         }
-        let old = about().filter(|event| event.observed_at < self.since).count();
+        let door = Door::Younger(self.since);
+        let old = about().filter(|event| !door.lets(event)).count();
         if old == 0 {
             return Ok(());
         }
@@ -137,7 +141,7 @@ impl Admission {
         let throttled = |limit, wait: Duration| {
             // How many agents wait is not known here; the debt says how much they have sent.
             let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
-            Throttled { limit, wait: self.patience_at(load) }
+            (door, Throttled { limit, wait: self.patience_at(load) })
         };
         let own = resent_by_one(self.limits.resent);
         self.take(runtime, own, count, |buckets| &mut buckets.resent)

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tidewatch_delivery::ledger::{Intake, Ledger, Outcome, Received};
 use tidewatch_wire::{
@@ -63,26 +64,27 @@ struct Entry {
 }
 
 impl Entry {
-    /// With the door closed, nothing but a canary is taken.
-    fn receive(&self, request: &Request<'_>, closed: bool) -> Received {
+    fn receive(&self, request: &Request<'_>, door: Door) -> Received {
         let mut ledger = self.ledger.lock();
         // Also without room: only so it forgets what nobody asks about any more.
         let mut received = ledger.receive(request);
         let room = self.counts.left(self.room);
-        let mut left = if closed { 0 } else { room };
+        let mut left = room;
         let mut canaries = CANARIES.saturating_sub(self.counts.canaries.load(Ordering::Relaxed));
-        let mut excess = Vec::new();
+        let (mut excess, mut full) = (Vec::new(), false);
         received.fresh.retain(|&index| {
             let Some(event) = request.events.get(index) else { return false };
             let places = if event.watch == v3::CANARY { &mut canaries } else { &mut left };
-            let taken = *places > 0;
-            *places = places.saturating_sub(1);
-            if !taken {
+            let taken = door.lets(event) && *places > 0;
+            if taken {
+                *places -= 1;
+            } else {
+                full |= *places == 0;
                 excess.push(event.seq);
             }
             taken
         });
-        received.overloaded |= !excess.is_empty();
+        received.overloaded |= full;
         for seq in excess {
             // Given back, so that it is new when it comes again. Only what is held can be.
             ledger.route(request.epoch, seq, Route::engine(), Intake::Held);
@@ -101,6 +103,34 @@ impl Entry {
         let asked =
             self.asked.lock().as_ref().is_none_or(|(e, awaiting)| *e == epoch && awaiting.contains(seq));
         asked && self.ledger.lock().knows(epoch, seq)
+    }
+}
+
+/// A wait as it is told to agents.
+pub(crate) fn milliseconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Which events of a request are taken, if there is room. The agent's canary always is: a runtime that is busy is not one whose
+/// events do not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// All.
+    Open,
+    /// Those that were observed since then, but none that is reported only because everything is.
+    Younger(Timestamp),
+    /// None but the canary.
+    Canary,
+}
+
+impl Door {
+    pub(crate) fn lets(self, event: &v3::Event<'_>) -> bool {
+        event.watch == v3::CANARY
+            || match self {
+                Self::Open => true,
+                Self::Younger(since) => !event.listed && event.observed_at >= since,
+                Self::Canary => false,
+            }
     }
 }
 
@@ -173,13 +203,12 @@ impl Deliveries {
 
     /// Takes a request in; see [`Ledger::receive`]. Events for which the runtime has no place are left out as well.
     pub fn receive(&self, runtime: &str, request: &Request<'_>) -> Received {
-        self.entry(runtime).receive(request, false)
+        self.receive_at(runtime, request, Door::Open)
     }
 
-    /// The same at overload, when nothing but the agent's canary is taken: a runtime that is busy is not one whose events
-    /// do not arrive.
-    pub fn receive_canary(&self, runtime: &str, request: &Request<'_>) -> Received {
-        self.entry(runtime).receive(request, true)
+    /// The same, and events that may not pass the door now are left out, too.
+    pub fn receive_at(&self, runtime: &str, request: &Request<'_>, door: Door) -> Received {
+        self.entry(runtime).receive(request, door)
     }
 
     /// What decides over an event that [`Deliveries::receive`] has called fresh.
@@ -205,7 +234,7 @@ impl Deliveries {
         patience: Option<Duration>,
     ) -> Response {
         let mut response = self.entry(runtime).ledger.lock().answer(epoch, awaiting);
-        response.retry_after_ms = patience.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        response.retry_after_ms = patience.map(milliseconds);
         response
     }
 

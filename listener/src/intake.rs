@@ -23,7 +23,7 @@ use tidewatch_wire::{
 
 use crate::{
     admission::{Admission, Throttled},
-    deliveries::Deliveries,
+    deliveries::{Deliveries, Door, milliseconds},
     host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
     metrics::{Metrics, Taken},
@@ -147,6 +147,8 @@ struct Told {
     resync: bool,
     /// How long it is asked to wait, if not all of its events were taken.
     overloaded: Option<Duration>,
+    /// How long to wait with what is older than the session, or part of a full report.
+    older: Option<Duration>,
     /// How long the answer may wait for something to say.
     patience: Option<Duration>,
 }
@@ -266,10 +268,11 @@ impl Intake {
 
     async fn take_v3(&self, runtime: &Runtime, body: Bytes, standing: Standing) -> Result<Answer, Fault> {
         let brief = standing.epoch.is_some();
-        let Told { epoch, awaiting, resync, overloaded, patience } = self.tell(runtime, &body, standing)?;
+        let Told { epoch, awaiting, resync, overloaded, older, patience } =
+            self.tell(runtime, &body, standing)?;
         // Of a poll that stays open, only what its answer is about is kept.
         drop(body);
-        if overloaded.is_some() {
+        if overloaded.is_some() || older.is_some() {
             self.metrics.overloads.inc();
         } else if resync {
             tracing::info!(runtime = runtime.id, "the agent has to report everything again");
@@ -284,7 +287,8 @@ impl Intake {
             }
         }
         let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
-        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), ..answer }, brief))
+        let older_after_ms = older.map(milliseconds);
+        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older_after_ms, ..answer }, brief))
     }
 
     /// Reads a request, tells the host of it, and takes its events.
@@ -297,22 +301,28 @@ impl Intake {
         request.check().map_err(|e| Fault::Malformed(e.to_string()))?;
         let resync = self.host.heard(runtime, &request);
         self.metrics.reported(&request.reconciled_ms);
-        let overloaded = self.take_events(runtime, &request);
+        let (overloaded, older) = self.take_events(runtime, &request);
         let patience = patience_of(&request);
         let v3::Request { epoch, awaiting, .. } = request;
-        Ok(Told { epoch, awaiting, resync, overloaded, patience })
+        Ok(Told { epoch, awaiting, resync, overloaded, older, patience })
     }
 
-    /// Takes the events of a request; at overload, its canary. Returns how long to wait with those that were not taken.
-    fn take_events(&self, runtime: &Runtime, request: &v3::Request<'_>) -> Option<Duration> {
-        let refused = self.admission.events(&runtime.id, request).err().map(|it| self.throttled(it));
-        let received = if refused.is_none() {
-            self.deliveries.receive(&runtime.id, request)
-        } else if request.events.iter().any(|event| event.watch == v3::CANARY) {
-            self.deliveries.receive_canary(&runtime.id, request)
-        } else {
-            return refused;
+    /// Takes the events of a request; at overload, its canary. Returns how long to wait with those that were not taken: with all, and
+    /// with those that are older.
+    fn take_events(
+        &self,
+        runtime: &Runtime,
+        request: &v3::Request<'_>,
+    ) -> (Option<Duration>, Option<Duration>) {
+        let (door, wait) = match self.admission.events(&runtime.id, request) {
+            Ok(()) => (Door::Open, None),
+            Err((door, throttled)) => (door, Some(self.throttled(throttled))),
         };
+        let (refused, older) = if door == Door::Canary { (wait, None) } else { (None, wait) };
+        if refused.is_some() && request.events.iter().all(|event| event.watch != v3::CANARY) {
+            return (refused, None);
+        }
+        let received = self.deliveries.receive_at(&runtime.id, request, door);
         let patience = refused.or_else(|| {
             let limit = if self.deliveries.is_scarce() { "held" } else { "held_by_runtime" };
             let throttled = || Throttled { limit, wait: self.admission.patience() };
@@ -337,7 +347,7 @@ impl Intake {
             taken.add(event.change, fate);
         }
         self.metrics.events_taken("v3", &taken);
-        patience.or_else(|| full.then(|| self.admission.patience()))
+        (patience.or_else(|| full.then(|| self.admission.patience())), older)
     }
 
     fn take_v2(&self, runtime: &Runtime, manager: &str, body: &[u8]) -> Result<Answer, Fault> {

@@ -29,7 +29,7 @@ pub mod pending;
 mod shares;
 
 pub use admission::Admission;
-pub use deliveries::{Deliveries, Guard, Ticket};
+pub use deliveries::{Deliveries, Door, Guard, Ticket};
 pub use host::{Fate, Host, Manager};
 pub use identity::{Refusal, Runtime, RuntimeLookup};
 pub use intake::Intake;

@@ -157,7 +157,7 @@ pub struct Sender<T: Transport = Connector> {
     batch_after: Instant,
     /// The canary is not sent before, though the receiver may want no batch until later.
     canary_after: Instant,
-    /// What the receiver has asked for again is not sent before.
+    /// What the receiver has asked for again, and what is part of a full report, is not sent before.
     again_after: Instant,
     /// When the health is looked at again.
     health_at: Instant,
@@ -507,8 +507,16 @@ impl<T: Transport> Sender<T> {
         if applied.ignored {
             return Err(SendError::OtherEpoch);
         }
-        let Applied { mut released, to_resend, new_session, ignored: _, retry_after, confirmed, resync } =
-            applied;
+        let Applied {
+            mut released,
+            to_resend,
+            new_session,
+            ignored: _,
+            retry_after,
+            older_after,
+            confirmed,
+            resync,
+        } = applied;
         if confirmed.is_some() || resync {
             let digest = if resync || confirmed == Some(false) {
                 tracing::info!(session = %response.session, "the receiver wants every object reported");
@@ -532,10 +540,14 @@ impl<T: Transport> Sender<T> {
             self.resends = self.resends.saturating_add(1);
             // The first time at once: a restarted receiver is the usual case.
             if self.resends > 1 {
-                self.again_after = now + self.settings.backoff.delay(self.resends - 2, (self.jitter)());
+                let wait = self.settings.backoff.delay(self.resends - 2, (self.jitter)());
+                self.again_after = self.again_after.max(now + wait);
             }
         } else if !self.outbox.is_asked_again() {
             self.resends = 0;
+        }
+        if let Some(wait) = older_after {
+            self.again_after = self.again_after.max(now + wait.min(MAX_RETRY_AFTER));
         }
         if let Some(wait) = retry_after {
             self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));

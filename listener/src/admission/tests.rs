@@ -69,7 +69,8 @@ async fn what_is_sent_again_takes_turns_and_changes_pass() {
     // A fleet comes back: 100 agents with a thousand events each at once.
     let outcomes: Vec<_> = (0..100).map(|n| admission.events(&n.to_string(), &old)).collect();
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 20);
-    let throttled = outcomes[50].unwrap_err();
+    let (door, throttled) = outcomes[50].unwrap_err();
+    assert_eq!(door, Door::Younger(START), "what has changed since passes");
     assert!(throttled.limit == "resent" && throttled.wait >= PATIENCE / 2, "{throttled:?}");
     for _ in 0..100 {
         admission.events("1", &fresh).unwrap();
@@ -78,8 +79,12 @@ async fn what_is_sent_again_takes_turns_and_changes_pass() {
     let passed = (50..100).filter(|n| admission.events(&n.to_string(), &old).is_ok()).count();
     assert_eq!(passed, 5, "5,000 events in a second");
 
+    let mut report = request(0..1_000, START);
+    report.events.iter_mut().for_each(|event| event.listed = true);
+    assert!(admission.events("99", &report).is_err(), "a full report is none");
+
     let full = Admission::new(limits(), START).with_work(|| 1.0);
-    assert_eq!(full.events("1", &fresh).unwrap_err().limit, "queued");
+    assert_eq!(full.events("1", &fresh).unwrap_err().0, Door::Canary);
     assert!(full.events("1", &request(0..0, START)).is_ok(), "heartbeats and polls always pass");
     let mut canary = request(0..1, START - SignedDuration::from_secs(1));
     canary.events[0].watch = v3::CANARY.into();
@@ -94,7 +99,7 @@ async fn one_runtime_does_not_use_up_what_all_may_send_again() {
     for _ in 0..10_000 {
         match admission.events("hog", &old) {
             Ok(()) => passed += 1,
-            Err(throttled) => assert_eq!(throttled.limit, "resent_by_runtime"),
+            Err((_, throttled)) => assert_eq!(throttled.limit, "resent_by_runtime"),
         }
         admission.events("other", &request(0..1, START - SignedDuration::from_secs(1))).unwrap();
         tokio::time::advance(Duration::from_millis(10)).await;
@@ -105,7 +110,7 @@ async fn one_runtime_does_not_use_up_what_all_may_send_again() {
     let others = (0..50).filter(|n| admission.events(&n.to_string(), &old).is_ok()).count();
     assert!((20..25).contains(&others), "{others}");
     for _ in 0..100 {
-        assert_eq!(admission.events("late", &old).unwrap_err().limit, "resent");
+        assert_eq!(admission.events("late", &old).unwrap_err().1.limit, "resent");
     }
     tokio::time::advance(Duration::from_secs(5)).await;
     admission.events("late", &old).unwrap();

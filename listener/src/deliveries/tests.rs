@@ -19,7 +19,7 @@ fn request(awaiting: &[u64]) -> Request<'static> {
                 resource_version: "".into(),
                 change: v3::Change::Changed,
                 listed: false,
-                observed_at: jiff::Timestamp::UNIX_EPOCH,
+                observed_at: Timestamp::UNIX_EPOCH,
             })
             .collect(),
         awaiting: awaiting.iter().map(|n| Seq(*n)).collect(),
@@ -245,7 +245,7 @@ fn the_canary_of_a_runtime_without_room_is_taken() {
         let mut request = request(&[seq, seq + 1]);
         request.events[1].watch = v3::CANARY.into();
         let received = if closed {
-            deliveries.receive_canary(RUNTIME, &request)
+            deliveries.receive_at(RUNTIME, &request, Door::Canary)
         } else {
             deliveries.receive(RUNTIME, &request)
         };

@@ -98,6 +98,16 @@ impl Bench {
 
     /// What is answered to a request of events about these, numbered from 1. `canary` is one.
     async fn post(&self, common_name: &str, names: &[&str]) -> (StatusCode, Option<v3::Response>) {
+        self.post_from(common_name, 1, names).await
+    }
+
+    /// The same, numbered from another one.
+    async fn post_from(
+        &self,
+        common_name: &str,
+        first: u64,
+        names: &[&str],
+    ) -> (StatusCode, Option<v3::Response>) {
         let event = |(name, seq): (&&str, u64)| v3::Event {
             seq: Seq(seq),
             watch: if *name == "canary" { v3::CANARY.into() } else { "w".into() },
@@ -109,10 +119,10 @@ impl Bench {
             uid: "".into(),
             resource_version: "".into(),
             change: v3::Change::Changed,
-            listed: false,
+            listed: name.starts_with("listed"),
             observed_at: Timestamp::UNIX_EPOCH,
         };
-        let events: Vec<_> = names.iter().zip(1..).map(event).collect();
+        let events: Vec<_> = names.iter().zip(first..).map(event).collect();
         let awaiting = events.iter().map(|event| event.seq).collect();
         let request = v3::Request { events, awaiting, ..v3::Request::new(Epoch::from_bits(1)) };
         let body = Full::new(Bytes::from(serde_json::to_vec(&request).unwrap()));
@@ -158,6 +168,25 @@ async fn a_panic_is_an_answer() {
     assert_eq!(bench.post("poison", &["a"]).await.0, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(bench.intake.metrics.panics.get(), 1);
     assert_eq!(bench.post("r1", &["a"]).await.0, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_wait_for_the_turn_of_a_full_report() {
+    let bench = Bench::new(0.0);
+    let report: Vec<String> = (0..1_000).map(|n| format!("listed-{n}")).collect();
+    let names: Vec<&str> = report.iter().map(String::as_str).collect();
+    for common_name in ["r1", "r1"] {
+        // The same numbers are known the second time, but count as sent.
+        let answer = bench.post(common_name, &names).await.1.unwrap();
+        assert_eq!((answer.older_after_ms, answer.retry_after_ms), (None, None));
+    }
+    let held = bench.intake.deliveries.held();
+    let names: Vec<&str> = std::iter::once("edited").chain(names.iter().copied().take(99)).collect();
+    let answer = bench.post_from("r1", 2_001, &names).await.1.unwrap();
+    assert!(answer.older_after_ms.is_some_and(|wait| wait >= 2_500), "{:?}", answer.older_after_ms);
+    assert_eq!(answer.retry_after_ms, None);
+    assert_eq!((bench.intake.deliveries.held() - held, answer.unknown.range_count()), (1, 1));
+    assert!(!answer.unknown.contains(Seq(2_001)) && answer.unknown.contains(Seq(2_002)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,8 @@ use crate::{
     names::Names,
 };
 
+use unsent::{Place, Unsent};
+
 pub use types::{Applied, InFlight, Key, Moved, Observation, Observed, Present, Released};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,12 +66,9 @@ pub struct Outbox {
     entries: BTreeMap<Seq, Entry>,
     by_key: BTreeMap<Key, Seq>,
     /// Numbers to send. A subset of `entries`.
-    unsent: BTreeSet<Seq>,
-    /// How often the receiver has asked for a number again, if it has. Those asked for less often go first: what finds
-    /// no room on one route holds back nothing else. Decides an order only, and only among more than a batch.
+    unsent: Unsent,
+    /// How often the receiver has asked for a number again, if it has. Changes only while the number is not in `unsent`.
     asked: Aside<BTreeMap<Seq, u32>>,
-    /// How many of `unsent` are in `asked`.
-    asked_unsent: Aside<usize>,
     keep_names: Option<KeepNames>,
     names: Names,
     /// Numbers that are not to be sent before their object's name is stored. A subset of `entries`, apart from `unsent`.
@@ -127,9 +126,8 @@ impl Outbox {
             routes,
             entries: BTreeMap::new(),
             by_key: BTreeMap::new(),
-            unsent: BTreeSet::new(),
+            unsent: Unsent::default(),
             asked: Aside::default(),
-            asked_unsent: Aside::default(),
             keep_names: None,
             names: Names::default(),
             withheld: BTreeSet::new(),
@@ -324,7 +322,11 @@ impl Outbox {
         let withheld = telling && !self.names.add(&observation.key, &observation.version, &observation.kind);
         let entry = Entry { seen: observation, first_observed, sent: None, pending, refused: false, moved };
         self.entries.insert(seq, entry);
-        if withheld { &mut self.withheld } else { &mut self.unsent }.insert(seq);
+        if withheld {
+            self.withheld.insert(seq);
+        } else {
+            self.unsent.insert(seq, self.place(seq));
+        }
         self.revision.0.counted += u64::from(counts);
         if before.is_some() { Observed::Coalesced(seq) } else { Observed::New(seq) }
     }
@@ -334,9 +336,14 @@ impl Outbox {
         !self.asked.0.is_empty()
     }
 
-    /// Whether anything is unsent that the receiver has not asked for again.
+    /// Whether anything is unsent that somebody has just changed: neither asked for again nor part of a full report.
     pub fn has_new(&self) -> bool {
-        self.unsent.len() > self.asked_unsent.0
+        self.unsent.has_fresh()
+    }
+
+    fn place(&self, seq: Seq) -> Place {
+        let listed = || self.entries.get(&seq).is_some_and(|entry| entry.seen.listed);
+        self.asked.0.get(&seq).copied().or_else(|| listed().then_some(0))
     }
 
     fn drop_entry(&mut self, seq: Seq) -> Option<Entry> {
@@ -347,9 +354,7 @@ impl Outbox {
     }
 
     fn take_unsent(&mut self, seq: Seq) {
-        if self.unsent.remove(&seq) && self.asked.0.contains_key(&seq) {
-            self.asked_unsent.0 -= 1;
-        }
+        self.unsent.remove(seq, self.place(seq));
     }
 }
 
@@ -357,6 +362,7 @@ mod answer;
 mod batch;
 mod named;
 mod types;
+mod unsent;
 
 #[cfg(test)]
 mod digest_tests;

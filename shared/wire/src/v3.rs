@@ -183,6 +183,10 @@ pub struct Response {
     /// Overload: wait this long before the next batch, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// Wait this long, in milliseconds, with what is older than this session and with what is reported only because everything
+    /// is ([`Event::listed`]). What changes now is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_after_ms: Option<u64>,
     /// Nothing that the agent believes to be reconciled can be relied on: it reports every object again.
     /// Repeated until the agent speaks of this session; an agent obeys it once for each session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -200,6 +204,7 @@ impl Response {
             acks: Vec::new(),
             unknown: SeqSet::new(),
             retry_after_ms: None,
+            older_after_ms: None,
             resync: false,
         }
     }

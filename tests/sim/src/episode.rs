@@ -254,7 +254,7 @@ fn act(world: &Arc<World>) {
 
 /// The control plane is restored, now from its last backup, or some time after one.
 fn restore_control(world: &Arc<World>, more: u64) {
-    if more.is_multiple_of(8) {
+    if more.is_multiple_of(6) {
         world.step(Kind::ControlRestored, 9, more);
         return world.restore_control_plane(!more.is_multiple_of(3));
     }

@@ -27,7 +27,7 @@ use tidewatch_engine::{
     },
 };
 use tidewatch_listener::{
-    Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Runtime, RuntimeLookup, Ticket,
+    Admission, Deliveries, Fate, Guard, Host, Intake, Limits, Manager, Rate, Runtime, RuntimeLookup, Ticket,
     intake::Peer,
 };
 use tidewatch_receiver::{
@@ -90,7 +90,7 @@ impl Receiver {
             host: Arc::new(host),
             deliveries: deliveries.clone(),
             metrics: world.listener.clone(),
-            admission: Admission::new(Limits::default(), clock()).with_jitter(jitter),
+            admission: Admission::new(limits(), clock()).with_jitter(jitter),
             drain: drain.watch(),
             proxies: Arc::new(Proxies::none()),
             clock,
@@ -342,6 +342,11 @@ impl Host for Engine {
     fn take_v2(&self, _runtime: &Runtime, _manager: &str, _event: &v2::WatchEvent) -> Fate {
         Fate::Unowned
     }
+}
+
+/// So few that full reports, and what is sent again after a crash, take turns even here.
+fn limits() -> Limits {
+    Limits { resent: Rate { per_second: 20.0, burst: 40.0 }, ..Limits::default() }
 }
 
 enum End {

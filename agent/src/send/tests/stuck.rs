@@ -77,6 +77,45 @@ async fn a_canary_does_not_wait_until_the_receiver_has_room() {
     assert!(others <= 4, "{others} times in five minutes, though 90 s were asked for");
 }
 
+/// Has no turn for a full report now, and has done all else.
+fn reporting(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
+    let (listed, others): (Vec<_>, Vec<_>) = request.events.iter().partition(|event| event.listed);
+    let mut response = response(request);
+    response.acks = acks(&others.iter().map(|event| event.seq.0).collect::<Vec<_>>());
+    response.unknown = listed.iter().map(|event| event.seq).collect();
+    response.older_after_ms = (!listed.is_empty()).then_some(60_000);
+    let wait = if request.poll { Duration::from_secs(25) } else { Duration::ZERO };
+    (wait, Ok(response))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_wait_behind_the_agents_own_full_report() {
+    let bench = Bench::start(reporting);
+    for n in 0..2_500 {
+        bench
+            .changes
+            .send(Observation { listed: true, ..observation(&format!("listed-{n}")) }.into())
+            .await
+            .unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let reports = |bench: &Bench| bench.made(|request| request.events.iter().any(|e| e.listed));
+    assert_eq!(reports(&bench), 1, "the rest of the report is not tried");
+    for n in 0..10 {
+        let (since, name) = (Instant::now(), format!("edit-{n}"));
+        bench.changes.send(observation(&name).into()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let took = bench.after(since, |request| request.events.iter().any(|e| e.name == name)).unwrap();
+        assert!(took < Duration::from_secs(1), "sent after {took:?}");
+    }
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    assert!(
+        (3..=6).contains(&reports(&bench)),
+        "{} times in five minutes, though 60 s were asked for",
+        reports(&bench)
+    );
+}
+
 /// Lets no request with more than 300 events pass, or with more than 100 ranges.
 fn narrow(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     if request.events.len() > 300 || request.awaiting.range_count() > 100 {

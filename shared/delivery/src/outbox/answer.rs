@@ -12,9 +12,7 @@ impl Outbox {
     pub(super) fn resend(&mut self, seq: Seq) -> bool {
         let Some(entry) = self.entries.get_mut(&seq) else { return false };
         entry.sent = None;
-        if self.unsent.insert(seq) && self.asked.0.contains_key(&seq) {
-            self.asked_unsent.0 += 1;
-        }
+        self.unsent.insert(seq, self.place(seq));
         true
     }
 
@@ -25,6 +23,7 @@ impl Outbox {
         }
         let mut applied = Applied {
             retry_after: response.retry_after_ms.map(Tick::from_millis),
+            older_after: response.older_after_ms.map(Tick::from_millis),
             new_session: self.session.is_some_and(|s| s != response.session),
             ..Applied::default()
         };

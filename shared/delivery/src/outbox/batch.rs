@@ -48,14 +48,14 @@ impl Size {
 }
 
 impl Outbox {
-    /// The next request with events, if anything is unsent: the canary, then what the receiver has asked for again least
-    /// often, of those the oldest. What it carries counts as sent until [`Outbox::failed`] takes it back.
+    /// The next request with events, if anything is unsent: the canary, then what was just changed, then what a full report
+    /// reports, then what the receiver has asked for again, least often first; of equals the oldest. What it carries counts as sent until [`Outbox::failed`] takes it back.
     pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
         let seqs = self.choose(false);
         self.batch(seqs, now)
     }
 
-    /// The same, without the numbers that the receiver has asked for again.
+    /// The same, without what the receiver has asked for again and what is part of a full report.
     pub fn next_new(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
         let seqs = self.choose(true);
         self.batch(seqs, now)
@@ -75,25 +75,13 @@ impl Outbox {
     fn new_canary(&self) -> Option<Seq> {
         let before_any = Key { watch: v3::CANARY.into(), namespace: Arc::default(), name: Arc::default() };
         let canaries = self.by_key.range(before_any..).take_while(|(key, _)| &*key.watch == v3::CANARY);
-        let new = |seq: &Seq| self.unsent.contains(seq) && !self.asked.0.contains_key(seq);
-        canaries.map(|(_, seq)| *seq).find(new)
+        canaries.map(|(_, seq)| *seq).find(|seq| self.unsent.contains(*seq, None))
     }
 
     /// Numbers to send, the most urgent first: at most a batch.
     fn choose(&self, new: bool) -> Vec<Seq> {
-        let (asked, most) = (&self.asked.0, self.size.0.events);
-        let mut chosen: Vec<Seq> = if asked.is_empty() {
-            self.unsent.iter().take(most).copied().collect()
-        } else {
-            let rounds = self.unsent.iter().map(|seq| (asked.get(seq).copied().unwrap_or(0), *seq));
-            let mut chosen: Vec<(u32, Seq)> = rounds.filter(|(round, _)| !new || *round == 0).collect();
-            if chosen.len() > most {
-                chosen.select_nth_unstable(most);
-                chosen.truncate(most);
-            }
-            chosen.sort_unstable();
-            chosen.into_iter().map(|(_, seq)| seq).collect()
-        };
+        let most = self.size.0.events;
+        let mut chosen = if new { self.unsent.first_fresh(most) } else { self.unsent.first(most) };
         // Behind thousands of changes it would come too late to say that the way is good.
         if let Some(canary) = self.new_canary() {
             chosen.retain(|seq| *seq != canary);

@@ -39,7 +39,9 @@ impl Outbox {
         let (names, entries) = (&self.names, &self.entries);
         let free = |seq: &Seq| entries.get(seq).is_none_or(|entry| names.is_stored(&entry.seen.key));
         let free: Vec<Seq> = self.withheld.extract_if(.., |seq| free(seq)).collect();
-        self.unsent.extend(free);
+        for seq in free {
+            self.unsent.insert(seq, self.place(seq));
+        }
     }
 
     /// Which watches there are is known now: names that an earlier run has kept of others are of no use.

@@ -382,3 +382,40 @@ fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
     assert_eq!(request.events.len(), 1);
     assert!(!outbox.has_new() && outbox.next_batch(T0).is_none());
 }
+
+#[test]
+fn what_somebody_changes_goes_before_what_is_only_reported() {
+    let mut outbox = outbox();
+    let listed = |name: &str| Observation { listed: true, ..saw(name) };
+    outbox.answered(&answer(9, &[]), T0);
+    for n in 0..3_000 {
+        outbox.observe(listed(&format!("listed-{n}")), T0);
+    }
+    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+    outbox.observe(saw("edited"), T0);
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    assert_eq!(
+        (request.events.len(), request.events[999].seq),
+        (1_000, Seq(3_001)),
+        "with it goes what there is room for"
+    );
+
+    // What was reported and is changed meanwhile is a change; what is asked for again is none.
+    outbox.observe(saw("listed-2999"), T0);
+    let (request, in_flight) = outbox.next_new(T0).unwrap();
+    assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(3_002)]);
+    outbox.failed(&in_flight);
+    assert!(outbox.has_new(), "of what did not arrive nobody has said anything");
+    outbox.next_new(T0).unwrap();
+    let unknown = Response { unknown: [Seq(3_002)].into_iter().collect(), ..answer(9, &[]) };
+    outbox.answered(&unknown, T0);
+    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+
+    // Nor does steady change hold the report up for ever.
+    for n in 0..2_000 {
+        outbox.observe(saw(&format!("busy-{n}")), T0);
+    }
+    let (request, _) = outbox.next_batch(T0).unwrap();
+    let reported = request.events.iter().filter(|event| event.listed).count();
+    assert_eq!((request.events.len(), reported), (1_000, 125));
+}

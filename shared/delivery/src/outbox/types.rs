@@ -88,6 +88,8 @@ pub struct Applied {
     pub ignored: bool,
     /// The receiver's wish to be left alone for this long.
     pub retry_after: Option<Tick>,
+    /// The same for what is older than its session or part of a full report.
+    pub older_after: Option<Tick>,
     /// The answer to the claim of [`Outbox::begin`](super::Outbox::begin): whether the digest may be relied on.
     pub confirmed: Option<bool>,
     /// Every object must be reported again. The digest is empty now.
