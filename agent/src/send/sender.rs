@@ -1,17 +1,18 @@
 //! The task that owns the dirty set.
 
+mod answers;
+mod keep;
 mod naming;
+mod settings;
 mod upkeep;
 
+pub use settings::Settings;
+
 use super::{
-    Channel, Connector, Control, SendError, Transport,
-    connect::MAX_RETRY_AFTER,
-    control,
+    Channel, Connector, Control, SendError, Transport, control,
     link::{Batch, Event, Link, Poll, Sent, Up},
-    spread::Spread,
 };
 use crate::{
-    config::DEFAULT_MAX_NAMES,
     digest::Memory,
     jitter,
     metrics::Metrics,
@@ -24,11 +25,10 @@ use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
-    backoff::Backoff,
-    outbox::{Applied, InFlight, KeepNames, Moved, Observation, Observed, Outbox, Revision},
+    outbox::{InFlight, KeepNames, Moved, Observation, Observed, Outbox, Revision},
 };
 use tidewatch_drain::Watch;
-use tidewatch_telemetry::{chain, readiness};
+use tidewatch_telemetry::readiness;
 use tidewatch_wire::{
     SessionId, limits,
     v3::{self, Health},
@@ -44,62 +44,6 @@ const TAKE: usize = 256;
 
 /// Between two polls when the first was answered without news.
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(1);
-
-/// How long things take and wait, and how much is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// For the answer to a batch or a heartbeat.
-    pub answer: Duration,
-    /// For the answer to a poll; longer than the receiver keeps one open.
-    pub poll: Duration,
-    /// Between a poll's start and its replacement by one that names more numbers.
-    pub poll_pause: Duration,
-    /// Between two signs of life while there is nothing to send or to wait for.
-    pub heartbeat: Duration,
-    /// After failures that leave the connection as it is.
-    pub backoff: Backoff,
-    /// Before a new connection, when one was lost or could not be made.
-    pub spread: Spread,
-    /// After a renewal of the certificate, the connection is replaced within this.
-    pub replace_within: Duration,
-    /// After a replacement that failed.
-    pub replace_backoff: Backoff,
-    /// Dirty keys kept. With that many no more changes are taken, and the watches wait; objects that come and go
-    /// while the receiver is away would otherwise grow the set without end.
-    pub max_dirty: usize,
-    /// Names kept for other managers.
-    pub max_names: usize,
-    /// From a change of the digest to its being stored.
-    pub store: Duration,
-    /// The same for changes that do not count; without them, a restart reports a few objects for nothing.
-    pub store_quiet: Duration,
-    /// A change whose object's name cannot be stored is sent all the same after this.
-    pub withhold: Duration,
-    /// At shutdown, for the digest to be stored, and again for it to be declared.
-    pub farewell: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            answer: Duration::from_secs(30),
-            poll: Duration::from_secs(limits::POLL_SECONDS + 15),
-            poll_pause: Duration::from_millis(20),
-            // The canary says the same each minute. One that is on its way must not find that said just now.
-            heartbeat: Duration::from_secs(65),
-            backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
-            spread: Spread::default(),
-            replace_within: Duration::from_mins(3),
-            replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
-            max_dirty: 1_000_000,
-            max_names: DEFAULT_MAX_NAMES,
-            store: Duration::from_secs(10),
-            store_quiet: Duration::from_mins(10),
-            withhold: Duration::from_secs(5),
-            farewell: Duration::from_secs(4),
-        }
-    }
-}
 
 /// How sending goes, for the status page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -480,129 +424,6 @@ impl<T: Transport> Sender<T> {
         }
     }
 
-    fn sent(&mut self, sent: &Sent) {
-        if let Link::Up(up) = &mut self.link
-            && let Some(poll) = &mut up.poll
-        {
-            poll.stale = true;
-        }
-        // The canary is no event of the runtime.
-        if sent.observed.is_empty() {
-            return;
-        }
-        let (first, last) = sent.seqs.map_or((0, 0), |(first, last)| (first.0, last.0));
-        tracing::info!(events = sent.observed.len(), first, last, "sent");
-        self.metrics.batches_sent.inc();
-        self.metrics.events_sent.inc_by(sent.observed.len() as u64);
-        let now = (self.clock)();
-        for observed in &sent.observed {
-            let lag = now.duration_since(*observed).as_secs_f64().max(0.0);
-            self.metrics.observed_to_sent.observe(lag);
-        }
-    }
-
-    /// Takes a good answer in. Returns whether it brought anything new.
-    fn take(&mut self, response: &v3::Response) -> Result<bool, SendError> {
-        let applied = self.outbox.answered(response, self.tick());
-        if applied.ignored {
-            return Err(SendError::OtherEpoch);
-        }
-        let Applied {
-            mut released,
-            to_resend,
-            new_session,
-            ignored: _,
-            retry_after,
-            older_after,
-            confirmed,
-            resync,
-        } = applied;
-        if confirmed.is_some() || resync {
-            let digest = if resync || confirmed == Some(false) {
-                tracing::info!(session = %response.session, "the receiver wants every object reported");
-                Arc::default()
-            } else {
-                tracing::info!("the receiver confirms the digest; reporting what differs");
-                Arc::new(self.outbox.reconciled().clone())
-            };
-            self.baseline.send_modify(|baseline| {
-                (baseline.round, baseline.digest) = (baseline.round + 1, digest);
-            });
-        }
-        self.failures = 0;
-        self.unready = None;
-        let now = Instant::now();
-        self.heartbeat_at = now + self.settings.heartbeat;
-        if new_session {
-            tracing::info!(session = %response.session, to_resend, "another receiver session: sending all again");
-        }
-        if to_resend > 0 {
-            self.resends = self.resends.saturating_add(1);
-            // The first time at once: a restarted receiver is the usual case.
-            if self.resends > 1 {
-                let wait = self.settings.backoff.delay(self.resends - 2, (self.jitter)());
-                self.again_after = self.again_after.max(now + wait);
-            }
-        } else if !self.outbox.is_asked_again() {
-            self.resends = 0;
-        }
-        if let Some(wait) = older_after {
-            self.again_after = self.again_after.max(now + wait.min(MAX_RETRY_AFTER));
-        }
-        if let Some(wait) = retry_after {
-            self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));
-            self.batch_after = self.batch_after.max(self.patience);
-        }
-        let mut progress = self.progress.lock();
-        progress.last_error.clear();
-        let canary = released.iter().position(|release| &*release.key.watch == v3::CANARY);
-        if let Some(release) = canary.map(|index| released.swap_remove(index)) {
-            self.metrics.canary.observe(release.since_observed.as_secs_f64());
-        }
-        for release in &released {
-            tracing::debug!(seq = %release.seq, watch = %release.key.watch, name = %release.key.name,
-                refused = release.refused, "acknowledged");
-            progress.last_acknowledged = progress.last_acknowledged.max(release.seq.0);
-            self.metrics.acknowledged.inc();
-            if release.refused {
-                self.metrics.refused.inc();
-            }
-            self.metrics.observed_to_acknowledged.observe(release.since_observed.as_secs_f64());
-            self.metrics.sent_to_acknowledged.observe(release.since_sent.as_secs_f64());
-        }
-        if !released.is_empty() {
-            tracing::info!(events = released.len(), up_to = progress.last_acknowledged, "acknowledged");
-        }
-        Ok(to_resend > 0 || !released.is_empty())
-    }
-
-    /// Something went wrong: what was in flight is dirty again, and the next try waits.
-    fn failed(&mut self, what: &'static str, error: &SendError, sent: Option<&Sent>) {
-        match sent {
-            Some(sent) if error.is_too_large() => self.outbox.too_large(&sent.in_flight, sent.ranges),
-            Some(sent) => self.outbox.failed(&sent.in_flight),
-            None => {}
-        }
-        self.metrics.failures.with_label_values(&[what, error.label()]).inc();
-        let now = Instant::now();
-        let failures = self.failures;
-        self.failures = self.failures.saturating_add(1);
-        if let SendError::Status { retry_after: Some(wish), .. } = error {
-            self.patience = self.patience.max(now + *wish);
-        }
-        let text = chain(error).to_string();
-        tracing::warn!(what, error = text, failures = self.failures, "sending failed");
-        self.progress.lock().last_error = text;
-        if error.ends_connection() && !sent.is_some_and(|sent| sent.elsewhere) {
-            self.lose(failures);
-        } else {
-            let until = self.patience.max(now + self.settings.backoff.delay(failures, (self.jitter)()));
-            for after in [&mut self.batch_after, &mut self.canary_after, &mut self.poll_after] {
-                *after = (*after).max(until);
-            }
-        }
-    }
-
     fn show(&self) {
         let connected = matches!(self.link, Link::Up(_));
         self.metrics.connected.set(i64::from(connected));
@@ -620,5 +441,3 @@ impl<T: Transport> Sender<T> {
         self.start.elapsed()
     }
 }
-
-mod keep;
