@@ -12,6 +12,7 @@ use std::{
 
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
+use tidewatch_wire::v3::configuration;
 
 use manifests::is_settled;
 pub use manifests::{STATUS_CHANGED, Successor, default_cr};
@@ -19,7 +20,7 @@ pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 use crate::{
     key::WorkKey,
     plan::{
-        agent::{self, AgentPlan},
+        agent::{self, AgentConfig, AgentPlan},
         owners::Owners,
     },
     queue::Class,
@@ -72,6 +73,8 @@ pub struct KcpState {
     paths: HashMap<String, PathReport>,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
+    /// What agents report that work by `agent_plan`; empty if any configuration will do.
+    agent_configuration: String,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -110,6 +113,11 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
             index.remove(key);
         }
     }
+}
+
+/// What an agent reports that works by a configuration. Without a watch any will do: that of its file.
+fn configuration_of(config: &AgentConfig) -> String {
+    if config.watches.is_empty() { String::new() } else { configuration(&config.text()) }
 }
 
 impl KcpState {
@@ -214,6 +222,7 @@ impl KcpState {
         };
         let plan = Arc::new(agent::plan(self.watchers.values().map(Arc::as_ref)));
         let before = std::mem::replace(&mut self.agent_plan, plan);
+        self.agent_configuration = configuration_of(&self.agent_plan.config);
         let plan = &self.agent_plan;
 
         let mut wanted = Vec::new();
@@ -234,6 +243,11 @@ impl KcpState {
     /// What all agents are to watch.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
+    }
+
+    /// The configuration that the agent of a Kyma is expected to report; empty if any will do.
+    pub fn agent_configuration(&self, _: &str) -> &str {
+        &self.agent_configuration
     }
 
     /// Another number than before when a Watcher has changed.
