@@ -25,4 +25,5 @@ pub mod rollout;
 pub mod status;
 pub mod transform;
 pub mod versions;
+pub mod watches;
 pub mod windows;
