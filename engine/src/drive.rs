@@ -244,7 +244,7 @@ impl Engine {
     }
 
     /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
-    /// that the agent works by another generation than `state().read().agent_plan().config.generation`.
+    /// that the agent works by another configuration than [`KcpState::agent_configuration`] says.
     pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
         self.0.agents.forget(kyma);
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };

@@ -6,7 +6,10 @@ use tidewatch_api::names;
 use tidewatch_engine::{
     WorkKey,
     kcp::KcpState,
-    plan::object::{Gvk, ObjectRef},
+    plan::{
+        object::{Gvk, ObjectRef},
+        watches::PREFIX,
+    },
 };
 
 use crate::forward::{Owner, Table, target::Target};
@@ -45,12 +48,13 @@ impl Refused {
     }
 }
 
-/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are of the
-/// agent's own file, and for the engine.
+/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are derived, or of
+/// the agent's own file, and for the engine.
 #[must_use]
 pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Direction {
     let Some((owner, of)) = table.watch(watch) else {
-        let by_watcher = watch.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'));
+        let by_watcher = watch.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'))
+            && !watch.starts_with(PREFIX);
         return if by_watcher { Direction::Refused(Refused::UnknownWatch, None) } else { Direction::Engine };
     };
     match owner {
@@ -146,9 +150,11 @@ mod tests {
         assert_eq!(to("kcp.a", "h"), Direction::Refused(Refused::OtherKind, None));
         assert_eq!(to("kcp.b", "g"), Direction::Refused(Refused::OtherKind, Some("keeper".into())));
         assert_eq!(to("kcp.gone", "h"), Direction::Refused(Refused::UnknownWatch, None));
-        for of_the_file in ["kyma", "kcp", "kcpx.a", "b"] {
+        for of_the_file in ["kyma", "kcp", "kcpx.a", "b", "engine.deployments.apps.spec"] {
             assert_eq!(to(of_the_file, "h"), Direction::Engine, "{of_the_file}");
         }
+        let derived = direction(&table, "engine", "engine.deployments.apps.spec", "apps");
+        assert_eq!(derived, Direction::Engine, "even if a namespace has that name");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Indexes over the watched objects. Plain data behind one lock; the watches apply, the reconciles look.
 
+mod agents;
 mod catalog;
 mod manifests;
 mod settings;
@@ -12,15 +13,15 @@ use std::{
 
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
-use tidewatch_wire::v3::configuration;
 
+pub use agents::{AgentInput, Configured};
 use manifests::is_settled;
 pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 
 use crate::{
     key::WorkKey,
     plan::{
-        agent::{self, AgentConfig, AgentPlan},
+        agent::{self, AgentPlan},
         owners::Owners,
     },
     queue::Class,
@@ -73,8 +74,7 @@ pub struct KcpState {
     paths: HashMap<String, PathReport>,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
-    /// What agents report that work by `agent_plan`; empty if any configuration will do.
-    agent_configuration: String,
+    agents: agents::Agents,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -101,6 +101,10 @@ fn kyma_key(kyma: &str) -> WorkKey {
     WorkKey::Kyma { kyma: kyma.to_owned() }
 }
 
+fn agent_key(kyma: &str) -> WorkKey {
+    WorkKey::Agent { kyma: kyma.to_owned() }
+}
+
 fn manifest_key(kyma: &str, name: &str) -> WorkKey {
     WorkKey::Manifest { kyma: kyma.to_owned(), name: name.to_owned() }
 }
@@ -113,11 +117,6 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
             index.remove(key);
         }
     }
-}
-
-/// What an agent reports that works by a configuration. Without a watch any will do: that of its file.
-fn configuration_of(config: &AgentConfig) -> String {
-    if config.watches.is_empty() { String::new() } else { configuration(&config.text()) }
 }
 
 impl KcpState {
@@ -173,6 +172,7 @@ impl KcpState {
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.paths.remove(name);
         self.users.forget(name);
+        self.agents.forget(name);
         vec![(kyma_key(name), "deleted")]
     }
 
@@ -222,7 +222,6 @@ impl KcpState {
         };
         let plan = Arc::new(agent::plan(self.watchers.values().map(Arc::as_ref)));
         let before = std::mem::replace(&mut self.agent_plan, plan);
-        self.agent_configuration = configuration_of(&self.agent_plan.config);
         let plan = &self.agent_plan;
 
         let mut wanted = Vec::new();
@@ -240,14 +239,9 @@ impl KcpState {
         wanted
     }
 
-    /// What all agents are to watch.
+    /// What all agents are to watch, besides what is derived for each.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
-    }
-
-    /// The configuration that the agent of a Kyma is expected to report; empty if any will do.
-    pub fn agent_configuration(&self, _: &str) -> &str {
-        &self.agent_configuration
     }
 
     /// Another number than before when a Watcher has changed.
