@@ -15,6 +15,7 @@ pub mod gates;
 pub mod kyma;
 pub mod manifest;
 pub mod naming;
+pub mod needs;
 pub mod notice;
 pub mod object;
 pub mod owners;

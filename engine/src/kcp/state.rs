@@ -75,6 +75,8 @@ pub struct KcpState {
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
     agents: agents::Agents,
+    /// By Kyma: the groups of kinds that its modules wait for.
+    definitions: HashMap<String, BTreeSet<String>>,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -173,6 +175,7 @@ impl KcpState {
         self.paths.remove(name);
         self.users.forget(name);
         self.agents.forget(name);
+        self.definitions.remove(name);
         vec![(kyma_key(name), "deleted")]
     }
 

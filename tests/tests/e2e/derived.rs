@@ -9,9 +9,8 @@ use kube::{
     core::DynamicObject,
 };
 use serde_json::{Value, json};
-use tidewatch_api::{Manifest, State, names::labels};
+use tidewatch_api::{Manifest, State};
 use tidewatch_tests::{
-    fleet::{Agent, Member},
     modules::Version,
     observed::{self, metric},
     solo::Solo,
@@ -20,7 +19,7 @@ use tidewatch_tests::{
 };
 
 const SOON: Duration = Duration::from_mins(1);
-const POLLS: &str = "tidewatch_receiver_looks_total{look=\"poll\"}";
+const POLLS: &str = "tidewatch_receiver_looks_total{reason=\"poll\"}";
 
 type Kind = (&'static str, &'static str, &'static str);
 
@@ -147,35 +146,6 @@ fn body(object: &Installed, namespace: &str) -> Value {
     body
 }
 
-/// The agent of a lone runtime, whose file watches nothing but the user's wishes.
-async fn agent_of(solo: &Solo) -> Result<Agent> {
-    let member = Member { cluster: solo.cluster, kyma: solo.kyma, id: solo.kyma };
-    let identity = solo.receiver.identity(&solo.env.harness, member.id, &member.domain())?;
-    let watches = json!([{"name": "kyma", "group": "operator.kyma-project.io", "resource": "kymas", "field": "spec",
-                          "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}}]);
-    Agent::start_with(&solo.env.harness, &solo.receiver, &member, identity, watches).await
-}
-
-/// Waits until the agent watches what it should, of everything that was said nothing is unacknowledged, and the way is proven.
-async fn watching(solo: &Solo, agent: &Agent, watch: &str) -> Result<()> {
-    let what = format!("to watch {watch}, with nothing unacknowledged, and to be proven");
-    agent
-        .process
-        .ready(&what, SOON, || async {
-            let page = agent.status().await?;
-            let all = page["watches"].as_array().context("no watches")?;
-            let there = all.iter().any(|w| w["name"] == watch);
-            let runtime = solo.receiver.runtime(solo.kyma).await?;
-            ensure!(
-                there && all.iter().all(|w| w["reason"] == "Watching") && page["dirtyKeys"] == 0,
-                "its status: {page:#}"
-            );
-            ensure!(runtime["eventPath"] == "proven", "{}", runtime["eventPath"]);
-            Ok(Some(()))
-        })
-        .await
-}
-
 async fn is(api: &Api<DynamicObject>, object: &Installed, uid: Option<&str>) -> Result<()> {
     let wanted = object.body.pointer(object.path).context("the test's own path")?;
     let what = format!("{} {} to be as the module has it", object.kind.2, object.name);
@@ -192,7 +162,7 @@ async fn is(api: &Api<DynamicObject>, object: &Installed, uid: Option<&str>) -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
     let solo = Solo::start("kcp-derived", "quay").await?;
-    let agent = agent_of(&solo).await?;
+    let agent = solo.agent().await?;
     let namespace = "mole";
     let objects = installed(namespace);
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
@@ -203,7 +173,7 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
     solo.offer(&module).await?;
     set_modules(&solo.runtime, &json!([{"name": "mole"}])).await?;
     solo.module("mole", "to be Ready", |m| m.state == State::Ready).await?;
-    watching(&solo, &agent, "engine.beams.mole.example.test.status").await?;
+    solo.watching(&agent, "engine.beams.mole.example.test.status").await?;
 
     let mut slowest = (Duration::ZERO, String::new());
     for object in &objects {
@@ -264,7 +234,7 @@ async fn last(solo: &Solo, manifest: &Manifest) -> Result<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()> {
     let solo = Solo::start("kcp-awaited", "slip").await?;
-    let agent = agent_of(&solo).await?;
+    let agent = solo.agent().await?;
     let crd = installed("spur").remove(7);
     let mut module = Version::new("spur", "1.0.0", vec![body(&crd, "")]);
     module.template =
@@ -275,11 +245,11 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
     let beams = solo.objects(("spur.example.test", "v1", "Beam"), Some("default"));
     let beam = json!({"apiVersion": "spur.example.test/v1", "kind": "Beam", "metadata": {"name": "mine"}});
     beams.patch("mine", &PatchParams::apply("somebody"), &Patch::Apply(beam)).await?;
-    watching(&solo, &agent, "engine.customresourcedefinitions.apiextensions.k8s.io.spec").await?;
+    solo.watching(&agent, "engine.customresourcedefinitions.apiextensions.k8s.io.spec").await?;
 
     set_modules(&solo.runtime, &json!([])).await?;
     solo.module("spur", "to wait for the user's object", |m| m.message.contains("Beam default/mine")).await?;
-    watching(&solo, &agent, "engine.beams.spur.example.test.spec").await?;
+    solo.watching(&agent, "engine.beams.spur.example.test.spec").await?;
     let manifest = solo.manifest("spur").await?;
     wait::until("the removal to wait for an event and for nothing else", SOON, || async {
         let last = last(&solo, &manifest).await?;
@@ -300,7 +270,7 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
 async fn drift_of_a_secret_is_found_by_the_resync() -> Result<()> {
     let arguments = ["--fallback-poll=0", "--safety-resync=20"].map(str::to_owned).to_vec();
     let solo = Solo::start_with("kcp-secrets", "vault", arguments).await?;
-    let agent = agent_of(&solo).await?;
+    let agent = solo.agent().await?;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                         "metadata": {"name": "spile", "namespace": "default"}, "data": {"a": "MQ=="}});
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
@@ -308,14 +278,14 @@ async fn drift_of_a_secret_is_found_by_the_resync() -> Result<()> {
     solo.offer(&Version::new("spile", "1.0.0", vec![secret, map])).await?;
     set_modules(&solo.runtime, &json!([{"name": "spile"}])).await?;
     solo.module("spile", "to be Ready", |m| m.state == State::Ready).await?;
-    watching(&solo, &agent, "engine.configmaps.spec").await?;
+    solo.watching(&agent, "engine.configmaps.spec").await?;
     let page = agent.status().await?;
     ensure!(!page["watches"].to_string().contains("secret"), "{page:#}");
 
     let secrets = solo.objects(("", "v1", "Secret"), Some("default"));
     secrets.delete("spile", &DeleteParams::default()).await?;
     wait::until("the Secret to be back", SOON, || async { Ok(secrets.get_opt("spile").await?) }).await?;
-    let resyncs = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{look=\"resync\"}").await?;
+    let resyncs = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"resync\"}").await?;
     ensure!(resyncs > 0, "nobody has looked");
     let manifest = solo.manifest("spile").await?;
     let found = last(&solo, &manifest).await?;

@@ -1,7 +1,7 @@
 //! What each runtime's agent should watch, and what it was last told to.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -78,10 +78,36 @@ impl KcpState {
         for ((group, kind), version) in self.owners.awaited(kyma) {
             needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
         }
+        if self.definitions.contains_key(kyma) {
+            needs.await_kinds();
+        }
         let plan = self.agent_plan();
         let mut hash = Xxh3::new();
         (&plan.config.generation, &needs).hash(&mut hash);
         AgentInput { plan, needs, hash: hash.finish() }
+    }
+
+    /// Sets the groups in whose kinds' definitions a Kyma is interested, in place of those before.
+    pub fn await_kinds(&mut self, kyma: &str, groups: BTreeSet<String>) {
+        if groups.is_empty() || !self.kymas.contains_key(kyma) {
+            self.definitions.remove(kyma);
+        } else {
+            self.definitions.insert(kyma.to_owned(), groups);
+        }
+    }
+
+    /// The groups in whose kinds' definitions a Kyma is interested.
+    pub fn awaits(&self, kyma: &str) -> BTreeSet<String> {
+        self.definitions.get(kyma).cloned().unwrap_or_default()
+    }
+
+    /// Whether a Kyma is interested in the definition of this name, as `beams.x.dev`; in any without a name.
+    pub fn awaits_definition(&self, kyma: &str, name: Option<&str>) -> bool {
+        let groups = self.definitions.get(kyma);
+        groups.is_some_and(|groups| match name.map(|name| name.split_once('.')) {
+            None => true,
+            Some(parts) => parts.is_some_and(|(_, group)| groups.contains(group)),
+        })
     }
 
     /// Remembers the configuration that the agent of a Kyma is to work by from now on.
@@ -115,6 +141,27 @@ mod tests {
 
     use super::*;
     use crate::plan::watches;
+
+    #[test]
+    fn a_definition_is_for_those_who_need_a_kind_of_its_group() {
+        let mut state = KcpState::default();
+        let groups = || BTreeSet::from(["x.dev".to_owned()]);
+        state.await_kinds("a", groups());
+        assert!(!state.awaits_definition("a", None), "there is no such Kyma");
+        state.apply_kyma(
+            serde_json::from_value::<Kyma>(json!({"metadata": {"name": "a"}, "spec": {}})).unwrap(),
+        );
+        let bare = state.agent_input("a").hash;
+        state.await_kinds("a", groups());
+        assert!(state.awaits_definition("a", None) && state.awaits_definition("a", Some("beams.x.dev")));
+        assert!(!state.awaits_definition("a", Some("beams.y.dev")) && !state.awaits_definition("b", None));
+        assert_ne!(state.agent_input("a").hash, bare, "definitions are watched meanwhile");
+        state.await_kinds("a", BTreeSet::new());
+        assert_eq!(state.agent_input("a").hash, bare);
+        state.await_kinds("a", groups());
+        state.delete_kyma("a");
+        assert!(state.definitions.is_empty());
+    }
 
     #[test]
     fn runtimes_with_the_same_watches_share_a_configuration_and_leave_none_behind() {
