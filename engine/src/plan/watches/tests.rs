@@ -25,9 +25,9 @@ fn manifest(kinds: &[(&str, &str)], default_cr: Option<(&str, &str)>) -> Manifes
     serde_json::from_value(manifest).unwrap()
 }
 
-/// Every kind is served.
+/// Every kind with a name is served.
 fn plural(_: &str, kind: &str) -> Option<String> {
-    Some(format!("{}s", kind.to_lowercase()))
+    (!kind.is_empty()).then(|| format!("{}s", kind.to_lowercase()))
 }
 
 fn names(derived: &Derived) -> Vec<&str> {
