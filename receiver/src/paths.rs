@@ -131,6 +131,8 @@ struct Path {
     expected: String,
     /// The configuration before the present one: it may be what is expected from the next look on.
     left: String,
+    /// When the agent has said that it works by another configuration than before.
+    renewed: Option<Tick>,
     /// Since when the agent's configuration is another than the expected one.
     other_configuration: Option<Tick>,
     /// When to write the configuration again, while it is another one.
@@ -172,7 +174,7 @@ impl Paths {
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
         let path =
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
-        path.heard = Some(now);
+        let known = path.heard.replace(now).is_some();
         if let Some(health) = health {
             // It had the right one: this is not a roll-out that is under way, somebody has changed it there.
             let had = !path.expected.is_empty() && path.health.configuration == path.expected;
@@ -181,6 +183,7 @@ impl Paths {
             }
             if health.configuration != path.health.configuration {
                 path.left = std::mem::take(&mut path.health.configuration);
+                path.renewed = known.then_some(now);
             }
             path.health = health;
         }
@@ -346,6 +349,7 @@ impl Path {
             health: Health::default(),
             expected: String::new(),
             left: String::new(),
+            renewed: None,
             other_configuration: None,
             configure: None,
             reachable: true,
@@ -372,7 +376,10 @@ impl Path {
         if self.canary.is_none_or(|at| now.saturating_sub(at) > settings.proven_for) {
             return Some(Fault::NoCanary);
         }
-        if !self.health.blind.is_empty() {
+        // New watches list first, and report what has happened before; the agent's next word may come a minute later.
+        let lists = self.state == State::Proven
+            && self.renewed.is_some_and(|at| now.saturating_sub(at) <= settings.grace);
+        if !self.health.blind.is_empty() && !lists {
             return Some(Fault::Blind(self.health.blind.clone()));
         }
         let late = self.other_configuration.is_some_and(|since| now.saturating_sub(since) > settings.grace);

@@ -23,7 +23,7 @@ use crate::{
     plan::{
         agent::{Rule, role_steps, watcher_status},
         object::{Gvk, ObjectRef},
-        watches::{Derived, MAX_DERIVED, derive},
+        watches::{Derived, MAX_DERIVED, derive, well_known},
     },
     queue::{Class, Push},
     runtime::ErrorClass,
@@ -172,9 +172,11 @@ impl Shared {
     ) -> Result<Derived, ObjectError> {
         let mut plurals = HashMap::new();
         for (group, kind, versions) in input.needs.kinds() {
-            if let Some(plural) = apply::watchable(runtime, group, kind, versions).await? {
-                plurals.insert((group, kind), plural);
-            }
+            let plural = match well_known(group, kind) {
+                Some(plural) => Some(plural.to_owned()),
+                None => apply::watchable(runtime, group, kind, versions).await?,
+            };
+            plurals.extend(plural.map(|plural| ((group, kind), plural)));
         }
         let plural = |group: &str, kind: &str| plurals.get(&(group, kind)).cloned();
         let mut derived = derive(&input.needs, plural, &input.plan.config.watches, MAX_DERIVED);

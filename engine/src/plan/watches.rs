@@ -41,6 +41,43 @@ const WITH_STATUS: [(&str, &str); 7] = [
     ("batch", "Job"),
 ];
 
+/// Kinds that every API server serves, with their plural names.
+const WELL_KNOWN: [(&str, &str, &str); 27] = [
+    ("", "ConfigMap", "configmaps"),
+    ("", "LimitRange", "limitranges"),
+    ("", "Namespace", "namespaces"),
+    ("", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    ("", "Pod", "pods"),
+    ("", "ResourceQuota", "resourcequotas"),
+    ("", "Service", "services"),
+    ("", "ServiceAccount", "serviceaccounts"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "APIService", "apiservices"),
+    ("apps", "DaemonSet", "daemonsets"),
+    ("apps", "Deployment", "deployments"),
+    ("apps", "StatefulSet", "statefulsets"),
+    ("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    ("batch", "CronJob", "cronjobs"),
+    ("batch", "Job", "jobs"),
+    ("networking.k8s.io", "Ingress", "ingresses"),
+    ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+    ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding", "clusterrolebindings"),
+    ("rbac.authorization.k8s.io", "Role", "roles"),
+    ("rbac.authorization.k8s.io", "RoleBinding", "rolebindings"),
+    ("scheduling.k8s.io", "PriorityClass", "priorityclasses"),
+    ("storage.k8s.io", "StorageClass", "storageclasses"),
+];
+
+/// The plural name of a kind that every API server serves; of others it has to be asked.
+#[must_use]
+pub fn well_known(group: &str, kind: &str) -> Option<&'static str> {
+    WELL_KNOWN.iter().find(|(g, k, _)| (*g, *k) == (group, kind)).map(|(.., plural)| *plural)
+}
+
 /// Which objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Which {

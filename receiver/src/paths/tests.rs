@@ -271,3 +271,29 @@ fn each_runtime_has_a_configuration_of_its_own_to_work_by() {
     let wanted = [("k0", "OldConfiguration"), ("k0", "Proven"), ("k1", "Proven")];
     assert_eq!(told_of, wanted.map(|(kyma, reason)| (kyma.to_owned(), reason)));
 }
+
+#[test]
+fn new_watches_of_a_proven_runtime_have_time_to_list() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    assert_eq!(told(&paths.tick(|_| "c1", at(1))), ["Proven"]);
+    let lists = || Some(Health { configuration: "c2".into(), blind: vec!["engine.pods.spec".into()] });
+    let mut reasons = Vec::new();
+    for second in 2..400 {
+        if second % 60 == 2 {
+            paths.heard("k0", lists(), at(second));
+            paths.canary("k0", at(second));
+        }
+        let steps = paths.tick(|_| "c2", at(second));
+        reasons.extend(told(&steps).into_iter().map(|reason| (second, reason)));
+    }
+    assert_eq!(reasons, [(183, "BlindWatch")], "one that never does is told");
+    // Without another configuration a blind watch is one at once.
+    beat(&mut paths, &kymas, at(400));
+    paths.heard("k0", Some(Health { configuration: "c1".into(), ..Health::default() }), at(700));
+    paths.canary("k0", at(700));
+    assert_eq!(told(&paths.tick(|_| "c1", at(700))), ["Proven"]);
+    beat(&mut paths, &kymas, at(1000));
+    paths.heard("k0", Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()] }), at(1000));
+    assert_eq!(told(&paths.tick(|_| "c1", at(1000))), ["BlindWatch"]);
+}
