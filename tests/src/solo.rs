@@ -138,6 +138,8 @@ impl Solo {
 
     /// Says that an object has changed, and waits until a reconcile of a Manifest that began after that has ended.
     pub async fn told(&self, gvk: (&str, &str, &str), namespace: &str, name: &str) -> Result<()> {
+        // Or one that has begun before would be taken for it.
+        fleet::settled(&self.receiver).await?;
         let before = self.reconciles("Manifest").await?;
         self.tell(gvk, namespace, name).await?;
         wait::until("the reconcile of the event", SOON, || async {
