@@ -32,7 +32,7 @@ use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
-use tidewatch_wire::{Epoch, v3::Health};
+use tidewatch_wire::{Epoch, limits, v3::Health};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
@@ -242,7 +242,12 @@ pub async fn start_within<T: Transport>(
     let heard = conditions.clone();
     let sender = sender.with_memory(memory, keep_names).with_watches(move |watch| heard.get(watch)?.heard);
     let sender = sender.with_health(
-        move || Health { configuration: applied.reported(), blind: stand.blind() },
+        move || {
+            let mut blind = stand.blind();
+            // One is enough to say that events may be lost; more than a request may name are not told.
+            blind.truncate(limits::WATCHES);
+            Health { configuration: applied.reported(), blind }
+        },
         configuration.news(),
     );
     let (progress, baseline) = (sender.progress(), sender.baseline());

@@ -18,7 +18,7 @@ use tidewatch_tls::Files;
 /// Largest accepted file.
 const MAX_FILE: u64 = 1024 * 1024;
 /// Most watches of one agent, those of the file and of the ConfigMap together; each is a stream of the API server's.
-const MAX_WATCHES: usize = 64;
+const MAX_WATCHES: usize = 256;
 /// Longest name of a watch, which becomes a metric label and part of every event.
 const MAX_WATCH_NAME: usize = 63;
 /// Longest generation of the ConfigMap's text: it goes into requests.

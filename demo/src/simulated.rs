@@ -217,9 +217,16 @@ pub fn agent_user() -> User {
         namespaces: list(&[RUNTIME_NAMESPACE]),
     };
     let rules = vec![
-        see(&["apps", "batch", "apiextensions.k8s.io", "rbac.authorization.k8s.io"], &["*"]),
+        see(&["apps", "autoscaling", "batch", "networking.k8s.io", "policy", "storage.k8s.io"], &["*"]),
+        see(&["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"], &["*"]),
+        see(&["rbac.authorization.k8s.io", "scheduling.k8s.io"], &["*"]),
         see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
-        see(&[""], &["configmaps", "namespaces", "services", "serviceaccounts", "pods"]),
+        // Of whichever group: what the modules of a simulated fleet bring.
+        see(&["*"], &["lights"]),
+        see(
+            &[""],
+            &["configmaps", "namespaces", "services", "serviceaccounts", "pods", "persistentvolumeclaims"],
+        ),
         own("", "configmaps", "tidewatch-agent-digest"),
         own("", "configmaps", "tidewatch-agent-names-0"),
         own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),

@@ -111,6 +111,7 @@ pub(crate) struct Shared {
     standing: manifest::Standing,
     gate: gate::Gate,
     windows: windows::Windows,
+    waiting: kyma::Waiting,
     history: History,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -226,6 +227,7 @@ impl Engine {
             standing: manifest::Standing::default(),
             gate: gate::Gate::default(),
             windows: windows::Windows::default(),
+            waiting: kyma::Waiting::default(),
             history: History::default(),
             observer,
             clock,
@@ -244,7 +246,7 @@ impl Engine {
     }
 
     /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
-    /// that the agent works by another generation than `state().read().agent_plan().config.generation`.
+    /// that the agent works by another configuration than [`KcpState::agent_configuration`] says.
     pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
         self.0.agents.forget(kyma);
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };

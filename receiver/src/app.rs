@@ -32,7 +32,7 @@ use tidewatch_telemetry::{
     metrics::{MetricsError, Registry},
 };
 use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
-use tidewatch_wire::{SessionId, v3::configuration};
+use tidewatch_wire::SessionId;
 use tokio::{
     net::TcpListener,
     sync::{oneshot, watch},
@@ -310,14 +310,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn_critical("forward", forwarders.run(drain.watch()));
     let (tell_leads, leads) = watch::channel(false);
     let looked = move |look| metrics.looks.with_label_values(&[look_label(look)]).inc();
-    // Agents report the configuration they have applied. Without a Watcher any will do: that of their files.
-    let watchers = engine.clone();
-    let expected = move || {
-        let plan = watchers.state().read().agent_plan();
-        if plan.config.watches.is_empty() { String::new() } else { configuration(&plan.config.text()) }
-    };
     // The grace of runtimes of which nothing is known begins when this process begins to work.
-    let looking = paths.run(engine.clone(), expected, looked, drain.watch());
+    let looking = paths.run(engine.clone(), looked, drain.watch());
     drain.spawn("event-paths", after(leads.clone(), drain.watch(), looking));
     let following = pause::follow(client, namespace.clone(), pause, switch.clone());
     drain.spawn_background("pause", following);

@@ -62,15 +62,8 @@ impl PathWatch {
         look(&self.paths.lock(), self.now())
     }
 
-    /// Looks after the ways until shutdown. `expected` is the configuration that agents should have; empty: any.
-    /// `looked` counts what is done.
-    pub async fn run(
-        self,
-        engine: Engine,
-        expected: impl Fn() -> String,
-        looked: impl Fn(Look),
-        drain: Watch,
-    ) {
+    /// Looks after the ways until shutdown. `looked` counts what is done.
+    pub async fn run(self, engine: Engine, looked: impl Fn(Look), drain: Watch) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut count = 0_u32;
@@ -85,7 +78,11 @@ impl PathWatch {
             }
             count = count.wrapping_add(1);
             let was_ill = self.paths.lock().ill();
-            let steps = self.paths.lock().tick(&expected(), self.now());
+            let steps = {
+                // Before the ways: nobody asks for the state with those in hand.
+                let state = engine.state().read();
+                self.paths.lock().tick(|kyma| state.agent_configuration(kyma), self.now())
+            };
             let is_ill = self.paths.lock().ill();
             if is_ill != was_ill {
                 tracing::error!(is_ill, "many runtimes are unproven at once: the path itself is looked for");

@@ -127,8 +127,12 @@ struct Path {
     /// When the last canary came back.
     canary: Option<Tick>,
     health: Health,
+    /// The configuration that the agent should have applied, as of the last [`Paths::tick`]; empty: any.
+    expected: String,
     /// The configuration before the present one: it may be what is expected from the next look on.
     left: String,
+    /// When the agent has said that it works by another configuration than before.
+    renewed: Option<Tick>,
     /// Since when the agent's configuration is another than the expected one.
     other_configuration: Option<Tick>,
     /// When to write the configuration again, while it is another one.
@@ -145,15 +149,13 @@ pub struct Paths {
     settings: Settings,
     runtimes: HashMap<String, Path>,
     ill: bool,
-    /// The configuration that agents should have applied, as of the last [`Paths::tick`].
-    expected: String,
 }
 
 impl Paths {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, runtimes: HashMap::new(), ill: false, expected: String::new() }
+        Self { settings, runtimes: HashMap::new(), ill: false }
     }
 
     /// The registered Kymas, at a start and whenever they change: new ones begin as unknown, others are forgotten.
@@ -172,15 +174,16 @@ impl Paths {
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
         let path =
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
-        path.heard = Some(now);
+        let known = path.heard.replace(now).is_some();
         if let Some(health) = health {
             // It had the right one: this is not a roll-out that is under way, somebody has changed it there.
-            let had = !self.expected.is_empty() && path.health.configuration == self.expected;
-            if had && health.configuration != self.expected {
+            let had = !path.expected.is_empty() && path.health.configuration == path.expected;
+            if had && health.configuration != path.expected {
                 path.configure = Some(now);
             }
             if health.configuration != path.health.configuration {
                 path.left = std::mem::take(&mut path.health.configuration);
+                path.renewed = known.then_some(now);
             }
             path.health = health;
         }
@@ -205,16 +208,19 @@ impl Paths {
         }
     }
 
-    /// What is due. `expected` is the configuration that agents should have applied; empty: any. Called every second
-    /// or so; linear in the number of runtimes.
-    pub fn tick(&mut self, expected: &str, now: Tick) -> Vec<Step> {
-        let renewed = self.expected != expected;
-        expected.clone_into(&mut self.expected);
+    /// What is due. `expected` tells the configuration that the agent of a Kyma should have applied; empty: any. Called
+    /// every second or so; linear in the number of runtimes.
+    pub fn tick<'a>(&mut self, expected: impl Fn(&str) -> &'a str, now: Tick) -> Vec<Step> {
         let Self { settings, runtimes, ill, .. } = self;
         let mut steps = Vec::new();
         let mut fell: Vec<String> = Vec::new();
         for (kyma, path) in runtimes.iter_mut() {
-            let fault = path.fault(expected, settings, now);
+            let expected = expected(kyma);
+            let renewed = path.expected != expected;
+            if renewed {
+                expected.clone_into(&mut path.expected);
+            }
+            let fault = path.fault(settings, now);
             // It was faster than this look: it has had the new one already, and works by another again.
             if renewed && path.configure.is_some() && path.left == expected {
                 path.configure = Some(now);
@@ -341,7 +347,9 @@ impl Path {
             heard: None,
             canary: None,
             health: Health::default(),
+            expected: String::new(),
             left: String::new(),
+            renewed: None,
             other_configuration: None,
             configure: None,
             reachable: true,
@@ -351,8 +359,8 @@ impl Path {
         }
     }
 
-    fn fault(&mut self, expected: &str, settings: &Settings, now: Tick) -> Option<Fault> {
-        let other = !expected.is_empty() && self.health.configuration != expected;
+    fn fault(&mut self, settings: &Settings, now: Tick) -> Option<Fault> {
+        let other = !self.expected.is_empty() && self.health.configuration != self.expected;
         if other {
             self.other_configuration.get_or_insert(now);
             // It has been heard by then, if it speaks at all.
@@ -368,7 +376,10 @@ impl Path {
         if self.canary.is_none_or(|at| now.saturating_sub(at) > settings.proven_for) {
             return Some(Fault::NoCanary);
         }
-        if !self.health.blind.is_empty() {
+        // New watches list first, and report what has happened before; the agent's next word may come a minute later.
+        let lists = self.state == State::Proven
+            && self.renewed.is_some_and(|at| now.saturating_sub(at) <= settings.grace);
+        if !self.health.blind.is_empty() && !lists {
             return Some(Fault::Blind(self.health.blind.clone()));
         }
         let late = self.other_configuration.is_some_and(|since| now.saturating_sub(since) > settings.grace);

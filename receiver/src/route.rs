@@ -6,7 +6,10 @@ use tidewatch_api::names;
 use tidewatch_engine::{
     WorkKey,
     kcp::KcpState,
-    plan::object::{Gvk, ObjectRef},
+    plan::{
+        object::{Gvk, ObjectRef},
+        watches::{self, PREFIX},
+    },
 };
 
 use crate::forward::{Owner, Table, target::Target};
@@ -45,12 +48,13 @@ impl Refused {
     }
 }
 
-/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are of the
-/// agent's own file, and for the engine.
+/// Who an event is for, by the watch that saw it. Watches whose names do not begin with KCP's namespace are derived, or of
+/// the agent's own file, and for the engine.
 #[must_use]
 pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Direction {
     let Some((owner, of)) = table.watch(watch) else {
-        let by_watcher = watch.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'));
+        let by_watcher = watch.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'))
+            && !watch.starts_with(PREFIX);
         return if by_watcher { Direction::Refused(Refused::UnknownWatch, None) } else { Direction::Engine };
     };
     match owner {
@@ -71,7 +75,7 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
 }
 
 /// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, and for a ModuleTemplate where KCP lets those of the
-/// runtime count; its owners' for an installed object or a default CR, and those of the Manifests whose deletion waits for objects of
+/// runtime count, or for the definition of a kind that a module waits for; its owners' for an installed object or a default CR, and those of the Manifests whose deletion waits for objects of
 /// its kind. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
     if object.gvk.group == names::GROUP && object.gvk.kind == "Kyma" {
@@ -81,7 +85,9 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
     let owners = state.owners.interested(kyma, object);
     let own = is_template(&object.gvk.group, &object.gvk.kind)
         && object.namespace == names::RUNTIME_NAMESPACE
-        && takes_templates(kyma, state);
+        && takes_templates(kyma, state)
+        || is_definition(&object.gvk.group, &object.gvk.kind)
+            && state.awaits_definition(kyma, Some(&object.name));
     let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
     own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
 }
@@ -93,13 +99,18 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
     let owners = state.owners.interested_in_kind(kyma, group, kind);
-    let own = is_template(group, kind) && takes_templates(kyma, state);
+    let own = is_template(group, kind) && takes_templates(kyma, state)
+        || is_definition(group, kind) && state.awaits_definition(kyma, None);
     let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
     own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
 }
 
 fn is_template(group: &str, kind: &str) -> bool {
     group == names::GROUP && kind == "ModuleTemplate"
+}
+
+fn is_definition(group: &str, kind: &str) -> bool {
+    (group, kind) == watches::CRD
 }
 
 /// Whether KCP lets templates count that are made in the runtime.
@@ -146,9 +157,11 @@ mod tests {
         assert_eq!(to("kcp.a", "h"), Direction::Refused(Refused::OtherKind, None));
         assert_eq!(to("kcp.b", "g"), Direction::Refused(Refused::OtherKind, Some("keeper".into())));
         assert_eq!(to("kcp.gone", "h"), Direction::Refused(Refused::UnknownWatch, None));
-        for of_the_file in ["kyma", "kcp", "kcpx.a", "b"] {
+        for of_the_file in ["kyma", "kcp", "kcpx.a", "b", "engine.deployments.apps.spec"] {
             assert_eq!(to(of_the_file, "h"), Direction::Engine, "{of_the_file}");
         }
+        let derived = direction(&table, "engine", "engine.deployments.apps.spec", "apps");
+        assert_eq!(derived, Direction::Engine, "even if a namespace has that name");
     }
 
     #[test]
@@ -168,6 +181,20 @@ mod tests {
         assert_eq!(targets("harbour", &mine, &state), whole);
         assert!(targets("harbour", &stray, &state).is_empty());
         assert_eq!(targets_of_kind("harbour", names::GROUP, "ModuleTemplate", &state), whole);
+    }
+
+    #[test]
+    fn the_definition_of_a_kind_is_for_the_kyma_whose_module_waits_for_it() {
+        let mut state = KcpState::default();
+        state.apply_kyma(Kyma::new("harbour", KymaSpec::default()));
+        let beams = object(watches::CRD.0, "v1", watches::CRD.1, "", "beams.x.dev");
+        assert!(targets("harbour", &beams, &state).is_empty());
+        state.await_kinds("harbour", ["x.dev".to_owned()].into());
+        let whole = [WorkKey::Kyma { kyma: "harbour".into() }];
+        assert_eq!(targets("harbour", &beams, &state), whole);
+        assert_eq!(targets_of_kind("harbour", watches::CRD.0, watches::CRD.1, &state), whole);
+        let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
+        assert!(targets("harbour", &other, &state).is_empty());
     }
 
     #[test]

@@ -259,6 +259,34 @@ impl Agent {
         identity: Identity,
         watches: Value,
     ) -> Result<Self> {
+        let by = (to_receiver, to_api, protocol);
+        Self::start_with_config(by, harness, receiver, member, identity, watches, true).await
+    }
+
+    /// As [`Agent::start_through`] in v3, and it watches nothing else, whatever an engine tells the agents of this runtime: that may
+    /// be another test's.
+    pub async fn start_alone(
+        to_api: &str,
+        to_receiver: &str,
+        harness: &Harness,
+        receiver: &Receiver,
+        member: &Member<'_>,
+        identity: Identity,
+        watches: Value,
+    ) -> Result<Self> {
+        let by = (to_receiver, to_api, "v3");
+        Self::start_with_config(by, harness, receiver, member, identity, watches, false).await
+    }
+
+    async fn start_with_config(
+        (to_receiver, to_api, protocol): (&str, &str, &str),
+        harness: &Harness,
+        receiver: &Receiver,
+        member: &Member<'_>,
+        identity: Identity,
+        watches: Value,
+        follows: bool,
+    ) -> Result<Self> {
         let client = member.cluster.client()?;
         admit_agent(&client).await?;
         let admin = ports::free()?;
@@ -274,7 +302,10 @@ impl Agent {
             kubeconfig: &kubeconfig,
             admin: &format!("127.0.0.1:{admin}"),
         };
-        let config = agent_config(files, &watches);
+        let mut config = agent_config(files, &watches);
+        if let Some(config) = config.as_object_mut().filter(|_| !follows) {
+            config.remove("configMap");
+        }
         let config = harness.write(&format!("{folder}/agent.yaml"), &config.to_string())?;
         let args = vec![
             format!("--config={}", config.display()),

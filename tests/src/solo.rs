@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
@@ -15,14 +15,14 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, Manifest, ModuleStatus, State,
-    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
+    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, labels},
 };
 use tokio::sync::MutexGuard;
 
 use crate::{
     ControlPlane,
     env::{self, Environment},
-    fleet::{self, Member, Receiver},
+    fleet::{self, Agent, Member, Receiver},
     http,
     modules::Version,
     spare, story, wait,
@@ -75,6 +75,36 @@ impl Solo {
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
         let runtime = cluster.client()?;
         Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, _alone: alone })
+    }
+
+    /// Starts an agent in the runtime whose file watches nothing but the user's wishes.
+    pub async fn agent(&self) -> Result<Agent> {
+        let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
+        let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
+        let watches = json!([{"name": "kyma", "group": GROUP, "resource": "kymas", "field": "spec",
+                              "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}}]);
+        Agent::start_with(&self.env.harness, &self.receiver, &member, identity, watches).await
+    }
+
+    /// Waits until the agent watches this and whatever else it should, nothing of what it has said is unacknowledged, and its
+    /// way is proven.
+    pub async fn watching(&self, agent: &Agent, watch: &str) -> Result<()> {
+        let what = format!("to watch {watch}, with nothing unacknowledged, and to be proven");
+        agent
+            .process
+            .ready(&what, SOON, || async {
+                let page = agent.status().await?;
+                let all = page["watches"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let there = all.iter().any(|w| w["name"] == watch);
+                ensure!(
+                    there && all.iter().all(|w| w["reason"] == "Watching") && page["dirtyKeys"] == 0,
+                    "its status: {page:#}"
+                );
+                let runtime = self.receiver.runtime(self.kyma).await?;
+                ensure!(runtime["eventPath"] == "proven", "{}", runtime["eventPath"]);
+                Ok(Some(()))
+            })
+            .await
     }
 
     /// Pushes and releases a version of a module.

@@ -18,10 +18,12 @@ use super::{
     kcp_writes::differs,
 };
 use crate::{
+    kcp::state::AgentInput,
     key::{Cause, WorkKey},
     plan::{
-        agent::{AgentPlan, Rule, role_steps, watcher_status},
+        agent::{Rule, role_steps, watcher_status},
         object::{Gvk, ObjectRef},
+        watches::{Derived, MAX_DERIVED, derive, well_known},
     },
     queue::{Class, Push},
     runtime::ErrorClass,
@@ -32,17 +34,18 @@ use crate::{
 const MANAGED_BY: &str = "tidewatch";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// The generation that this process has written to, or found in, each runtime. The same one is not looked at again.
+/// What the configuration was made of that this process has written to, or found in, each runtime
+/// ([`AgentInput::hash`]). The same is not looked at again.
 #[derive(Debug, Default)]
-pub(super) struct Agents(Mutex<HashMap<String, String>>);
+pub(super) struct Agents(Mutex<HashMap<String, u64>>);
 
 impl Agents {
     pub(super) fn forget(&self, kyma: &str) {
         self.0.lock().remove(kyma);
     }
 
-    fn has(&self, kyma: &str, generation: &str) -> bool {
-        self.0.lock().get(kyma).is_some_and(|applied| applied == generation)
+    fn has(&self, kyma: &str, input: &AgentInput) -> bool {
+        self.0.lock().get(kyma) == Some(&input.hash)
     }
 }
 
@@ -96,24 +99,26 @@ fn binding(users: &[String]) -> Value {
 impl Shared {
     /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
     pub(super) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
-        let generation = &self.state.read().agent_plan().config.generation;
-        if !self.agents.has(kyma, generation) {
+        let input = self.state.read().agent_input(kyma);
+        if !self.agents.has(kyma, &input) {
             let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
         }
     }
 
     pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
-        let (kyma, plan) = {
+        let (kyma, input, modules) = {
             let state = self.state.read();
-            (state.kyma(name), state.agent_plan())
+            (state.kyma(name), state.agent_input(name), state.has_manifests(name))
         };
         let Some(kyma) = kyma else {
             self.agents.forget(name);
             return Ok(Finish::Done);
         };
-        let leave = kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped();
-        if leave || self.agents.has(name, &plan.config.generation) {
+        let deleting = kyma.metadata.deletion_timestamp.is_some();
+        // Modules that are on their way out wait for events like all others.
+        let leave = (deleting && !modules) || kyma.is_skipped();
+        if leave || self.agents.has(name, &input) {
             return Ok(Finish::Done);
         }
         let runtime = match self.access(name).await? {
@@ -121,13 +126,23 @@ impl Shared {
             // The Kyma's status says so, and its reconcile asks for this again.
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
-        match stage(Stage::Apply, self.configure(&runtime, &plan)).await {
-            Ok(()) => {
-                self.agents.0.lock().insert(name.to_owned(), plan.config.generation.clone());
-                Ok(Finish::Done)
+        match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
+            Ok(Derived { missing, left_out, .. }) if missing.is_empty() => {
+                self.agents.0.lock().insert(name.to_owned(), input.hash);
+                if left_out.is_empty() {
+                    return Ok(Finish::Done);
+                }
+                let left_out = left_out.join(", ");
+                tracing::warn!(kyma = name, left_out, "more kinds are installed than an agent watches");
+                let what = "not watched, and looked at by the safety resync only";
+                Ok(Finish::Waiting(format!("{what}: {left_out}")))
             }
-            // An apply creates what is not there, so it is the namespace that is not.
-            Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound => {
+            // Their definitions may come a moment later, or never.
+            Ok(Derived { missing, .. }) => {
+                Ok(Finish::Patient(format!("not watched before they are served: {}", missing.join(", "))))
+            }
+            Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
+                // An apply creates what is not there, so it is the namespace that is not.
                 self.prepared.forget(name);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
                 let cause =
@@ -147,23 +162,52 @@ impl Shared {
     }
 
     /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
-    /// not allowed any more.
-    async fn configure(&self, runtime: &Gated, plan: &AgentPlan) -> Result<(), ObjectError> {
+    /// not allowed any more. While the Kyma is `deleting`, only what is there is changed, or its end would be missed.
+    async fn configure(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        input: &AgentInput,
+        deleting: bool,
+    ) -> Result<Derived, ObjectError> {
+        let mut plurals = HashMap::new();
+        for (group, kind, versions) in input.needs.kinds() {
+            let plural = match well_known(group, kind) {
+                Some(plural) => Some(plural.to_owned()),
+                None => apply::watchable(runtime, group, kind, versions).await?,
+            };
+            plurals.extend(plural.map(|plural| ((group, kind), plural)));
+        }
+        let plural = |group: &str, kind: &str| plurals.get(&(group, kind)).cloned();
+        let mut derived = derive(&input.needs, plural, &input.plan.config.watches, MAX_DERIVED);
+        let (config, rules) = input.plan.with(std::mem::take(&mut derived.watches));
+        let map = config_map();
+        let there = if deleting { apply::metadata(runtime, &map).await? } else { None };
+        if deleting && there.is_none() {
+            return Ok(derived);
+        }
+        let text = config.text();
+        // Before it is written: an agent is fast.
+        self.state.write().configure_agent(kyma, config);
+
         let role = rbac("ClusterRole");
         let present = apply::get(runtime, &role).await?;
-        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &plan.rules);
+        let steps = role_steps(present.as_ref().map(|role| &role["rules"]), &rules);
         if let Some(rules) = &steps.before {
             write_role(runtime, &role, rules).await?;
         }
         let binding = binding(&self.config.agent_users);
         write_if_different(runtime, &rbac("ClusterRoleBinding"), &binding).await?;
-        let map = config_map();
-        let data = json!({"data": {names::AGENT_CONFIG_KEY: plan.config.text()}});
-        write_if_different(runtime, &map, &body(&map, &data)).await?;
+        let mut wanted = body(&map, &json!({"data": {names::AGENT_CONFIG_KEY: text}}));
+        if let Some(there) = there {
+            // One that is deleted meanwhile is not made anew.
+            wanted["metadata"]["uid"] = there["uid"].clone();
+        }
+        write_if_different(runtime, &map, &wanted).await?;
         if let Some(rules) = &steps.after {
             write_role(runtime, &role, rules).await?;
         }
-        Ok(())
+        Ok(derived)
     }
 
     /// Says in a Watcher's status what has become of it; lets a deleted one go.

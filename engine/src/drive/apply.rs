@@ -380,6 +380,24 @@ pub(super) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String>
     mapped.ok().map(|mapped| mapped.resource.plural)
 }
 
+/// The plural name of a kind that is served, in any of these versions, and can be watched.
+pub(super) async fn watchable<'a>(
+    runtime: &RuntimeClient,
+    group: &str,
+    kind: &str,
+    versions: impl IntoIterator<Item = &'a String>,
+) -> Result<Option<String>, ObjectError> {
+    for version in versions {
+        let gvk = Gvk { group: group.to_owned(), version: version.clone(), kind: kind.to_owned() };
+        match runtime.mapper().resolve(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
+            Ok(mapped) if mapped.watchable => return Ok(Some(mapped.resource.plural)),
+            Ok(_) | Err(ObjectError::Kind(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
 fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, answer: Value) -> Tried {
     Tried { side: runtime.side(), operation, object: id.to_string(), answer }
 }

@@ -2,6 +2,7 @@
 
 mod execute;
 mod give_up;
+mod needs;
 mod remote;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tidewatch_api::{
 use super::{
     Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
 };
+pub(super) use needs::Waiting;
 use remote::wishes;
 pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 
@@ -46,6 +48,7 @@ impl Shared {
             self.agents.forget(name);
             self.gone.forget(name);
             self.windows.forget(name);
+            self.waiting.forget(name);
             self.history.forget(name);
             return Ok(Finish::Done);
         };
@@ -117,6 +120,7 @@ impl Shared {
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let choices = self.choices_of(&name, &wanted, &local.templates);
         let manifests = self.state.read().manifests_of(&name);
+        let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &manifests), causes).await?;
         let windows = self.windows.policy();
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
         let mut plan = plan(&Input {
@@ -130,10 +134,12 @@ impl Shared {
                 ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
+                needs: Some(&waits),
             },
             now: self.now(),
         });
         plan.notices.extend(local.notices);
+        plan.look_at = plan.look_at.into_iter().chain(look_at).min();
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;

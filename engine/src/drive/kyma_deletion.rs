@@ -160,6 +160,7 @@ impl Shared {
                     }
                     if thing == Thing::AgentConfiguration {
                         self.agents.forget(&name);
+                        self.state.write().forget_agent(&name);
                     }
                     if let Runtime::There(there) = &mut left.runtime {
                         there.without(thing);

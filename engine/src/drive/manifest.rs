@@ -189,7 +189,7 @@ impl Shared {
             self.write_manifest_status(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
-        let (readiness, told) = (readiness::of_module(manifest, &applied.judged), applied.is_told());
+        let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
         if let (Readiness::Ready, Some(first)) = (&readiness, applied.parked.first()) {
             let report = Report { state: State::Warning, message: first.message() };
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
@@ -201,13 +201,21 @@ impl Shared {
         }
         let status = write(Progress::Applied(readiness.clone()));
         self.write_manifest_status(manifest, &status).await?;
+        if readiness == Readiness::Ready {
+            return Ok(Finish::Done);
+        }
+        // The agent reports the next change of state.
+        let told = self.is_told_of_status(kyma, runtime, &unready).await;
         Ok(match readiness {
-            Readiness::Ready => Finish::Done,
-            // The agent reports the workload's next change.
-            Readiness::Processing(what) if told => Finish::Waiting(what),
+            Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
+            // But not that there was none for too long; a Deployment tells that itself.
+            Readiness::Processing(what) if told => {
+                Finish::RecheckAt(self.now() + readiness::DEADLINE, Box::new(Finish::Waiting(what)))
+            }
             Readiness::Processing(what) => Finish::Recheck(what),
-            Readiness::Error(message) if told => Finish::Settled(error_report(message)),
+            Readiness::Error(message) if unready.is_empty() || told => Finish::Settled(error_report(message)),
             Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
+            Readiness::Ready => Finish::Done,
         })
     }
 

@@ -265,6 +265,8 @@ impl Context {
             }
             let class = match kind {
                 _ if start => Class::Resync,
+                // Nobody waits for what is watched.
+                _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
                 "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
                 _ => Class::UserEdit,

@@ -1,5 +1,6 @@
 //! Indexes over the watched objects. Plain data behind one lock; the watches apply, the reconciles look.
 
+mod agents;
 mod catalog;
 mod manifests;
 mod settings;
@@ -13,6 +14,7 @@ use std::{
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
+pub use agents::{AgentInput, Configured};
 use manifests::is_settled;
 pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 
@@ -72,6 +74,9 @@ pub struct KcpState {
     paths: HashMap<String, PathReport>,
     /// Made of `watchers`.
     agent_plan: Arc<AgentPlan>,
+    agents: agents::Agents,
+    /// By Kyma: the groups of kinds that its modules wait for.
+    definitions: HashMap<String, BTreeSet<String>>,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -96,6 +101,10 @@ pub type Wanted = (WorkKey, &'static str);
 
 fn kyma_key(kyma: &str) -> WorkKey {
     WorkKey::Kyma { kyma: kyma.to_owned() }
+}
+
+fn agent_key(kyma: &str) -> WorkKey {
+    WorkKey::Agent { kyma: kyma.to_owned() }
 }
 
 fn manifest_key(kyma: &str, name: &str) -> WorkKey {
@@ -165,6 +174,8 @@ impl KcpState {
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.paths.remove(name);
         self.users.forget(name);
+        self.agents.forget(name);
+        self.definitions.remove(name);
         vec![(kyma_key(name), "deleted")]
     }
 
@@ -231,7 +242,7 @@ impl KcpState {
         wanted
     }
 
-    /// What all agents are to watch.
+    /// What all agents are to watch, besides what is derived for each.
     pub fn agent_plan(&self) -> Arc<AgentPlan> {
         Arc::clone(&self.agent_plan)
     }

@@ -1,6 +1,6 @@
 //! What the agents of all runtimes watch, made from the Watchers in KCP, and what they may see for it.
 //!
-//! The plan is the same for every runtime. It is written in the agent's own configuration format, and never asks an
+//! What Watchers ask for is the same for every runtime; what one has besides is [derived](super::watches). It is written in the agent's own configuration format, and never asks an
 //! agent for what its configuration would refuse: such a Watcher is left out and told why.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tidewatch_api::{
 
 use super::status::{self, Says, whole_seconds};
 
-/// Most watches that Watchers can make; the rest of what one agent takes (64) is for its own file.
+/// Most watches that Watchers can make; the rest of what one agent takes (256) is for derived ones and its own file.
 pub const MAX_WATCHES: usize = 48;
 /// Longest name of a watch, as the agent takes it.
 const MAX_NAME: usize = 63;
@@ -161,6 +161,20 @@ pub fn plan<'a>(watchers: impl IntoIterator<Item = &'a Watcher>) -> AgentPlan {
     AgentPlan { rules: rules(kinds), config: AgentConfig::new(chosen), verdicts }
 }
 
+impl AgentPlan {
+    /// The configuration and the rules of a runtime that has derived watches besides those of Watchers.
+    #[must_use]
+    pub fn with(&self, derived: Vec<AgentWatch>) -> (AgentConfig, Vec<Rule>) {
+        if derived.is_empty() {
+            return (self.config.clone(), self.rules.clone());
+        }
+        let mut all: Vec<AgentWatch> = self.config.watches.iter().cloned().chain(derived).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let rules = rules(all.iter().map(|w| (w.group.clone(), w.resource.clone())));
+        (AgentConfig::new(all), rules)
+    }
+}
+
 /// The rules for these pairs of group and resource: sorted, each once, one rule per group.
 #[must_use]
 pub fn rules(kinds: impl IntoIterator<Item = (String, String)>) -> Vec<Rule> {
@@ -254,7 +268,11 @@ pub fn watcher_status(
 /// longer one than an agent takes is cut, and ends in a hash of the whole.
 #[must_use]
 pub fn watch_name(namespace: &str, name: &str) -> String {
-    let full = format!("{namespace}.{name}");
+    cut_name(format!("{namespace}.{name}"))
+}
+
+/// A name that an agent takes: a longer one is cut, and ends in a hash of the whole.
+pub(super) fn cut_name(full: String) -> String {
     if full.len() <= MAX_NAME {
         return full;
     }

@@ -26,7 +26,7 @@ const BUILT_IN: [&str; 11] = [
 ];
 
 /// Whether objects of a group can depend on a module.
-fn is_of_a_module(group: &str) -> bool {
+pub(super) fn is_of_a_module(group: &str) -> bool {
     group.contains('.')
         && !BUILT_IN.contains(&group)
         && !["storage.k8s.io", "scheduling.k8s.io"].contains(&group)

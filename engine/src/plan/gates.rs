@@ -11,12 +11,13 @@ mod windows;
 
 pub(super) use central::unread;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
 
 use super::{
+    needs::Waits,
     notice::{About, Kind, Notice},
     policy::{PolicyError, Ruled},
     versions::Choice,
@@ -69,11 +70,13 @@ pub struct Facts<'a> {
     pub windows: Option<&'a Policy>,
     /// Least time that has to be left of a window for an update to begin in it.
     pub min_window: Duration,
+    /// What modules wait for, by their names.
+    pub needs: Option<&'a BTreeMap<String, Waits>>,
 }
 
 impl Default for Facts<'_> {
     fn default() -> Self {
-        Self { restricted: &[], ruled: Ok(None), windows: None, min_window: MIN_WINDOW }
+        Self { restricted: &[], ruled: Ok(None), windows: None, min_window: MIN_WINDOW, needs: None }
     }
 }
 

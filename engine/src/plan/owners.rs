@@ -27,7 +27,15 @@ pub struct Owners {
     /// What each (runtime, manifest, speaker) has claimed, to replace it in one step.
     claims: HashMap<(String, String, Speaker), Vec<Identity>>,
     /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
-    awaited: HashMap<String, BTreeMap<(String, String), BTreeSet<String>>>,
+    awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
+}
+
+/// Who waits for the end of all objects of a kind.
+#[derive(Debug, Default)]
+struct Awaiting {
+    /// A version in which the kind was named.
+    version: String,
+    manifests: BTreeSet<String>,
 }
 
 fn identity(object: &ObjectRef) -> Identity {
@@ -59,16 +67,18 @@ impl Owners {
     /// Sets the kinds whose objects a Manifest waits for, in place of those before: an event about any of them is for it.
     pub fn wait_for<'a>(&mut self, runtime: &str, manifest: &str, kinds: impl IntoIterator<Item = &'a Gvk>) {
         if let Some(awaited) = self.awaited.get_mut(runtime) {
-            for manifests in awaited.values_mut() {
-                manifests.remove(manifest);
+            for awaiting in awaited.values_mut() {
+                awaiting.manifests.remove(manifest);
             }
         }
         let awaited = self.awaited.entry(runtime.to_owned()).or_default();
         for kind in kinds {
             let key = (kind.group.clone(), kind.kind.clone());
-            awaited.entry(key).or_default().insert(manifest.to_owned());
+            let awaiting = awaited.entry(key).or_default();
+            awaiting.version.clone_from(&kind.version);
+            awaiting.manifests.insert(manifest.to_owned());
         }
-        awaited.retain(|_, manifests| !manifests.is_empty());
+        awaited.retain(|_, awaiting| !awaiting.manifests.is_empty());
         if awaited.is_empty() {
             self.awaited.remove(runtime);
         }
@@ -76,7 +86,14 @@ impl Owners {
 
     fn waiting(&self, runtime: &str, group: &str, kind: &str) -> impl Iterator<Item = &String> {
         let awaited = self.awaited.get(runtime);
-        awaited.and_then(|a| a.get(&(group.to_owned(), kind.to_owned()))).into_iter().flatten()
+        let awaiting = awaited.and_then(|a| a.get(&(group.to_owned(), kind.to_owned())));
+        awaiting.into_iter().flat_map(|awaiting| &awaiting.manifests)
+    }
+
+    /// The kinds whose objects any Manifest of a runtime waits for, each with a version; sorted.
+    pub fn awaited(&self, runtime: &str) -> impl Iterator<Item = (&(String, String), &str)> {
+        let awaited = self.awaited.get(runtime).into_iter().flatten();
+        awaited.map(|(kind, awaiting)| (kind, awaiting.version.as_str()))
     }
 
     /// The Manifests that an event about an object is for: its owners, and those that wait for its end. Sorted.

@@ -37,6 +37,8 @@ pub struct Mapped {
     pub resource: ApiResource,
     /// Whether its objects live in namespaces.
     pub scope: Scope,
+    /// Whether its objects can be listed and watched.
+    pub watchable: bool,
 }
 
 /// Why there is no mapping.
@@ -159,7 +161,8 @@ fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Ma
             kind: resource.kind.clone(),
             plural: resource.name,
         };
-        (resource.kind, Mapped { resource: api, scope })
+        let watchable = ["list", "watch"].iter().all(|verb| resource.verbs.iter().any(|v| v == verb));
+        (resource.kind, Mapped { resource: api, scope, watchable })
     });
     mapped.collect()
 }

@@ -16,7 +16,7 @@ pub const FIELD_BYTES: usize = 512;
 pub const POLL_SECONDS: u64 = 25;
 /// Longest name of a configuration of watches.
 pub const CONFIGURATION_BYTES: usize = 64;
-/// Most watches of one agent, its own canary included.
+/// Most blind watches that one request names.
 pub const WATCHES: usize = 64;
 /// Most figures of finished reconciles in one request.
 pub const RECONCILED: usize = 256;

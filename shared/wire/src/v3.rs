@@ -77,7 +77,7 @@ pub struct Health {
     /// at most [`limits::CONFIGURATION_BYTES`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub configuration: String,
-    /// The configured watches that would not notice a change now, at most [`limits::WATCHES`].
+    /// The configured watches that would not notice a change now; the first [`limits::WATCHES`] of more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
 }

@@ -9,6 +9,8 @@ mod control_plane;
 mod crds;
 mod deletion;
 mod demo;
+mod dependencies;
+mod derived;
 mod drift;
 mod faults;
 mod lease;

@@ -300,7 +300,14 @@ async fn a_proxy_is_believed_by_its_certificate_alone() -> Result<()> {
 
 #[tokio::test]
 async fn our_agent_speaks_v2_to_a_listener_that_knows_nothing_else() -> Result<()> {
-    let (env, cluster) = (env::shared().await?, &spare::shared().await?.runtime4);
+    let (env, spare) = (env::shared().await?, spare::shared().await?);
+    // What another test's engine has told the agents of this runtime to watch is not this one's.
+    let _alone = spare.register_alone().await;
+    let cluster = &spare.runtime4;
+    let own_maps: Api<ConfigMap> = Api::namespaced(cluster.client()?, names::RUNTIME_NAMESPACE);
+    if own_maps.get_opt(names::AGENT_CONFIG_MAP).await?.is_some() {
+        own_maps.delete(names::AGENT_CONFIG_MAP, &DeleteParams::default()).await?;
+    }
     let world = World::start("kcp-routes-v2", &[]).await?;
     let member = Member { cluster, kyma: RUNTIME.0, id: RUNTIME.1 };
     fleet::apply_yaml(&cluster.client()?, ROLE).await?;

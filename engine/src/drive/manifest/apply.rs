@@ -16,7 +16,7 @@ use crate::{
     plan::{
         drift::{self, Difference, Ignored},
         fight::Verdict,
-        object::ObjectRef,
+        object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
         refusal,
     },
@@ -70,11 +70,14 @@ impl Applied {
         }
     }
 
-    /// Whether the agent reports the next change of all that is not ready. Of other kinds nobody does yet.
-    pub(super) fn is_told(&self) -> bool {
-        self.judged
-            .iter()
-            .all(|(object, readiness)| !readiness.is_unready() || object.gvk.kind == "Deployment")
+    /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
+    pub(super) fn unready(&self) -> Vec<Gvk> {
+        let unready = self.judged.iter().filter(|(_, readiness)| readiness.is_unready());
+        let mut kinds: Vec<Gvk> = unready.map(|(object, _)| object.gvk.clone()).collect();
+        kinds.retain(|gvk| gvk.kind != "Deployment");
+        kinds.sort();
+        kinds.dedup();
+        kinds
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use tidewatch_api::{CustomResourcePolicy, Manifest};
+use tidewatch_api::{CustomResourcePolicy, Manifest, watcher::WatchedField};
 
 use super::{Stopped, is_crd};
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     },
     kcp::state::default_cr,
     plan::{
+        agent::{AgentWatch, ENGINE_ROUTE},
         blockers::{self, NAMED, Users},
         manifest as plan,
         object::{Gvk, ObjectRef},
@@ -105,6 +106,7 @@ impl Shared {
             .collect();
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
         self.state.write().owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.want_agent(kyma, &[]);
 
         let cr = removable_cr(manifest);
         own.extend(cr.clone());
@@ -130,21 +132,35 @@ impl Shared {
 
     /// Whether the end of each object of these kinds is an event for our engine.
     pub(super) async fn is_told_of(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
-        let plan = {
+        self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
+    }
+
+    /// Whether each change of state of what modules install of these kinds is an event for our engine.
+    pub(super) async fn is_told_of_status(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
+        self.are_watched(kyma, runtime, kinds, |watch| watch.field == WatchedField::Status).await
+    }
+
+    async fn are_watched(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        kinds: &[Gvk],
+        is: impl Fn(&AgentWatch) -> bool,
+    ) -> bool {
+        let config = {
             let state = self.state.read();
-            if !state.path(kyma).is_some_and(|path| path.proven) {
-                return false;
-            }
-            state.agent_plan()
+            state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
         };
+        // A watch that begins later than this reports what has happened before, too.
+        let Some(config) = config else { return false };
         for gvk in kinds {
             let Some(plural) = apply::plural(runtime, gvk).await else { return false };
-            let watched = |watch: &crate::plan::agent::AgentWatch| {
+            let watched = |watch: &AgentWatch| {
                 (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
-                    && watch.labels.is_empty()
-                    && watch.route == crate::plan::agent::ENGINE_ROUTE
+                    && watch.route == ENGINE_ROUTE
+                    && is(watch)
             };
-            if !plan.config.watches.iter().any(watched) {
+            if !config.config.watches.iter().any(watched) {
                 return false;
             }
         }

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
-use super::{KcpState, Wanted, kyma_key, manifest_key, unindex};
+use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, unindex};
 use crate::{
     plan::{
         manifest::{Claim, inventory},
         object::ObjectRef,
         owners::Speaker,
+        watches::Needs,
     },
     queue::Class,
 };
 
 /// What is said of a Manifest whose state is another one.
 pub const STATUS_CHANGED: &str = "manifest status changed";
+/// What is said where a runtime's agent has other kinds to watch for a Manifest.
+const KINDS_CHANGED: &str = "kinds of a manifest changed";
 
 /// The Manifest that has taken the place of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,7 @@ impl KcpState {
                 m.metadata.deletion_timestamp.is_some(),
             )
         };
+        let needs = |m: &Manifest| Needs::of([m]);
         let old = self.manifests.insert(name.clone(), Arc::clone(&manifest));
         if let Some(kyma) = old.as_deref().and_then(Manifest::kyma_name) {
             unindex(&mut self.by_kyma, kyma, &name);
@@ -75,6 +79,9 @@ impl KcpState {
         if old.as_deref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
+        if old.as_deref().map(needs).unwrap_or_default() != needs(&manifest) {
+            wanted.push((agent_key(&kyma), KINDS_CHANGED));
+        }
         wanted
     }
 
@@ -86,7 +93,8 @@ impl KcpState {
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
-        vec![(kyma_key(kyma), "manifest deleted")]
+        let kinds = (Needs::of([old.as_ref()]) != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
+        std::iter::once((kyma_key(kyma), "manifest deleted")).chain(kinds).collect()
     }
 
     /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
@@ -134,6 +142,11 @@ impl KcpState {
         })?;
         let synced = || inventory(&next.status.clone().unwrap_or_default().synced);
         Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })
+    }
+
+    /// Whether a Kyma has Manifests, as last seen.
+    pub fn has_manifests(&self, kyma: &str) -> bool {
+        self.by_kyma.contains_key(kyma)
     }
 
     /// The Manifests of a Kyma as last seen.

@@ -279,7 +279,8 @@ fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
     };
     let object = inventory_of(&manifest("m", 1, "Ready", Some("d")));
     let mut state = KcpState::default();
-    assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))), ["Kyma/a"], "it is settled");
+    let settled = keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d"))));
+    assert_eq!(settled, ["Kyma/a", "Agent/a"], "it is settled");
     assert_eq!(keys(state.apply_manifest(given_up("n"))), ["Manifest/n", "Kyma/a"]);
     assert_eq!(state.needed_by("a", "n", &object), Some("m".into()));
     assert_eq!(state.needed_by("a", "m", &object), None, "the other one is given up too");
@@ -315,4 +316,25 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
     state.apply_manifest(leaving);
     assert_eq!(state.successor("a", &old), None);
+}
+
+#[test]
+fn an_agent_is_asked_for_when_the_kinds_of_its_modules_change_and_not_when_their_state_does() {
+    let mut state = KcpState::default();
+    let asked = |wanted: Vec<Wanted>| keys(wanted).contains(&"Agent/a".to_owned());
+    let input = |state: &KcpState| state.agent_input("a").hash;
+    let bare = input(&state);
+    assert!(!asked(state.apply_manifest(manifest("m", 1, "Processing", None))), "nothing is installed yet");
+    assert!(asked(state.apply_manifest(manifest("m", 1, "Processing", Some("d")))));
+    let one = input(&state);
+    assert_ne!(one, bare);
+    assert!(!asked(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))));
+    assert!(!asked(state.apply_manifest(manifest("m", 2, "Ready", Some("another")))), "of the same kind");
+    state.apply_manifest(manifest("n", 1, "Ready", Some("e")));
+    assert_eq!(input(&state), one, "whoever installs it");
+    state.owners.wait_for("a", "m", [&crate::plan::object::Gvk::of("x.dev/v1", "Beacon")]);
+    assert_ne!(input(&state), one);
+    state.delete_manifest("n");
+    assert!(asked(state.delete_manifest("m")));
+    assert_eq!(input(&state), bare);
 }

@@ -111,7 +111,7 @@ fn an_object_that_only_has_a_name_stands() {
 fn a_quantity_stands_however_it_is_written() {
     let (mut live, mut wanted) = (live(), wanted());
     let container = |v: &mut Value, cpu: &str| {
-        v["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": cpu}})
+        v["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": cpu}});
     };
     container(&mut wanted, "1000m");
     let x = &mut fields(&mut live)["f:spec"]["f:template"]["f:spec"]["f:containers"]["k:{\"name\":\"x\"}"];

@@ -63,8 +63,7 @@ impl Watching {
         let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
                               "labels": {"tidewatch.dev/test": name}}]);
         let agent =
-            Agent::start_through(&way.url(), api, "v3", &env.harness, &receiver, &member, identity, watches)
-                .await?;
+            Agent::start_alone(api, &way.url(), &env.harness, &receiver, &member, identity, watches).await?;
         agent.connected().await?;
         Ok(Self { receiver, agent, way })
     }

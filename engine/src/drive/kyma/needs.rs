@@ -1,0 +1,111 @@
+//! What the modules of a Kyma wait for, by what the runtime serves now.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tidewatch_api::{GroupVersionKind, Kyma, Manifest};
+
+use crate::{
+    drive::{
+        Shared,
+        apply::{self, ObjectError},
+        gate::Gated,
+    },
+    key::Cause,
+    plan::{
+        needs::{Waits, kinds, unmet, waits},
+        object::Gvk,
+        versions::Choice,
+        watches,
+    },
+};
+
+/// A kind may be served a moment after its definition has said so, of which nothing tells.
+const SERVED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Since when each module of each Kyma waits, as far as this process knows.
+#[derive(Debug, Default)]
+pub(in crate::drive) struct Waiting(Mutex<HashMap<String, BTreeMap<String, Timestamp>>>);
+
+impl Waiting {
+    pub(in crate::drive) fn forget(&self, kyma: &str) {
+        self.0.lock().remove(kyma);
+    }
+
+    /// Keeps those that wait now, and tells since when.
+    fn since<'a>(
+        &self,
+        kyma: &str,
+        modules: impl Iterator<Item = &'a String>,
+        now: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        let mut all = self.0.lock();
+        let before = all.remove(kyma).unwrap_or_default();
+        let since: BTreeMap<String, Timestamp> =
+            modules.map(|module| (module.clone(), before.get(module).copied().unwrap_or(now))).collect();
+        if !since.is_empty() {
+            all.insert(kyma.to_owned(), since.clone());
+        }
+        since
+    }
+}
+
+impl Shared {
+    /// What the modules of a Kyma wait for, and when to look again though nothing has changed. From then on, a definition of
+    /// a kind that one of them needs is an event for the Kyma.
+    pub(super) async fn waits_of(
+        &self,
+        kyma: &Kyma,
+        name: &str,
+        runtime: &Gated,
+        (choices, manifests): (&[Choice], &[Manifest]),
+        causes: &[Cause],
+    ) -> Result<(BTreeMap<String, Waits>, Option<Timestamp>), ObjectError> {
+        let needed = kinds(choices, manifests);
+        let mut served = served(runtime, &needed).await?;
+        if served.len() < needed.len() {
+            self.await_kinds(name, needed.difference(&served));
+            // What came before that was awaited is not told.
+            served.extend(self::served(runtime, needed.difference(&served)).await?);
+        }
+        self.await_kinds(name, needed.difference(&served));
+        let unmet = unmet(choices, manifests, &served);
+        let now = self.now();
+        let since = self.waiting.since(name, unmet.keys(), now);
+        let told = |cause: &Cause| matches!(cause, Cause::Event { object, .. } if object.starts_with(watches::CRD.1));
+        let soon = unmet.values().any(|unmet| unmet.apis) && causes.iter().any(told);
+        let all = unmet.into_iter().map(|(module, unmet)| {
+            let before = kyma.module_status(&module).map(|status| (status.state, status.message.as_str()));
+            let since = since.get(&module).copied().unwrap_or(now);
+            let waits = waits(&unmet, since, before, now);
+            (module, waits)
+        });
+        Ok((all.collect(), soon.then(|| now + SERVED_AFTER)))
+    }
+
+    /// Has definitions of such kinds told to the Kyma, and of no others.
+    fn await_kinds<'a>(&self, kyma: &str, kinds: impl Iterator<Item = &'a GroupVersionKind>) {
+        let groups: BTreeSet<String> = kinds.map(|kind| kind.group.clone()).collect();
+        if self.state.read().awaits(kyma) == groups {
+            return;
+        }
+        self.state.write().await_kinds(kyma, groups);
+        self.want_agent(kyma, &[]);
+    }
+}
+
+/// Those of some kinds that the runtime serves.
+async fn served(
+    runtime: &Gated,
+    kinds: impl IntoIterator<Item = &GroupVersionKind>,
+) -> Result<BTreeSet<GroupVersionKind>, ObjectError> {
+    let mut served = BTreeSet::new();
+    for wanted in kinds {
+        let GroupVersionKind { group, version, kind } = wanted.clone();
+        if apply::scope(runtime, &Gvk { group, version, kind }).await?.is_some() {
+            served.insert(wanted.clone());
+        }
+    }
+    Ok(served)
+}

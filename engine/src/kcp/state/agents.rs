@@ -1,0 +1,194 @@
+//! What each runtime's agent should watch, and what it was last told to.
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use tidewatch_wire::v3::configuration;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::KcpState;
+use crate::plan::{
+    agent::{AgentConfig, AgentPlan},
+    object::Gvk,
+    watches::Needs,
+};
+
+/// A configuration as it was written, or is about to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// The watches.
+    pub config: AgentConfig,
+    /// What an agent reports that works by it; empty if any configuration will do, as without a watch.
+    pub configuration: String,
+}
+
+/// What an agent's configuration is made of.
+#[derive(Clone, Debug)]
+pub struct AgentInput {
+    /// For all runtimes.
+    pub plan: Arc<AgentPlan>,
+    /// For this one.
+    pub needs: Needs,
+    /// A hash of both.
+    pub hash: u64,
+}
+
+/// Configurations by Kyma. Runtimes with the same modules have the same one, and share it.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    by_kyma: HashMap<String, Arc<Configured>>,
+    by_generation: HashMap<String, Arc<Configured>>,
+}
+
+impl Agents {
+    fn of(&self, kyma: &str) -> Option<&Arc<Configured>> {
+        self.by_kyma.get(kyma)
+    }
+
+    fn set(&mut self, kyma: &str, config: AgentConfig) {
+        self.forget(kyma);
+        let shared = match self.by_generation.entry(config.generation.clone()) {
+            Entry::Occupied(there) => Arc::clone(there.get()),
+            Entry::Vacant(none) => {
+                let configuration =
+                    if config.watches.is_empty() { String::new() } else { configuration(&config.text()) };
+                Arc::clone(none.insert(Arc::new(Configured { config, configuration })))
+            }
+        };
+        self.by_kyma.insert(kyma.to_owned(), shared);
+    }
+
+    pub(super) fn forget(&mut self, kyma: &str) {
+        let Some(old) = self.by_kyma.remove(kyma) else { return };
+        // This one and the index.
+        if Arc::strong_count(&old) <= 2 {
+            self.by_generation.remove(&old.config.generation);
+        }
+    }
+}
+
+impl KcpState {
+    /// What the agent of a Kyma should watch, by what is known of its Manifests.
+    pub fn agent_input(&self, kyma: &str) -> AgentInput {
+        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        let mut needs = Needs::of(names.filter_map(|name| self.manifests.get(name)).map(Arc::as_ref));
+        for ((group, kind), version) in self.owners.awaited(kyma) {
+            needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
+        }
+        if self.definitions.contains_key(kyma) {
+            needs.await_kinds();
+        }
+        let plan = self.agent_plan();
+        let mut hash = Xxh3::new();
+        (&plan.config.generation, &needs).hash(&mut hash);
+        AgentInput { plan, needs, hash: hash.finish() }
+    }
+
+    /// Sets the groups in whose kinds' definitions a Kyma is interested, in place of those before.
+    pub fn await_kinds(&mut self, kyma: &str, groups: BTreeSet<String>) {
+        if groups.is_empty() || !self.kymas.contains_key(kyma) {
+            self.definitions.remove(kyma);
+        } else {
+            self.definitions.insert(kyma.to_owned(), groups);
+        }
+    }
+
+    /// The groups in whose kinds' definitions a Kyma is interested.
+    pub fn awaits(&self, kyma: &str) -> BTreeSet<String> {
+        self.definitions.get(kyma).cloned().unwrap_or_default()
+    }
+
+    /// Whether a Kyma is interested in the definition of this name, as `beams.x.dev`; in any without a name.
+    pub fn awaits_definition(&self, kyma: &str, name: Option<&str>) -> bool {
+        let groups = self.definitions.get(kyma);
+        groups.is_some_and(|groups| match name.map(|name| name.split_once('.')) {
+            None => true,
+            Some(parts) => parts.is_some_and(|(_, group)| groups.contains(group)),
+        })
+    }
+
+    /// Remembers the configuration that the agent of a Kyma is to work by from now on.
+    pub fn configure_agent(&mut self, kyma: &str, config: AgentConfig) {
+        if self.kymas.contains_key(kyma) {
+            self.agents.set(kyma, config);
+        }
+    }
+
+    /// Any configuration will do for the agent of a Kyma: it has none of ours any more.
+    pub fn forget_agent(&mut self, kyma: &str) {
+        self.agents.forget(kyma);
+    }
+
+    /// What the agent of a Kyma was last told to watch, since this process began.
+    pub fn agent_config(&self, kyma: &str) -> Option<Arc<Configured>> {
+        self.agents.of(kyma).cloned()
+    }
+
+    /// The configuration that the agent of a Kyma is expected to report; empty if any will do, as long as nobody has
+    /// found out which.
+    pub fn agent_configuration(&self, kyma: &str) -> &str {
+        self.agents.of(kyma).map_or("", |configured| &configured.configuration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_api::Kyma;
+
+    use super::*;
+    use crate::plan::watches;
+
+    #[test]
+    fn a_definition_is_for_those_who_need_a_kind_of_its_group() {
+        let mut state = KcpState::default();
+        let groups = || BTreeSet::from(["x.dev".to_owned()]);
+        state.await_kinds("a", groups());
+        assert!(!state.awaits_definition("a", None), "there is no such Kyma");
+        state.apply_kyma(
+            serde_json::from_value::<Kyma>(json!({"metadata": {"name": "a"}, "spec": {}})).unwrap(),
+        );
+        let bare = state.agent_input("a").hash;
+        state.await_kinds("a", groups());
+        assert!(state.awaits_definition("a", None) && state.awaits_definition("a", Some("beams.x.dev")));
+        assert!(!state.awaits_definition("a", Some("beams.y.dev")) && !state.awaits_definition("b", None));
+        assert_ne!(state.agent_input("a").hash, bare, "definitions are watched meanwhile");
+        state.await_kinds("a", BTreeSet::new());
+        assert_eq!(state.agent_input("a").hash, bare);
+        state.await_kinds("a", groups());
+        state.delete_kyma("a");
+        assert!(state.definitions.is_empty());
+    }
+
+    #[test]
+    fn runtimes_with_the_same_watches_share_a_configuration_and_leave_none_behind() {
+        let mut state = KcpState::default();
+        for kyma in ["a", "b"] {
+            state.apply_kyma(
+                serde_json::from_value::<Kyma>(json!({"metadata": {"name": kyma}, "spec": {}})).unwrap(),
+            );
+        }
+        let config = |kind: &str| {
+            let mut needs = Needs::default();
+            needs.await_end(&Gvk::of("x.dev/v1", kind));
+            let derived = watches::derive(&needs, |_, k| Some(k.to_lowercase()), &[], 9);
+            AgentPlan::default().with(derived.watches).0
+        };
+        assert_eq!(state.agent_configuration("a"), "", "not known yet: any");
+        state.configure_agent("a", config("Beacon"));
+        state.configure_agent("b", config("Beacon"));
+        state.configure_agent("stranger", config("Beacon"));
+        assert!(Arc::ptr_eq(&state.agent_config("a").unwrap(), &state.agent_config("b").unwrap()));
+        assert_eq!(state.agent_configuration("a"), configuration(&config("Beacon").text()));
+        state.configure_agent("b", config("Quay"));
+        assert_ne!(state.agent_configuration("a"), state.agent_configuration("b"));
+        state.configure_agent("a", AgentConfig::default());
+        assert_eq!(state.agent_configuration("a"), "", "without a watch any will do");
+        state.delete_kyma("a");
+        state.forget_agent("b");
+        assert!(state.agents.by_kyma.is_empty() && state.agents.by_generation.is_empty());
+    }
+}

@@ -1,0 +1,153 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
+
+use super::*;
+use crate::plan::versions::{choose, fixtures::FakeCatalog};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// Modules in version 2.0.0, each with what it requires.
+fn choices(modules: &[(&str, Value)]) -> Vec<Choice> {
+    let mut catalog = FakeCatalog::default();
+    for (name, requires) in modules {
+        let release: ModuleReleaseMeta = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
+            "moduleName": name, "ocmComponentName": format!("x.dev/{name}"),
+            "channels": [{"channel": "regular", "version": "2.0.0"}]}}))
+        .unwrap();
+        catalog.releases.insert((*name).to_owned(), release.into());
+        let template: ModuleTemplate = serde_json::from_value(json!({
+            "metadata": {"name": format!("{name}-2.0.0"), "namespace": "kcp-system"},
+            "spec": {"moduleName": name, "version": "2.0.0", "descriptor": {}, "requires": requires}}))
+        .unwrap();
+        catalog.put(template.into());
+    }
+    let list: Vec<Value> = modules.iter().map(|(name, _)| json!({"name": name})).collect();
+    let wanted: KymaSpec = serde_json::from_value(json!({"channel": "regular", "modules": list})).unwrap();
+    choose(&wanted, &catalog, &[])
+}
+
+fn manifest(module: &str, version: &str, state: &str) -> Manifest {
+    serde_json::from_value(json!({
+        "metadata": {"name": module, "generation": 1, "labels": {"operator.kyma-project.io/module-name": module}},
+        "spec": {"version": version, "remote": false, "install": {"name": "raw-manifest", "source": {}}},
+        "status": {"state": state, "conditions": [{"type": "Installation", "status": "True", "reason": "Ready",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]}
+    }))
+    .unwrap()
+}
+
+fn messages(modules: &[(&str, Value)], manifests: &[Manifest]) -> BTreeMap<String, String> {
+    let unmet = unmet(&choices(modules), manifests, &BTreeSet::new());
+    unmet.into_iter().map(|(module, unmet)| (module, unmet.message)).collect()
+}
+
+#[test]
+fn a_module_waits_for_another_until_that_is_ready() {
+    let modules = [("quay", json!(null)), ("crane", json!({"modules": ["quay", "harbour"]}))];
+    let says = |manifests: &[Manifest]| messages(&modules, manifests).remove("crane");
+    assert_eq!(
+        says(&[]).unwrap(),
+        "waits for module 'harbour' (not enabled), module 'quay' (not installed yet); it goes on by itself when that is there"
+    );
+    let harbour = manifest("harbour", "1.0.0", "Ready");
+    let mut quay = manifest("quay", "2.0.0", "Processing");
+    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("module 'quay' (not Ready yet);"));
+    quay.status.as_mut().unwrap().state = State::Error;
+    assert!(says(&[harbour.clone(), quay.clone()]).unwrap().contains("(in error)"));
+    quay.status.as_mut().unwrap().state = State::Ready;
+    assert_eq!(says(&[harbour, quay]), None);
+}
+
+#[test]
+fn a_module_waits_for_a_kind_until_it_is_served() {
+    let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
+    let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
+    let choices = choices(&modules);
+    let needed = kinds(&choices, &[]);
+    assert_eq!(needed.len(), 2);
+    let node: BTreeSet<_> = needed.iter().filter(|k| k.kind == "Node").cloned().collect();
+    let waiting = unmet(&choices, &[], &node).remove("crane").unwrap();
+    assert!(waiting.apis && waiting.message.starts_with("waits for the kind Beam of x.dev/v1 (not served);"));
+    assert!(unmet(&choices, &[], &needed).is_empty());
+}
+
+#[test]
+fn what_is_installed_stays_and_only_its_upgrade_waits() {
+    let requires =
+        json!({"modules": ["gone"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
+    let modules = [("crane", requires)];
+    assert!(messages(&modules, &[manifest("crane", "2.0.0", "Ready")]).is_empty());
+    assert!(kinds(&choices(&modules), &[manifest("crane", "2.0.0", "Ready")]).is_empty());
+    assert_eq!(messages(&modules, &[manifest("crane", "1.0.0", "Ready")]).len(), 1);
+}
+
+#[test]
+fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
+    let needs = |modules: &[&str]| json!({"modules": modules});
+    let modules = [
+        ("a", needs(&["b"])),
+        ("b", needs(&["c"])),
+        ("c", needs(&["a"])),
+        ("d", needs(&["a"])),
+        ("e", needs(&["e"])),
+    ];
+    let unmet = unmet(&choices(&modules), &[], &BTreeSet::new());
+    for module in ["a", "b", "c"] {
+        assert!(
+            unmet[module].cycle && unmet[module].message.contains("the modules a, b, c wait for each other")
+        );
+    }
+    assert!(!unmet["d"].cycle, "{}", unmet["d"].message);
+    assert!(unmet["e"].cycle && unmet["e"].message.contains("requires the module 'e'"));
+    // One that is Ready already ends it.
+    assert!(!messages(&modules, &[manifest("a", "1.0.0", "Ready")]).contains_key("c"));
+}
+
+#[test]
+fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
+    let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
+    let due = at(100) + PATIENCE;
+    let early = waits(&of(false), at(100), None, at(200));
+    assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
+    let late = waits(&of(false), at(100), Some((State::Processing, "waits for")), due);
+    assert_eq!((late.state, late.look_at), (State::Warning, None));
+    assert_eq!(
+        waits(&of(false), at(100), Some((State::Warning, "waits for x")), at(101)).state,
+        State::Warning
+    );
+    assert_eq!(waits(&of(false), at(100), Some((State::Warning, "other")), at(101)).state, State::Processing);
+    assert_eq!(waits(&of(true), at(100), None, at(100)).state, State::Warning);
+}
+
+proptest! {
+    /// Whatever requires whatever: all is installed that does not wait for a cycle, and each cycle is named.
+    #[test]
+    fn no_graph_hangs(edges in prop::collection::btree_set((0..7_usize, 0..7_usize), 0..14)) {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let modules: Vec<(&str, Value)> = (0..7)
+            .map(|n| {
+                let others: Vec<&str> = edges.iter().filter(|(from, _)| *from == n).map(|(_, to)| names[*to]).collect();
+                (names[n], json!({"modules": others}))
+            })
+            .collect();
+        let choices = choices(&modules);
+        let mut manifests: Vec<Manifest> = Vec::new();
+        loop {
+            let waiting = unmet(&choices, &manifests, &BTreeSet::new());
+            let next = names.iter().find(|name| {
+                !waiting.contains_key(**name) && !manifests.iter().any(|m| m.module_name() == Some(**name))
+            });
+            match next {
+                Some(name) => manifests.push(manifest(name, "2.0.0", "Ready")),
+                None => {
+                    prop_assert_eq!(waiting.len() + manifests.len(), 7);
+                    prop_assert!(waiting.is_empty() || waiting.values().any(|unmet| unmet.cycle));
+                    break;
+                }
+            }
+        }
+    }
+}

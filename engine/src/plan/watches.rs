@@ -1,0 +1,272 @@
+//! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
+//! kinds of what is installed, those of default custom resources, those whose objects a removal waits for, and
+//! `CustomResourceDefinitions` while a module waits for an API.
+//!
+//! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
+//! never watched; what becomes of them is found by the safety resync.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidewatch_api::{Manifest, names::labels, watcher::WatchedField};
+
+use super::{
+    agent::{AgentWatch, ENGINE_ROUTE, cut_name},
+    blockers::is_of_a_module,
+    object::Gvk,
+};
+
+/// Most derived watches of one agent. With those that Watchers make, and some of its file, an agent takes them.
+pub const MAX_DERIVED: usize = 128;
+/// Names of derived watches begin so.
+pub const PREFIX: &str = "engine.";
+/// The group and kind of what defines kinds.
+pub const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition");
+
+/// Kinds whose objects change all the time by themselves.
+const NOISY: [(&str, &str); 5] = [
+    ("", "Endpoints"),
+    ("", "Event"),
+    ("coordination.k8s.io", "Lease"),
+    ("discovery.k8s.io", "EndpointSlice"),
+    ("events.k8s.io", "Event"),
+];
+/// Kinds of Kubernetes itself whose readiness stands in the part of their status that agents look at.
+const WITH_STATUS: [(&str, &str); 7] = [
+    ("", "Pod"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "APIService"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "StatefulSet"),
+    ("batch", "Job"),
+];
+
+/// Kinds that every API server serves, with their plural names.
+const WELL_KNOWN: [(&str, &str, &str); 27] = [
+    ("", "ConfigMap", "configmaps"),
+    ("", "LimitRange", "limitranges"),
+    ("", "Namespace", "namespaces"),
+    ("", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    ("", "Pod", "pods"),
+    ("", "ResourceQuota", "resourcequotas"),
+    ("", "Service", "services"),
+    ("", "ServiceAccount", "serviceaccounts"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("apiregistration.k8s.io", "APIService", "apiservices"),
+    ("apps", "DaemonSet", "daemonsets"),
+    ("apps", "Deployment", "deployments"),
+    ("apps", "StatefulSet", "statefulsets"),
+    ("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    ("batch", "CronJob", "cronjobs"),
+    ("batch", "Job", "jobs"),
+    ("networking.k8s.io", "Ingress", "ingresses"),
+    ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+    ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding", "clusterrolebindings"),
+    ("rbac.authorization.k8s.io", "Role", "roles"),
+    ("rbac.authorization.k8s.io", "RoleBinding", "rolebindings"),
+    ("scheduling.k8s.io", "PriorityClass", "priorityclasses"),
+    ("storage.k8s.io", "StorageClass", "storageclasses"),
+];
+
+/// The plural name of a kind that every API server serves; of others it has to be asked.
+#[must_use]
+pub fn well_known(group: &str, kind: &str) -> Option<&'static str> {
+    WELL_KNOWN.iter().find(|(g, k, _)| (*g, *k) == (group, kind)).map(|(.., plural)| *plural)
+}
+
+/// Which objects of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Which {
+    /// Those that carry the mark of what modules install.
+    Installed,
+    /// All, users' too.
+    All,
+}
+
+/// What comes first where there is no room for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Rank {
+    /// Somebody waits for it.
+    Awaited,
+    Workload,
+    Definition,
+    DefaultCr,
+    Custom,
+    Rest,
+}
+
+/// What has to be seen of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Need {
+    /// In which it is named; any that is served will do.
+    versions: BTreeSet<String>,
+    rank: Rank,
+    spec: Option<Which>,
+    status: Option<Which>,
+}
+
+/// What has to be seen in a runtime, by group and kind. The same for the same Manifests in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Needs(BTreeMap<(String, String), Need>);
+
+/// What the agent is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Derived {
+    /// Sorted by name.
+    pub watches: Vec<AgentWatch>,
+    /// What there was no room for, as `Kind.group (field)`, sorted: found by the safety resync.
+    pub left_out: Vec<String>,
+    /// Kinds that are not served (yet), as `Kind.group`, sorted.
+    pub missing: Vec<String>,
+}
+
+impl Needs {
+    /// What the Manifests of one runtime need. Those that are given up need nothing: their objects are the user's.
+    #[must_use]
+    pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
+        let mut needs = Self::default();
+        for manifest in manifests.into_iter().filter(|manifest| !manifest.is_unmanaged()) {
+            for object in manifest.status.iter().flat_map(|status| &status.synced) {
+                needs.installed(&object.group, &object.version, &object.kind);
+            }
+            if let Some(cr) = &manifest.spec.resource {
+                let gvk = Gvk::of(cr.api_version(), cr.kind());
+                needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Which::All)));
+            }
+        }
+        needs
+    }
+
+    /// Something waits for the end of all objects of a kind.
+    pub fn await_end(&mut self, gvk: &Gvk) {
+        self.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Which::All), None));
+    }
+
+    /// Something waits for a kind to be served.
+    pub fn await_kinds(&mut self) {
+        self.add(CRD.0, "v1", CRD.1, (Rank::Awaited, Some(Which::All), Some(Which::All)));
+    }
+
+    /// The kinds, each with the versions in which it is named.
+    pub fn kinds(&self) -> impl Iterator<Item = (&str, &str, &BTreeSet<String>)> {
+        self.0.iter().map(|((group, kind), need)| (group.as_str(), kind.as_str(), &need.versions))
+    }
+
+    fn installed(&mut self, group: &str, version: &str, kind: &str) {
+        let has_status = WITH_STATUS.contains(&(group, kind)) || is_of_a_module(group);
+        let rank = match (group, kind) {
+            ("apps" | "batch", _) => Rank::Workload,
+            kind if kind == CRD => Rank::Definition,
+            (group, _) if is_of_a_module(group) => Rank::Custom,
+            _ => Rank::Rest,
+        };
+        let status = has_status.then_some(Which::Installed);
+        self.add(group, version, kind, (rank, Some(Which::Installed), status));
+    }
+
+    fn add(
+        &mut self,
+        group: &str,
+        version: &str,
+        kind: &str,
+        (rank, spec, status): (Rank, Option<Which>, Option<Which>),
+    ) {
+        if (group, kind) == ("", "Secret") || NOISY.contains(&(group, kind)) {
+            return;
+        }
+        let need = self.0.entry((group.to_owned(), kind.to_owned())).or_insert_with(|| Need {
+            versions: BTreeSet::new(),
+            rank,
+            spec: None,
+            status: None,
+        });
+        need.versions.insert(version.to_owned());
+        need.rank = need.rank.min(rank);
+        // `None` is less than `Installed`, and that is less than `All`.
+        need.spec = need.spec.max(spec);
+        need.status = need.status.max(status);
+    }
+}
+
+/// The watches for what is needed. `plural` tells the plural name of a kind that is served and can be watched; `others` are
+/// watches that the agent has anyway, and `room` is for how many more. A pure function of its arguments' values.
+#[must_use]
+pub fn derive(
+    needs: &Needs,
+    plural: impl Fn(&str, &str) -> Option<String>,
+    others: &[AgentWatch],
+    room: usize,
+) -> Derived {
+    let mut derived = Derived::default();
+    let mut wanted = Vec::new();
+    for ((group, kind), need) in &needs.0 {
+        let Some(resource) = plural(group, kind) else {
+            derived.missing.push(full_name(group, kind));
+            continue;
+        };
+        for (field, which) in [(WatchedField::Spec, need.spec), (WatchedField::Status, need.status)] {
+            let Some(which) = which else { continue };
+            wanted.push(((need.rank, group, kind, field == WatchedField::Status), which, resource.clone()));
+        }
+    }
+    wanted.sort_by(|a, b| a.0.cmp(&b.0));
+    for ((_, group, kind, is_status), which, resource) in wanted {
+        let field = if is_status { WatchedField::Status } else { WatchedField::Spec };
+        let watch = watch(group, resource, field, which);
+        if others.iter().any(|other| covers(other, &watch)) {
+            continue;
+        }
+        if derived.watches.len() >= room.min(MAX_DERIVED) || others.iter().any(|o| o.name == watch.name) {
+            derived.left_out.push(format!("{} ({})", full_name(group, kind), word(field)));
+        } else {
+            derived.watches.push(watch);
+        }
+    }
+    derived.watches.sort_by(|a, b| a.name.cmp(&b.name));
+    derived.left_out.sort();
+    derived
+}
+
+fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> AgentWatch {
+    let mut name = format!("{PREFIX}{resource}");
+    for part in [group, word(field)].into_iter().filter(|part| !part.is_empty()) {
+        name.push('.');
+        name.push_str(part);
+    }
+    let mark = || (labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_RUNTIME.to_owned());
+    AgentWatch {
+        name: cut_name(name),
+        route: ENGINE_ROUTE.to_owned(),
+        group: group.to_owned(),
+        // An object is the same in all of them.
+        version: "*".to_owned(),
+        resource,
+        field,
+        labels: (which == Which::Installed).then(mark).into_iter().collect(),
+    }
+}
+
+/// Whether all that `watch` sees is told to the engine by `other` already.
+fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
+    other.route == ENGINE_ROUTE
+        && (&other.group, &other.resource, other.field) == (&watch.group, &watch.resource, watch.field)
+        && (other.labels.is_empty() || other.labels == watch.labels)
+}
+
+fn full_name(group: &str, kind: &str) -> String {
+    if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
+}
+
+const fn word(field: WatchedField) -> &'static str {
+    match field {
+        WatchedField::Spec => "spec",
+        WatchedField::Status => "status",
+    }
+}
+
+#[cfg(test)]
+mod tests;

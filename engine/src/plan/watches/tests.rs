@@ -1,0 +1,177 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tidewatch_api::names::annotations;
+
+use super::*;
+
+fn manifest(kinds: &[(&str, &str)], default_cr: Option<(&str, &str)>) -> Manifest {
+    let synced: Vec<Value> = kinds
+        .iter()
+        .enumerate()
+        .map(|(n, (api_version, kind))| {
+            let gvk = Gvk::of(api_version, kind);
+            json!({"group": gvk.group, "version": gvk.version, "kind": kind, "name": format!("o{n}"), "namespace": ""})
+        })
+        .collect();
+    let resource = default_cr.map(
+        |(api_version, kind)| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "cr"}}),
+    );
+    let mut manifest = json!({"metadata": {"name": "m"},
+        "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}},
+        "status": {"state": "Ready", "synced": synced}});
+    if let Some(resource) = resource {
+        manifest["spec"]["resource"] = resource;
+    }
+    serde_json::from_value(manifest).unwrap()
+}
+
+/// Every kind with a name is served.
+fn plural(_: &str, kind: &str) -> Option<String> {
+    (!kind.is_empty()).then(|| format!("{}s", kind.to_lowercase()))
+}
+
+/// With the names that kinds of Kubernetes itself have.
+fn real_plural(group: &str, kind: &str) -> Option<String> {
+    well_known(group, kind).map(str::to_owned).or_else(|| plural(group, kind))
+}
+
+fn names(derived: &Derived) -> Vec<&str> {
+    derived.watches.iter().map(|w| w.name.as_str()).collect()
+}
+
+const COMMON: [(&str, &str); 12] = [
+    ("v1", "Namespace"),
+    ("v1", "ServiceAccount"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "Service"),
+    ("apps/v1", "Deployment"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+    ("scheduling.k8s.io/v1", "PriorityClass"),
+];
+
+#[test]
+fn ten_modules_share_their_watches() {
+    let of = |n: usize| {
+        let mut kinds = COMMON.to_vec();
+        match n {
+            0 => kinds.extend([("apps/v1", "StatefulSet"), ("networking.k8s.io/v1", "NetworkPolicy")]),
+            1 => kinds.extend([("apps/v1", "DaemonSet"), ("coordination.k8s.io/v1", "Lease")]),
+            2 => kinds.extend([("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")]),
+            3 => kinds.extend([("networking.istio.io/v1", "Gateway"), ("v1", "PersistentVolumeClaim")]),
+            _ => {}
+        }
+        manifest(&kinds, Some((["a.dev/v1", "b.dev/v1", "c.dev/v1"][n % 3], "Beacon")))
+    };
+    let manifests: Vec<Manifest> = (0..10).map(of).collect();
+    let derived = derive(&Needs::of(&manifests), real_plural, &[], MAX_DERIVED);
+    insta::assert_yaml_snapshot!("ten_modules", json!({"watches": derived.watches}));
+    assert!(derived.watches.len() <= 40 && derived.left_out.is_empty() && derived.missing.is_empty());
+}
+
+#[test]
+fn what_somebody_waits_for_is_watched_as_a_whole() {
+    let mut needs = Needs::of([&manifest(&[("x.dev/v1", "Beacon")], None)]);
+    let labelled = derive(&needs, plural, &[], MAX_DERIVED);
+    assert!(labelled.watches.iter().all(|w| !w.labels.is_empty()), "what users make is nobody's business");
+    needs.await_end(&Gvk::of("x.dev/v1", "Beacon"));
+    let all = derive(&needs, plural, &[], MAX_DERIVED);
+    let without_labels: Vec<_> =
+        all.watches.iter().filter(|w| w.labels.is_empty()).map(|w| w.name.as_str()).collect();
+    assert_eq!(without_labels, ["engine.beacons.x.dev.spec"]);
+    needs.await_kinds();
+    let kinds = derive(&needs, plural, &[], MAX_DERIVED);
+    assert!(names(&kinds).contains(&"engine.customresourcedefinitions.apiextensions.k8s.io.spec"));
+}
+
+#[test]
+fn what_is_given_up_or_is_a_secret_is_not_watched() {
+    let mut given_up = manifest(&[("v1", "ConfigMap")], Some(("x.dev/v1", "Beacon")));
+    given_up.metadata.annotations = Some([(annotations::IS_UNMANAGED.to_owned(), "true".to_owned())].into());
+    assert_eq!(Needs::of([&given_up]), Needs::default());
+    let mut secrets = Needs::of([&manifest(&[("v1", "Secret"), ("coordination.k8s.io/v1", "Lease")], None)]);
+    secrets.await_end(&Gvk::of("v1", "Secret"));
+    assert_eq!(secrets, Needs::default());
+}
+
+#[test]
+fn what_the_agent_watches_anyway_is_not_watched_twice() {
+    let needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    let all = derive(&needs, plural, &[], MAX_DERIVED);
+    assert_eq!(names(&all), ["engine.deployments.apps.spec", "engine.deployments.apps.status"]);
+    let other = |change: fn(&mut AgentWatch)| {
+        let mut other =
+            AgentWatch { name: "kcp-system.d".into(), labels: BTreeMap::new(), ..all.watches[0].clone() };
+        change(&mut other);
+        derive(&needs, plural, &[other], MAX_DERIVED).watches.len()
+    };
+    assert_eq!(other(|_| {}), 1);
+    assert_eq!(other(|w| w.labels = [("app".into(), "x".into())].into()), 2, "it sees some of them only");
+    assert_eq!(other(|w| w.route = "keeper".into()), 2, "another hears of it");
+}
+
+#[test]
+fn what_there_is_no_room_for_is_the_least_important_and_named() {
+    let mut needs = Needs::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);
+    needs.await_end(&Gvk::of("y.dev/v1", "Quay"));
+    let derived = derive(&needs, plural, &[], 5);
+    assert_eq!(
+        names(&derived),
+        [
+            "engine.customresourcedefinitions.apiextensions.k8s.io.spec",
+            "engine.customresourcedefinitions.apiextensions.k8s.io.status",
+            "engine.deployments.apps.spec",
+            "engine.deployments.apps.status",
+            "engine.quays.y.dev.spec",
+        ]
+    );
+    assert_eq!(derived.left_out.len(), 10);
+    assert!(derived.left_out.contains(&"Beacon.x.dev (status)".to_owned()), "{:?}", derived.left_out);
+    let none = derive(&needs, |group, kind| plural(group, kind).filter(|_| group != "y.dev"), &[], 5);
+    assert_eq!(none.missing, ["Quay.y.dev"]);
+}
+
+fn any_kind() -> impl Strategy<Value = (&'static str, &'static str)> {
+    let more = [("x.dev/v1", "Beacon"), ("x.dev/v2", "Beacon"), ("y.dev/v1", "Quay"), ("v1", "Pod")];
+    prop::sample::select(COMMON.into_iter().chain(more).collect::<Vec<_>>())
+}
+
+proptest! {
+    #[test]
+    fn every_kind_is_watched_or_named_whatever_the_order(
+        modules in prop::collection::vec((prop::collection::vec(any_kind(), 0..12), prop::option::of(any_kind())), 0..6),
+        awaited in prop::collection::vec(any_kind(), 0..3),
+        room in 0..40_usize,
+        unserved in any_kind(),
+    ) {
+        let manifests: Vec<Manifest> = modules.iter().map(|(kinds, cr)| manifest(kinds, *cr)).collect();
+        let needs = |manifests: &mut dyn Iterator<Item = &Manifest>, awaited: &mut dyn Iterator<Item = &(&str, &str)>| {
+            let mut needs = Needs::of(manifests);
+            awaited.for_each(|(api_version, kind)| needs.await_end(&Gvk::of(api_version, kind)));
+            needs
+        };
+        let there = needs(&mut manifests.iter(), &mut awaited.iter());
+        prop_assert_eq!(&there, &needs(&mut manifests.iter().rev(), &mut awaited.iter().rev()));
+        let is_missing = |group: &str, kind: &str| (Gvk::of(unserved.0, unserved.1).group.as_str(), unserved.1) == (group, kind);
+        let derived = derive(&there, |g, k| plural(g, k).filter(|_| !is_missing(g, k)), &[], room);
+        prop_assert!(derived.watches.len() <= room);
+        let mut seen = BTreeSet::new();
+        for watch in &derived.watches {
+            prop_assert!(watch.resource != "secrets" && watch.name.len() <= 63);
+            prop_assert!(seen.insert(&watch.name), "{} twice", watch.name);
+        }
+        let all = modules.iter().flat_map(|(kinds, cr)| kinds.iter().chain(cr)).chain(&awaited);
+        for (api_version, kind) in all.filter(|(_, kind)| *kind != "Secret") {
+            let (group, resource) = (Gvk::of(api_version, kind).group, plural("", kind).unwrap());
+            let watched = derived.watches.iter().any(|w| w.group == group && w.resource == resource);
+            let name = full_name(&group, kind);
+            let named = derived.missing.contains(&name)
+                || derived.left_out.iter().any(|left| left.starts_with(&format!("{name} (")));
+            prop_assert!(watched || named, "{name}");
+        }
+    }
+}

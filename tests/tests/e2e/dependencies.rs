@@ -1,0 +1,127 @@
+//! Modules that need others, or kinds that somebody else brings.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tidewatch_api::State;
+use tidewatch_tests::{
+    modules::Version,
+    observed::{self, metric},
+    solo::Solo,
+    story::set_modules,
+};
+
+const CRD: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+
+fn module(name: &str, version: &str, requires: &Value) -> Version {
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"},
+                     "data": {"a": "1"}});
+    let mut module = Version::new(name, version, vec![map]);
+    if !requires.is_null() {
+        module.template = json!({"requires": requires});
+    }
+    module
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
+    let solo = Solo::start("kcp-needs", "wharf").await?;
+    let agent = solo.agent().await?;
+    let group = "gantry.example.test";
+    solo.offer(&module(
+        "crane",
+        "1.0.0",
+        &json!({"apis": [{"group": group, "version": "v1", "kind": "Hook"}]}),
+    ))
+    .await?;
+    solo.offer(&module("bollard", "1.0.0", &json!(null))).await?;
+    set_modules(&solo.runtime, &json!([{"name": "crane"}, {"name": "bollard"}])).await?;
+    solo.module("crane", "to say what it waits for", |m| {
+        m.state == State::Processing
+            && m.message.contains("waits for the kind Hook of gantry.example.test/v1")
+    })
+    .await?;
+    solo.module("bollard", "to be Ready, whatever the other one waits for", |m| m.state == State::Ready)
+        .await?;
+    ensure!(solo.manifest("crane").await.is_err(), "it is installed without what it needs");
+    solo.watching(&agent, "engine.customresourcedefinitions.apiextensions.k8s.io.spec").await?;
+
+    let name = format!("hooks.{group}");
+    let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced",
+        "names": {"plural": "hooks", "singular": "hook", "kind": "Hook"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+            {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    let began = tokio::time::Instant::now();
+    let crds = solo.objects(CRD, None);
+    crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(crd)).await?;
+    solo.module("crane", "to be Ready", |m| m.state == State::Ready).await?;
+    println!("the module was Ready {:?} after the kind it needs", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    let polls = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"poll\"}").await?;
+    ensure!(polls == 0, "it was polled");
+
+    // What is installed stays, whatever becomes of what it needed; and definitions are nobody's business any more.
+    crds.delete(&name, &DeleteParams::default()).await?;
+    set_modules(&solo.runtime, &json!([{"name": "crane"}])).await?;
+    solo.gone("bollard").await?;
+    solo.module("crane", "to stay Ready", |m| m.state == State::Ready).await?;
+    solo.manifest("crane").await?;
+    agent
+        .process
+        .ready("to watch no definitions any more", Duration::from_mins(1), || async {
+            let page = agent.status().await?;
+            ensure!(!page["watches"].to_string().contains("customresourcedefinitions"), "{page:#}");
+            Ok(Some(()))
+        })
+        .await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_comes_when_the_one_it_needs_is_ready() -> Result<()> {
+    let solo = Solo::start("kcp-chain", "pier").await?;
+    solo.offer(&module("deck", "1.0.0", &json!({"modules": ["pile"]}))).await?;
+    solo.offer(&module("pile", "1.0.0", &json!(null))).await?;
+    solo.enable(&json!([{"name": "deck"}])).await?;
+    solo.module("deck", "to say what it waits for", |m| {
+        m.state == State::Processing && m.message.contains("module 'pile' (not enabled)")
+    })
+    .await?;
+    solo.enable(&json!([{"name": "deck"}, {"name": "pile"}])).await?;
+    for module in ["pile", "deck"] {
+        solo.module(module, "to be Ready", |m| m.state == State::Ready).await?;
+    }
+    // It is not taken away with what it needed.
+    solo.enable(&json!([{"name": "deck"}])).await?;
+    solo.gone("pile").await?;
+    solo.module("deck", "to stay Ready", |m| m.state == State::Ready).await?;
+    solo.manifest("deck").await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_modules_that_wait_for_each_other_say_so() -> Result<()> {
+    let solo = Solo::start("kcp-cycle", "roundhouse").await?;
+    solo.offer(&module("egg", "1.0.0", &json!({"modules": ["hen"]}))).await?;
+    solo.offer(&module("hen", "1.0.0", &json!({"modules": ["egg"]}))).await?;
+    solo.offer(&module("straw", "1.0.0", &json!(null))).await?;
+    solo.enable(&json!([{"name": "egg"}, {"name": "hen"}, {"name": "straw"}])).await?;
+    for module in ["egg", "hen"] {
+        solo.module(module, "to name both", |m| {
+            m.state == State::Warning && m.message.contains("the modules egg, hen wait for each other")
+        })
+        .await?;
+    }
+    solo.module("straw", "to be Ready all the same", |m| m.state == State::Ready).await?;
+    let told = solo.event("ModuleWaits").await?;
+    ensure!(told.contains("egg, hen"), "{told}");
+    // A version that needs nothing ends it for both.
+    solo.offer(&module("egg", "1.1.0", &json!(null))).await?;
+    for module in ["egg", "hen"] {
+        solo.module(module, "to be Ready", |m| m.state == State::Ready).await?;
+    }
+    observed::no_panic(&solo.receiver.process)
+}
