@@ -9,6 +9,7 @@ mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
 mod local_templates;
+mod mandatory;
 mod manifest;
 mod path;
 mod prepare;
@@ -412,6 +413,8 @@ impl Shared {
                 self.reconcile_manifest(kyma, name).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
+            WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, causes).await,
+            WorkKey::Release { module } => self.reconcile_release(module).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }

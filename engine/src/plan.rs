@@ -13,6 +13,7 @@ pub mod fight;
 pub mod force;
 pub mod gates;
 pub mod kyma;
+pub mod mandatory;
 pub mod manifest;
 pub mod naming;
 pub mod notice;

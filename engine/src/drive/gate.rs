@@ -127,7 +127,10 @@ impl Gate {
     pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
         match key {
             WorkKey::Kyma { .. } | WorkKey::Manifest { .. } | WorkKey::Agent { .. } => self.runtime(),
-            WorkKey::Path { .. } | WorkKey::Watcher { .. } => self.kcp(),
+            WorkKey::Path { .. }
+            | WorkKey::Mandatory { .. }
+            | WorkKey::Release { .. }
+            | WorkKey::Watcher { .. } => self.kcp(),
         }
     }
 

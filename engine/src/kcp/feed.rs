@@ -270,7 +270,8 @@ impl Context {
                 _ => Class::UserEdit,
             };
             let delay = match kind {
-                "ModuleTemplate" | "ModuleReleaseMeta" if !start => {
+                // The deletion of a release has no turn: it is for nobody in particular.
+                "ModuleTemplate" | "ModuleReleaseMeta" if !start && !key.kyma().is_empty() => {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 _ => Duration::ZERO,

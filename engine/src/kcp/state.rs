@@ -1,6 +1,7 @@
 //! Indexes over the watched objects. Plain data behind one lock; the watches apply, the reconciles look.
 
 mod catalog;
+mod mandatory;
 mod manifests;
 mod settings;
 mod users;
@@ -13,6 +14,7 @@ use std::{
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
+pub use mandatory::Holders;
 use manifests::is_settled;
 pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 
@@ -20,6 +22,7 @@ use crate::{
     key::WorkKey,
     plan::{
         agent::{self, AgentPlan},
+        mandatory::Offer,
         owners::Owners,
     },
     queue::Class,
@@ -62,6 +65,8 @@ pub struct KcpState {
     classes: HashMap<String, Class>,
     by_kyma: HashMap<String, BTreeSet<String>>,
     offered: catalog::Offered,
+    /// Mandatory modules, by name. Made of `offered`.
+    mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
@@ -153,8 +158,15 @@ impl KcpState {
         if let Some(id) = kyma.runtime_id() {
             self.by_runtime.entry(id.to_owned()).or_default().insert(name.clone());
         }
+        let labels = kyma.labels().clone();
         self.kymas.insert(name.clone(), Arc::new(kyma));
-        change.filter(|_| !echo).map(|c| (kyma_key(&name), c)).into_iter().collect()
+        let Some(change) = change.filter(|_| !echo) else { return Vec::new() };
+        let mut wanted = vec![(kyma_key(&name), change)];
+        // Who may have what goes by labels.
+        if old.is_none_or(|old| *old.labels() != labels) && self.concerns_mandatory(&name) {
+            wanted.push((WorkKey::Mandatory { kyma: name }, change));
+        }
+        wanted
     }
 
     /// A Kyma is gone.

@@ -13,6 +13,7 @@ mod drift;
 mod faults;
 mod lease;
 mod managed;
+mod mandatory;
 mod operator;
 mod orphans;
 mod resync;

@@ -85,13 +85,14 @@ impl KcpState {
         let before = self.answers(modules);
         apply(&mut self.offered);
         let after = self.answers(modules);
+        let mandatory = self.mandatory_changed(modules, change);
         let wants = modules.iter().flat_map(|module| self.users.of(module));
         let kymas: BTreeSet<&String> = wants
             .zip(before.iter().zip(&after))
             .filter(|(_, (before, after))| before.differs(after))
             .flat_map(|((_, kymas), _)| kymas)
             .collect();
-        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).collect()
+        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).collect()
     }
 
     /// One answer for each different wish about these modules, in the order of [`super::users::Users::of`].

@@ -166,6 +166,32 @@ fn a_mandatory_manifest_is_left_alone() {
 }
 
 #[test]
+fn a_mandatory_module_is_not_its_users_to_change() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let mut wanted = wanted(&["guard"]);
+    wanted.modules[0].managed = false;
+    let plan = run(&wanted, &[manifest.clone()]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    let told = &plan.status.modules[0];
+    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
+    // One of the list's that has become mandatory waits for the plan of those.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    let plan = run(&wanted, &[manifest]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+}
+
+#[test]
+fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.status.modules[0].state, State::Ready);
+    assert!(plan.delete.is_empty() && !plan.apply[0].is_mandatory());
+}
+
+#[test]
 fn a_bad_module_does_not_hold_back_a_good_one() {
     let plan = run(&wanted(&["nothere", "lighthouse"]), &[]);
     assert_eq!(plan.apply.len(), 1);

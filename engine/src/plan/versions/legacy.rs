@@ -53,6 +53,15 @@ pub(super) fn choose(
     })
 }
 
+/// The highest version of mandatory templates; one that is no version counts as the lowest. `None` without any.
+pub(in crate::plan) fn highest(templates: &[Arc<ModuleTemplate>]) -> Option<Result<Chosen, Fault>> {
+    let order = |t: &Arc<ModuleTemplate>| {
+        let version = version(t).map(|v| v.strip_prefix('v').unwrap_or(v));
+        (version.and_then(|v| semver::Version::parse(v).ok()), t.name_any())
+    };
+    templates.iter().max_by_key(|t| order(t)).map(|template| chosen(template, Origin::Legacy))
+}
+
 fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Fault> {
     match (version(template), component(template, "name")) {
         (Some(version), Some(component)) => Ok(Chosen {
