@@ -43,6 +43,11 @@ pub enum WorkKey {
         /// The module.
         module: String,
     },
+    /// The catalog in a runtime: what its user may see of KCP's.
+    Catalog {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
     /// The status of a Watcher.
     Watcher {
         /// Its name.
@@ -59,12 +64,13 @@ impl WorkKey {
             | Self::Path { kyma }
             | Self::Manifest { kyma, .. }
             | Self::Mandatory { kyma }
+            | Self::Catalog { kyma }
             | Self::Agent { kyma } => kyma,
             Self::Release { .. } | Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Release` or `Watcher`, for metrics.
+    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Catalog`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -73,6 +79,7 @@ impl WorkKey {
             Self::Manifest { .. } => "Manifest",
             Self::Mandatory { .. } => "Mandatory",
             Self::Release { .. } => "Release",
+            Self::Catalog { .. } => "Catalog",
             Self::Agent { .. } => "Agent",
             Self::Watcher { .. } => "Watcher",
         }
@@ -94,6 +101,7 @@ impl fmt::Display for WorkKey {
             Self::Path { kyma } => write!(f, "Path/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
             Self::Mandatory { kyma } => write!(f, "Mandatory/{kyma}"),
+            Self::Catalog { kyma } => write!(f, "Catalog/{kyma}"),
             Self::Release { module } => write!(f, "Release/{module}"),
             Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod agent;
 pub mod blockers;
+pub mod catalog;
 pub mod deletion;
 pub mod drift;
 pub mod fight;
@@ -19,6 +20,7 @@ pub mod naming;
 pub mod notice;
 pub mod object;
 pub mod owners;
+pub mod ownership;
 pub mod policy;
 pub mod readiness;
 pub mod refusal;

@@ -46,6 +46,7 @@ pub struct Solo {
     pub namespace: &'static str,
     /// The Kyma.
     pub kyma: &'static str,
+    issued: tidewatch_certs::Issued,
     connection: tokio::sync::Mutex<Connection>,
     // Last: the receiver has ended before another test may use the runtimes.
     _alone: MutexGuard<'static, ()>,
@@ -75,14 +76,22 @@ impl Solo {
         fleet::register(&kcp, namespace, &member).await?;
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
         let identity = receiver.identity(&env.harness, member.id, &member.domain())?;
-        let connection = Connection::open(&receiver, Some(&identity.issued), Http::H2).await?.into();
+        let issued = identity.issued;
+        let connection = Connection::open(&receiver, Some(&issued), Http::H2).await?.into();
         let runtime = cluster.client()?;
-        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, connection, _alone: alone })
+        Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, issued, connection, _alone: alone })
     }
 
     /// Pushes and releases a version of a module.
     pub async fn offer(&self, version: &Version) -> Result<()> {
         version.offer(&self.kcp, self.namespace, self.env.registry.host()).await
+    }
+
+    /// Connects anew, after the receiver was started again.
+    pub async fn reopen(&self) -> Result<()> {
+        let connection = Connection::open(&self.receiver, Some(&self.issued), Http::H2).await?;
+        *self.connection.lock().await = connection;
+        Ok(())
     }
 
     /// Sets the list of modules in the runtime's Kyma, and says so.

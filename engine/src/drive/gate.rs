@@ -126,7 +126,10 @@ impl Gate {
     /// Leave to begin a piece of work.
     pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
         match key {
-            WorkKey::Kyma { .. } | WorkKey::Manifest { .. } | WorkKey::Agent { .. } => self.runtime(),
+            WorkKey::Kyma { .. }
+            | WorkKey::Manifest { .. }
+            | WorkKey::Catalog { .. }
+            | WorkKey::Agent { .. } => self.runtime(),
             WorkKey::Path { .. }
             | WorkKey::Mandatory { .. }
             | WorkKey::Release { .. }

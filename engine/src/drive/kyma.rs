@@ -44,6 +44,7 @@ impl Shared {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
             self.agents.forget(name);
+            self.catalogs.forget(name);
             self.gone.forget(name);
             self.windows.forget(name);
             self.history.forget(name);
@@ -140,6 +141,7 @@ impl Shared {
         self.execute(&name, &plan, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
+        self.want_catalog(&name, &remote, causes);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         Ok(finish_of(&plan))

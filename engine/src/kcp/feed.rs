@@ -264,6 +264,7 @@ impl Context {
                 continue;
             }
             let class = match kind {
+                _ if matches!(key, WorkKey::Catalog { .. }) => Class::Catalog,
                 _ if start => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
                 "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),

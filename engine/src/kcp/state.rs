@@ -3,6 +3,7 @@
 mod catalog;
 mod mandatory;
 mod manifests;
+mod readers;
 mod settings;
 mod users;
 
@@ -68,6 +69,7 @@ pub struct KcpState {
     /// Mandatory modules, by name. Made of `offered`.
     mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
+    readers: readers::Readers,
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
@@ -177,6 +179,7 @@ impl KcpState {
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.paths.remove(name);
         self.users.forget(name);
+        self.readers.forget(name);
         vec![(kyma_key(name), "deleted")]
     }
 

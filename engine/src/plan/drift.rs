@@ -141,7 +141,10 @@ impl Walk<'_> {
             Value::Object(members) => {
                 for (name, value) in members {
                     let identity = match self.at.as_slice() {
-                        [] => matches!(name.as_str(), "apiVersion" | "kind"),
+                        [] => {
+                            matches!(name.as_str(), "apiVersion" | "kind")
+                                || name == "metadata" && only_names(value)
+                        }
                         [Step::Member(top)] if top == "metadata" => {
                             matches!(name.as_str(), "name" | "namespace")
                         }
@@ -166,6 +169,12 @@ impl Walk<'_> {
     fn is_ignored(&self) -> bool {
         self.ignored.names(&self.at)
     }
+}
+
+/// Whether metadata says nothing but which object it is about, which no `managedFields` name.
+fn only_names(metadata: &Value) -> bool {
+    let mut members = metadata.as_object().into_iter().flatten();
+    members.all(|(name, value)| value.is_null() || matches!(name.as_str(), "name" | "namespace"))
 }
 
 /// The member or item that a key of `fieldsV1` names, in both; `None` if the wanted value has none.

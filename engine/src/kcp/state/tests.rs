@@ -371,3 +371,49 @@ fn a_mandatory_manifest_is_its_own_plans_and_no_kymas() {
     assert_eq!(asked, ["Release/guard", "Mandatory/a"]);
     assert_eq!(keys(state.delete_manifest("g")), ["Kyma/a", "Mandatory/a", "Release/guard"]);
 }
+
+#[test]
+fn a_change_of_the_catalog_reaches_the_runtimes_whose_users_see_it() {
+    let mut state = KcpState::default();
+    for (name, beta) in [("a", "true"), ("b", "false"), ("c", "true")] {
+        let mut kyma = kyma(name, name, 1, 1);
+        kyma.labels_mut().insert("operator.kyma-project.io/beta".into(), beta.into());
+        state.apply_kyma(kyma);
+    }
+    let template = |version: &str, beta: &str| -> ModuleTemplate {
+        serde_json::from_value(json!({"metadata": {"name": format!("buoy-{version}"),
+            "labels": {"operator.kyma-project.io/beta": beta}}, "spec": {"moduleName": "buoy", "version": version}}))
+        .unwrap()
+    };
+    let release = |channels: &[(&str, &str)]| -> ModuleReleaseMeta {
+        let channels: Vec<Value> =
+            channels.iter().map(|(c, v)| json!({"channel": c, "version": v})).collect();
+        serde_json::from_value(
+            json!({"metadata": {"name": "buoy"}, "spec": {"moduleName": "buoy", "channels": channels}}),
+        )
+        .unwrap()
+    };
+    assert!(
+        state.apply_template("buoy-1.0.0", Some(template("1.0.0", "false"))).is_empty(),
+        "nobody has a catalog yet"
+    );
+    let (a, b) = (state.view("a").unwrap(), state.view("b").unwrap());
+    assert!(Arc::ptr_eq(&a.hashes, &b.hashes), "who sees the same shares it");
+    assert!(
+        state.apply_template("buoy-1.1.0", Some(template("1.1.0", "true"))).is_empty(),
+        "no release names it"
+    );
+    let both = [("regular", "1.0.0"), ("fast", "1.1.0")];
+    assert_eq!(keys(state.apply_release("buoy", Some(release(&both)))), ["Catalog/a", "Catalog/b"]);
+    assert!(state.apply_release("buoy", Some(release(&both))).is_empty());
+    assert_eq!(
+        keys(state.apply_template("buoy-1.1.0", None)),
+        ["Catalog/a"],
+        "c has none yet, b never saw it"
+    );
+    state.delete_kyma("a");
+    assert_eq!(keys(state.apply_release("buoy", None)), ["Catalog/b"]);
+    let mark = state.catalog_mark("b");
+    state.apply_kyma(kyma("b", "b", 2, 2));
+    assert_ne!(state.catalog_mark("b"), mark, "its labels are others");
+}

@@ -260,3 +260,15 @@ fn nothing_that_a_server_could_send_breaks_it() {
         }
     });
 }
+
+#[test]
+fn an_object_of_which_nothing_but_its_name_is_said_stands() {
+    let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}, "data": {"x": "1"}});
+    let mut live = wanted.clone();
+    live["metadata"]["managedFields"] = json!([{"manager": "m", "operation": "Apply", "apiVersion": "v1",
+        "fieldsV1": {"f:data": {"f:x": {}}}}]);
+    assert_eq!(difference(&live, &wanted, "m", &Ignored::default()), None);
+    let mut labelled = wanted;
+    labelled["metadata"]["labels"] = json!({"l": "1"});
+    assert!(difference(&live, &labelled, "m", &Ignored::default()).is_some());
+}

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Whether a template is of the old kind. One that is not is found by a release meta only.
-pub(super) fn is_old(template: &ModuleTemplate) -> bool {
+pub(in crate::plan) fn is_old(template: &ModuleTemplate) -> bool {
     !template.spec.channel.is_empty() || template.spec.mandatory == Some(true)
 }
 
