@@ -29,6 +29,8 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_mins(1);
+/// The catalog's kinds in an API server's metrics.
+const CATALOG: [&str; 2] = ["resource=\"moduletemplates\"", "resource=\"modulereleasemetas\""];
 
 /// See the module.
 pub struct Solo {
@@ -238,15 +240,24 @@ impl Solo {
         Ok(self.objects(gvk, Some(namespace)).patch(name, &params, &Patch::Merge(fields)).await?)
     }
 
-    /// Server-side applies of anything but the Kyma that the runtime's API server has answered. Of all that works there, only our
-    /// engine makes any.
+    /// Server-side applies of anything but the Kyma and the catalog that the runtime's API server has answered. Of all that works
+    /// there, only our engine makes any.
     pub async fn applies(&self) -> Result<u64> {
+        self.applies_where(|line| !CATALOG.iter().any(|kind| line.contains(kind))).await
+    }
+
+    /// The same of the catalog.
+    pub async fn catalog_applies(&self) -> Result<u64> {
+        self.applies_where(|line| CATALOG.iter().any(|kind| line.contains(kind))).await
+    }
+
+    async fn applies_where(&self, counts: impl Fn(&str) -> bool) -> Result<u64> {
         let request = hyper::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.request_text(request).await?;
         let applies = page
             .lines()
             .filter(|line| line.starts_with("apiserver_request_total{") && line.contains("verb=\"APPLY\""))
-            .filter(|line| !line.contains("resource=\"kymas\""));
+            .filter(|line| !line.contains("resource=\"kymas\"") && counts(line));
         Ok(applies.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
     }
 }

@@ -29,6 +29,7 @@ use crate::{
         status::{self, Says},
     },
     queue::{Class, Push},
+    runtime::SecretVersion,
     stages::{Stage, stage},
 };
 
@@ -39,7 +40,14 @@ const PAGES: usize = 100;
 
 /// What this process has brought to, or found in, each runtime, and what it has said of it.
 #[derive(Debug, Default)]
-pub(super) struct Catalogs(Mutex<HashMap<String, Done>>);
+pub(super) struct Catalogs(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    done: HashMap<String, Done>,
+    /// By which Secret each was reached.
+    secrets: HashMap<String, SecretVersion>,
+}
 
 #[derive(Clone, Debug)]
 struct Done {
@@ -51,15 +59,31 @@ struct Done {
 
 impl Catalogs {
     pub(super) fn forget(&self, kyma: &str) {
-        self.0.lock().remove(kyma);
+        self.0.lock().done.remove(kyma);
+    }
+
+    /// The Kyma is gone.
+    pub(super) fn drop_kyma(&self, kyma: &str) {
+        let mut known = self.0.lock();
+        known.done.remove(kyma);
+        known.secrets.remove(kyma);
+    }
+
+    /// A client was built: by another Secret it may be of another cluster. One that was merely dropped and is built again, as in a
+    /// fleet that is larger than the cache of clients, is not.
+    pub(super) fn reached_by(&self, kyma: &str, secret: &SecretVersion) {
+        let mut known = self.0.lock();
+        if known.secrets.insert(kyma.to_owned(), secret.clone()).as_ref() != Some(secret) {
+            known.done.remove(kyma);
+        }
     }
 
     fn of(&self, kyma: &str) -> Option<Done> {
-        self.0.lock().get(kyma).cloned()
+        self.0.lock().done.get(kyma).cloned()
     }
 
     fn put(&self, kyma: &str, mark: u64, view: &View) {
-        self.0.lock().insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes) });
+        self.0.lock().done.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes) });
     }
 }
 
@@ -93,7 +117,7 @@ impl Shared {
             (state.kyma(name), state.view(name), state.catalog_mark(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
-            self.catalogs.forget(name);
+            self.catalogs.drop_kyma(name);
             return Ok(Finish::Done);
         };
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
@@ -281,4 +305,24 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
         }
     }
     Ok(present)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_secret_makes_another_cluster() {
+        let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
+        let catalogs = Catalogs::default();
+        catalogs.reached_by("a", &secret("1"));
+        catalogs.put("a", 7, &View::default());
+        catalogs.reached_by("a", &secret("1"));
+        assert!(catalogs.of("a").is_some(), "the client was dropped and built again");
+        catalogs.reached_by("a", &secret("2"));
+        assert!(catalogs.of("a").is_none());
+        catalogs.put("a", 7, &View::default());
+        catalogs.drop_kyma("a");
+        assert!(catalogs.of("a").is_none() && catalogs.0.lock().secrets.is_empty());
+    }
 }

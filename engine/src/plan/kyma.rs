@@ -31,7 +31,7 @@ use super::{
 
 pub use decision::{Decided, Decision};
 pub(in crate::plan) use status::progress;
-pub use status::{deleting_status, failed_status, is_own, runtime_status};
+pub use status::{crds_failed_status, deleting_status, failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,9 +39,9 @@ async fn defaults(solo: &Solo, module: &str) -> Result<()> {
 }
 
 /// Waits until there is another Kyma in the runtime than that of `uid`, and returns it.
-async fn another(solo: &Solo, uid: &Option<String>) -> Result<DynamicObject> {
+async fn another(solo: &Solo, uid: Option<&String>) -> Result<DynamicObject> {
     wait::until("another Kyma in the runtime", SOON, || async {
-        Ok(remote(solo).get_opt("default").await?.filter(|k| k.metadata.uid != *uid))
+        Ok(remote(solo).get_opt("default").await?.filter(|k| k.metadata.uid.as_ref() != uid))
     })
     .await
 }
@@ -89,7 +89,7 @@ async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() ->
 
     remote(&solo).delete("default", &DeleteParams::default()).await?;
     solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
-    let back = another(&solo, &before).await?;
+    let back = another(&solo, before.as_ref()).await?;
     ensure!(back.data["spec"]["modules"][0]["name"] == "dock", "{}", back.data["spec"]);
     solo.ready("dock", "1.0.0").await?;
     solo.gone("weir").await?;
@@ -116,7 +116,7 @@ async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()
         Ok(crd.filter(|crd| crd.metadata.deletion_timestamp.is_none()))
     })
     .await?;
-    another(&solo, &before).await?;
+    another(&solo, before.as_ref()).await?;
     fleet::kyma_in_state(&solo.kcp, solo.namespace, solo.kyma, State::Ready).await?;
     solo.ready("kevel", "1.0.0").await?;
     ensure!(solo.manifest("kevel").await?.metadata.uid == manifest, "the Manifest was made anew");

@@ -470,3 +470,21 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
     assert_eq!(metadata.namespace, "kyma-system");
     assert!(!installed(State::Ready).is_of_runtime_template());
 }
+
+#[test]
+fn crds_that_a_runtime_does_not_take_are_told() {
+    let mut kyma = kyma();
+    kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let status = crds_failed_status(&kyma, "applying the CRD was refused".into(), now);
+    let said = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+    assert_eq!(said(conditions::CRDS_SYNC).status, "False");
+    assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
+    assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
+    assert_eq!(status.conditions.len(), 2);
+    // Of a runtime that fails otherwise, that is not known.
+    let failed = failed_status(&kyma, State::Error, "timeout".into(), now);
+    assert!(failed.conditions.iter().any(|c| c.type_ == conditions::CRDS_SYNC && c.status == "True"));
+    kyma.status = None;
+    assert_eq!(crds_failed_status(&kyma, "x".into(), now).conditions.len(), 2);
+}
