@@ -4,11 +4,13 @@
 mod access;
 mod agent;
 mod apply;
+mod catalog;
 mod gate;
 mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
 mod local_templates;
+mod mandatory;
 mod manifest;
 mod path;
 mod prepare;
@@ -106,6 +108,7 @@ pub(crate) struct Shared {
     sources: sources::Sources,
     prepared: prepare::Prepared,
     agents: agent::Agents,
+    catalogs: catalog::Catalogs,
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
@@ -194,10 +197,12 @@ fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
     wait + (wait / 10).min(SPREAD).mul_f64(share)
 }
 
-/// Polls take at most a fifth of the workers, whatever happens.
+/// Polls take at most a fifth of the workers, whatever happens; so do catalogs.
 fn queue_of(config: &EngineConfig) -> WorkQueue<WorkKey, Cause, Guard> {
     let queue = WorkQueue::new(config.per_runtime);
     queue.cap(Class::Poll, config.workers / 5);
+    // Never none: nobody else brings the catalog.
+    queue.cap(Class::Catalog, (config.workers / 5).max(1));
     queue
 }
 
@@ -211,9 +216,11 @@ impl Engine {
     ) -> Result<Self, OciError> {
         let registry = Registry::new(config.registry.clone())?;
         let tenants = Registry::new(config.registry.for_tenants())?;
+        let mut state = KcpState::default();
+        state.restrict(&config.restricted_modules);
         Ok(Self(Arc::new(Shared {
             kcp,
-            state: Arc::default(),
+            state: Arc::new(RwLock::new(state)),
             queue: queue_of(&config),
             runtimes: ClientCache::default(),
             connector: Connector::new(Arc::new(config.addresses.clone())),
@@ -222,6 +229,7 @@ impl Engine {
             sources: sources::Sources::default(),
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
+            catalogs: catalog::Catalogs::default(),
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
@@ -251,6 +259,13 @@ impl Engine {
         self.0.agents.forget(kyma);
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
         self.0.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
+    }
+
+    /// Looks at the whole catalog in a runtime again, and writes what differs. For whoever hears that somebody has changed it there.
+    pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
+        self.0.catalogs.forget(kyma);
+        let push = Push { class: Class::Catalog, cause, guards: Vec::new() };
+        self.0.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
     }
 
     /// What the engine may write. [`Mode::Live`] until it is changed.
@@ -414,6 +429,9 @@ impl Shared {
                 self.reconcile_manifest(kyma, name).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
+            WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
+            WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, causes).await,
+            WorkKey::Release { module } => self.reconcile_release(module).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }

@@ -33,6 +33,21 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
+    /// The Manifests of a Kyma's mandatory modules.
+    Mandatory {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
+    /// The finalizers of what makes a module mandatory, and its Manifests everywhere when that is deleted.
+    Release {
+        /// The module.
+        module: String,
+    },
+    /// The catalog in a runtime: what its user may see of KCP's.
+    Catalog {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
     /// The status of a Watcher.
     Watcher {
         /// Its name.
@@ -41,25 +56,30 @@ pub enum WorkKey {
 }
 
 impl WorkKey {
-    /// The Kyma this is about, which stands for the runtime. Empty for a Watcher, which is about all of them.
+    /// The Kyma this is about, which stands for the runtime. Empty for what is about all of them: a Watcher, a release.
     #[must_use]
     pub fn kyma(&self) -> &str {
         match self {
             Self::Kyma { kyma }
             | Self::Path { kyma }
             | Self::Manifest { kyma, .. }
+            | Self::Mandatory { kyma }
+            | Self::Catalog { kyma }
             | Self::Agent { kyma } => kyma,
-            Self::Watcher { .. } => "",
+            Self::Release { .. } | Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Path`, `Manifest`, `Agent` or `Watcher`, for metrics.
+    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Catalog`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Kyma { .. } => "Kyma",
             Self::Path { .. } => "Path",
             Self::Manifest { .. } => "Manifest",
+            Self::Mandatory { .. } => "Mandatory",
+            Self::Release { .. } => "Release",
+            Self::Catalog { .. } => "Catalog",
             Self::Agent { .. } => "Agent",
             Self::Watcher { .. } => "Watcher",
         }
@@ -80,6 +100,9 @@ impl fmt::Display for WorkKey {
             Self::Kyma { kyma } => write!(f, "Kyma/{kyma}"),
             Self::Path { kyma } => write!(f, "Path/{kyma}"),
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
+            Self::Mandatory { kyma } => write!(f, "Mandatory/{kyma}"),
+            Self::Catalog { kyma } => write!(f, "Catalog/{kyma}"),
+            Self::Release { module } => write!(f, "Release/{module}"),
             Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),
         }

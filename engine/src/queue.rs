@@ -32,13 +32,16 @@ pub enum Class {
     Retry,
     /// Rebuilding state after a start, or the safety resync.
     Resync,
+    /// The catalog of a runtime follows KCP's: many small writes, for which nobody waits.
+    Catalog,
     /// A runtime whose event path is not proven is polled.
     Poll,
 }
 
 impl Class {
     /// All classes, most urgent first.
-    pub const ALL: [Self; 5] = [Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Poll];
+    pub const ALL: [Self; 6] =
+        [Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Catalog, Self::Poll];
 
     /// A stable word for metrics.
     #[must_use]
@@ -48,6 +51,7 @@ impl Class {
             Self::Rollout => "rollout",
             Self::Retry => "retry",
             Self::Resync => "resync",
+            Self::Catalog => "catalog",
             Self::Poll => "poll",
         }
     }

@@ -62,7 +62,7 @@ impl Version {
     }
 
     /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are
-    /// taken away, unless `release` names them.
+    /// taken away, unless `release` names them. One that is mandatory has no channels.
     pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
         self.push(registry).await?;
         let name = ModuleTemplate::object_name(&self.module, &self.version);
@@ -81,8 +81,11 @@ impl Version {
         let mut release = json!({
             "apiVersion": API_VERSION, "kind": "ModuleReleaseMeta",
             "metadata": {"name": self.module},
-            "spec": {"moduleName": self.module, "ocmComponentName": kcp::component(&self.module), "channels": channels}
+            "spec": {"moduleName": self.module, "ocmComponentName": kcp::component(&self.module)}
         });
+        if self.release["mandatory"].is_null() {
+            release["spec"]["channels"] = channels.into();
+        }
         extend(&mut release["spec"], &self.release);
         let api: Api<ModuleReleaseMeta> = Api::namespaced(kcp.clone(), namespace);
         api.patch(&self.module, &params, &Patch::Apply(release)).await?;

@@ -29,6 +29,8 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_mins(1);
+/// The catalog's resources.
+const CATALOG: [&str; 2] = ["moduletemplates", "modulereleasemetas"];
 
 /// See the module.
 pub struct Solo {
@@ -265,9 +267,17 @@ impl Solo {
         Ok(self.objects(gvk, Some(namespace)).patch(name, &params, &Patch::Merge(fields)).await?)
     }
 
-    /// Server-side applies of anything but the Kyma that the runtime's API server has answered.
+    /// Server-side applies of anything but the Kyma and the catalog that the runtime's API server has answered.
     pub async fn applies(&self) -> Result<u64> {
-        Ok(self.applies_by_resource().await?.iter().filter(|(r, _)| *r != "kymas").map(|(_, n)| n).sum())
+        let all = self.applies_by_resource().await?;
+        let counts = |resource: &str| resource != "kymas" && !CATALOG.contains(&resource);
+        Ok(all.iter().filter(|(resource, _)| counts(resource)).map(|(_, n)| n).sum())
+    }
+
+    /// The same of the catalog.
+    pub async fn catalog_applies(&self) -> Result<u64> {
+        let all = self.applies_by_resource().await?;
+        Ok(all.iter().filter(|(resource, _)| CATALOG.contains(&resource.as_str())).map(|(_, n)| n).sum())
     }
 
     /// Server-side applies that the runtime's API server has answered, by resource. Of all that works there, only our engine makes

@@ -150,6 +150,7 @@ impl Shared {
         // A new client may be of a new cluster: what was prepared there before does not count.
         self.prepared.forget(kyma);
         self.agents.forget(kyma);
+        self.catalogs.reached_by(kyma, &version);
         let built = self.runtimes.get_or_build(kyma, &version, || self.connector.client(&access, limits));
         Ok(built
             .map(|client| self.gated(client, kyma))

@@ -126,8 +126,14 @@ impl Gate {
     /// Leave to begin a piece of work.
     pub(crate) fn begin(&self, key: &WorkKey) -> Result<Permit, Held> {
         match key {
-            WorkKey::Kyma { .. } | WorkKey::Manifest { .. } | WorkKey::Agent { .. } => self.runtime(),
-            WorkKey::Path { .. } | WorkKey::Watcher { .. } => self.kcp(),
+            WorkKey::Kyma { .. }
+            | WorkKey::Manifest { .. }
+            | WorkKey::Catalog { .. }
+            | WorkKey::Agent { .. } => self.runtime(),
+            WorkKey::Path { .. }
+            | WorkKey::Mandatory { .. }
+            | WorkKey::Release { .. }
+            | WorkKey::Watcher { .. } => self.kcp(),
         }
     }
 

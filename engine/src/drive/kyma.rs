@@ -7,10 +7,11 @@ mod remote;
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
-    Kyma, KymaSpec, ModuleTemplate, State,
+    Kyma, KymaSpec, KymaStatus, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
 };
 
@@ -25,7 +26,7 @@ use crate::{
     key::{Cause, Report},
     plan::{
         gates::Facts,
-        kyma::{Input, Plan, failed_status, plan},
+        kyma::{Input, Plan, crds_failed_status, failed_status, plan},
         policy::rule,
         versions::{Choice, choose},
     },
@@ -46,6 +47,7 @@ impl Shared {
             self.runtimes.invalidate(name);
             self.prepared.forget(name);
             self.agents.forget(name);
+            self.catalogs.drop_kyma(name);
             self.gone.forget(name);
             self.windows.forget(name);
             self.waiting.forget(name);
@@ -74,6 +76,9 @@ impl Shared {
                 Ok(Finish::Recheck(why.to_string()))
             }
             Err(Trouble::Runtime(error)) => self.runtime_failed(&kyma, &error).await,
+            // Of one that does not answer nobody knows what it has.
+            Err(Trouble::Crds(error)) if error.is_unreachable() => self.runtime_failed(&kyma, &error).await,
+            Err(Trouble::Crds(error)) => self.runtime_failed_with(&kyma, &error, crds_failed_status).await,
             Err(Trouble::Unreadable(why)) => self.blocked(&kyma, why).await,
         }
     }
@@ -102,7 +107,7 @@ impl Shared {
         causes: &[Cause],
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
-        stage(Stage::Prepare, self.prepare(&name, runtime)).await?;
+        stage(Stage::Prepare, self.prepare(&name, runtime)).await.map_err(Trouble::Crds)?;
         self.want_agent(&name, causes);
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
@@ -146,6 +151,7 @@ impl Shared {
         self.execute(&name, &plan, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
+        self.want_catalog(&name, &remote, causes);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         Ok(finish_of(&plan))
@@ -172,6 +178,16 @@ impl Shared {
 
     /// The runtime answers wrongly or not at all: nothing is changed but what the status says.
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
+        let status = |kyma: &Kyma, message, now| failed_status(kyma, State::Error, message, now);
+        self.runtime_failed_with(kyma, error, status).await
+    }
+
+    async fn runtime_failed_with(
+        &self,
+        kyma: &Kyma,
+        error: &ObjectError,
+        status: impl Fn(&Kyma, String, Timestamp) -> KymaStatus + Send,
+    ) -> Result<Finish, Lost> {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
@@ -186,7 +202,7 @@ impl Shared {
             self.observer.reachable(&kyma.name_any(), false);
         }
         let message = format!("{}; {NEXT_TRY}", error.message());
-        let status = failed_status(kyma, State::Error, message.clone(), self.now());
+        let status = status(kyma, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::Failed(error_report(message), error.class()))
     }
@@ -196,6 +212,8 @@ impl Shared {
 enum Trouble {
     Lost(Lost),
     Runtime(ObjectError),
+    /// The runtime does not take what it needs before anything else.
+    Crds(ObjectError),
     /// The runtime's Kyma makes no sense; the message says why.
     Unreadable(String),
 }

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use kube::api::ListParams;
-use tidewatch_api::{Kyma, KymaSpec, ModuleTemplate, names};
+use kube::{ResourceExt, api::ListParams};
+use tidewatch_api::{
+    Kyma, KymaSpec, ModuleTemplate,
+    names::{self, field_managers::CATALOG_SYNC},
+};
 
 use super::{
     Shared,
@@ -56,6 +59,10 @@ impl Shared {
             };
             for object in page.items {
                 let name = object.metadata.name.clone().unwrap_or_default();
+                // A copy of KCP's is nobody's own, though KCP may not have it any more.
+                if object.managed_fields().iter().any(|f| f.manager.as_deref() == Some(CATALOG_SYNC)) {
+                    continue;
+                }
                 match usable(object, &unknown) {
                     Ok(template) => local.templates.extend(template.map(Arc::new)),
                     Err(why) => local.notices.push(ignored(&name, &why)),

@@ -62,7 +62,20 @@ fn with_kind(crd: &CustomResourceDefinition) -> Value {
     if let Some(body) = body.as_object_mut() {
         body.remove("status");
     }
+    without_empty_lists(&mut body);
     body
+}
+
+/// API servers leave empty lists out of what they store, and would be asked for them again and again.
+fn without_empty_lists(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.as_array().is_some_and(Vec::is_empty));
+            members.values_mut().for_each(without_empty_lists);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_empty_lists),
+        _ => {}
+    }
 }
 
 impl Shared {
@@ -88,5 +101,20 @@ impl Shared {
         }
         self.prepared.0.lock().insert(kyma.to_owned(), hash);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_wanted_that_an_api_server_leaves_out() {
+        let all = wanted();
+        assert_eq!(all.len(), 4, "the namespace and three CRDs");
+        for body in all {
+            let text = body.to_string();
+            assert!(!text.contains("[]") && !text.contains(":null"), "{text}");
+        }
     }
 }

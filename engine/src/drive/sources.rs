@@ -13,7 +13,7 @@ use crate::{
     oci::{OciError, Registry},
     plan::{
         kyma::{ComponentVersion, Source, SourceFault},
-        versions::Choice,
+        versions::{Choice, Chosen},
     },
 };
 
@@ -44,8 +44,16 @@ impl Shared {
         &self,
         choices: &[Choice],
     ) -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
+        self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
+    }
+
+    /// The same for versions, whoever has chosen them.
+    pub(super) async fn sources_for<'a>(
+        &self,
+        versions: impl Iterator<Item = &'a Chosen> + Send,
+    ) -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
         let mut sources = BTreeMap::new();
-        for chosen in choices.iter().filter_map(|c| c.outcome.as_ref().ok()) {
+        for chosen in versions {
             let key = ComponentVersion::of(chosen);
             if sources.contains_key(&key) {
                 continue;

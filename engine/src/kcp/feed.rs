@@ -264,6 +264,7 @@ impl Context {
                 continue;
             }
             let class = match kind {
+                _ if matches!(key, WorkKey::Catalog { .. }) => Class::Catalog,
                 _ if start => Class::Resync,
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
@@ -272,7 +273,8 @@ impl Context {
                 _ => Class::UserEdit,
             };
             let delay = match kind {
-                "ModuleTemplate" | "ModuleReleaseMeta" if !start => {
+                // The deletion of a release has no turn: it is for nobody in particular.
+                "ModuleTemplate" | "ModuleReleaseMeta" if !start && !key.kyma().is_empty() => {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 _ => Duration::ZERO,

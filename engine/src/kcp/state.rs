@@ -2,7 +2,9 @@
 
 mod agents;
 mod catalog;
+mod mandatory;
 mod manifests;
+mod readers;
 mod settings;
 mod users;
 
@@ -15,6 +17,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Watcher};
 
 pub use agents::{AgentInput, Configured};
+pub use mandatory::Holders;
 use manifests::is_settled;
 pub use manifests::{STATUS_CHANGED, Successor, default_cr};
 
@@ -22,6 +25,7 @@ use crate::{
     key::WorkKey,
     plan::{
         agent::{self, AgentPlan},
+        mandatory::Offer,
         owners::Owners,
     },
     queue::Class,
@@ -64,7 +68,10 @@ pub struct KcpState {
     classes: HashMap<String, Class>,
     by_kyma: HashMap<String, BTreeSet<String>>,
     offered: catalog::Offered,
+    /// Mandatory modules, by name. Made of `offered`.
+    mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
+    readers: readers::Readers,
     /// Kyma → kubeconfig Secrets.
     secrets: HashMap<String, BTreeMap<String, SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
@@ -162,8 +169,15 @@ impl KcpState {
         if let Some(id) = kyma.runtime_id() {
             self.by_runtime.entry(id.to_owned()).or_default().insert(name.clone());
         }
+        let labels = kyma.labels().clone();
         self.kymas.insert(name.clone(), Arc::new(kyma));
-        change.filter(|_| !echo).map(|c| (kyma_key(&name), c)).into_iter().collect()
+        let Some(change) = change.filter(|_| !echo) else { return Vec::new() };
+        let mut wanted = vec![(kyma_key(&name), change)];
+        // Who may have what goes by labels.
+        if old.is_none_or(|old| *old.labels() != labels) && self.concerns_mandatory(&name) {
+            wanted.push((WorkKey::Mandatory { kyma: name }, change));
+        }
+        wanted
     }
 
     /// A Kyma is gone.
@@ -176,6 +190,7 @@ impl KcpState {
         self.users.forget(name);
         self.agents.forget(name);
         self.definitions.remove(name);
+        self.readers.forget(name);
         vec![(kyma_key(name), "deleted")]
     }
 

@@ -14,20 +14,24 @@ use tidewatch_api::{
 };
 
 use self::{
-    manifest_of::{hold_version, manifest_for, same},
-    orphans::{OfModule, orphan, orphaned},
+    manifest_of::hold_version,
+    orphans::{OfModule, orphaned},
     status::{kyma_status, leaving, tracked, tracking},
+};
+pub(in crate::plan) use self::{
+    manifest_of::{manifest_for, same, take_over},
+    orphans::orphan,
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
     naming::manifest_name,
     notice::{About, Kind, Notice},
-    versions::{Choice, Chosen, Origin},
+    versions::{Choice, Chosen, Fault, Origin},
 };
 
 pub use decision::{Decided, Decision};
 pub(in crate::plan) use status::progress;
-pub use status::{deleting_status, failed_status, is_own, runtime_status};
+pub use status::{crds_failed_status, deleting_status, failed_status, is_own, runtime_status};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,8 +124,18 @@ pub fn plan(input: &Input<'_>) -> Plan {
     let (mut modules, mut wanted) = (Vec::new(), Vec::new());
     for choice in input.choices {
         let module = &choice.module.name;
-        let there = OfModule::of(input.kyma, input.manifests, module, || planned(input.kyma, choice));
-        modules.push(judged(input, choice, &there, &mut plan));
+        let there = OfModule::of(input.kyma, input.manifests, choice, || planned(input.kyma, choice));
+        modules.push(match &choice.outcome {
+            // Neither asking for it nor giving it up changes anything.
+            Err(fault @ Fault::Mandatory { .. }) => ModuleStatus {
+                name: module.clone(),
+                channel: choice.channel.clone(),
+                state: fault.state(there.current.is_some()),
+                message: fault.to_string(),
+                ..ModuleStatus::default()
+            },
+            _ => judged(input, choice, &there, &mut plan),
+        });
         wanted.push(there);
     }
     for manifest in input.manifests {

@@ -166,6 +166,8 @@ pub mod field_managers {
     pub const CATALOG_SYNC: &str = "catalog-sync";
     /// Ours: the condition about a runtime's events on its Kyma in KCP.
     pub const EVENT_PATH: &str = "tidewatch-event-path";
+    /// Ours: the condition about a runtime's catalog on its Kyma, in KCP and in the runtime.
+    pub const CATALOG_STATUS: &str = "tidewatch-catalog";
     /// The Kyma and the namespace in a runtime.
     pub const KYMA_SYNC: &str = "kyma-sync-context";
     /// The configuration and the role of the agent in a runtime.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use kube::api::PostParams;
 use serde_json::{Value, json};
 use tidewatch_api::State;
-use tidewatch_tests::{modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
 const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
@@ -110,6 +110,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     ensure!(solo.applies().await? == before + 1, "an upgrade of one object wrote more");
 
     // A receiver that starts looks at each Kyma, and finds nothing to write; nor is there anything to write if it looks further.
+    fleet::settled(&solo.receiver).await?;
     let before = solo.applies_by_resource().await?;
     solo.receiver.restart().await?;
     for kind in ["Kyma", "Agent"] {
@@ -154,6 +155,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     ensure!(data(&settings.get("settings").await?, "level") == "info", "the field has no first value");
 
     // What users may change stays, also over an upgrade; the field beside it does not.
+    fleet::settled(&solo.receiver).await?;
     let edit = json!({"data": {"level": "debug", "version": "theirs"}});
     solo.patch(CONFIG_MAP, "shoal", "settings", "user", &edit).await?;
     solo.told(CONFIG_MAP, "shoal", "settings").await?;
@@ -167,6 +169,7 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     ensure!(data(&now, "level") == "debug" && data(&now, "version") == "2", "{:#}", now.data);
 
     // A writer that never gives in: the engine does, and says who it is and where.
+    fleet::settled(&solo.receiver).await?;
     let tug = json!({"data": {"version": "mine"}});
     let mut rounds = 0;
     loop {

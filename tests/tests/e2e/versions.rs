@@ -125,7 +125,9 @@ impl World {
     async fn releases_heard(&self, member: &Member<'_>) -> Result<usize> {
         let page = self.receiver.runtime(member.id).await?;
         let records = page["reconciles"].as_array().context("the page has no reconciles")?;
-        let causes = records.iter().flat_map(|r| r["causes"].as_array().into_iter().flatten());
+        // Its user may be told in the catalog of what the Kyma itself has nothing to do with.
+        let own = records.iter().filter(|r| r["key"].as_str().is_some_and(|key| key.starts_with("Kyma/")));
+        let causes = own.flat_map(|r| r["causes"].as_array().into_iter().flatten());
         Ok(causes.filter(|cause| cause["change"] == "module release changed").count())
     }
 

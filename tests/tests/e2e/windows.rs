@@ -159,15 +159,20 @@ async fn a_rollout_is_spread_and_a_user_edit_passes_it() -> Result<()> {
     // A turn comes some time in four months; within this test once in 100,000 runs.
     let arguments = vec!["--rollout-window=10000000".to_owned()];
     let solo = Solo::start_with("kcp-spread", "roads", arguments).await?;
+    wait::until("the runtime's catalog", Duration::from_mins(1), || async {
+        Ok((solo.reconciles("Catalog").await? > 0).then_some(()))
+    })
+    .await?;
     solo.offer(&version("beacon", "1.0.0", false)).await?;
     solo.enable(&json!([{"name": "beacon"}])).await?;
     solo.ready("beacon", "1.0.0").await?;
-    gauge_becomes(&solo, "queue_later", "0").await?;
+    // The catalog's turn: what is released is new there.
+    gauge_becomes(&solo, "queue_later", "1").await?;
     tidewatch_tests::fleet::settled(&solo.receiver).await?;
     let before = solo.reconciles("Kyma").await?;
 
     solo.offer(&version("beacon", "1.1.0", false)).await?;
-    gauge_becomes(&solo, "queue_later", "1").await?;
+    gauge_becomes(&solo, "queue_later", "2").await?;
     ensure!(solo.reconciles("Kyma").await? == before, "the Kyma did not wait for its turn");
     ensure!(installed(&solo, "beacon").await? == "1.0.0", "the update did not wait");
 

@@ -17,7 +17,7 @@ impl Shared {
     /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
     /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
     /// a poll or a resync has found to do is done before the next one is looked at.
-    pub(super) async fn execute(
+    pub(in crate::drive) async fn execute(
         &self,
         kyma: &str,
         plan: &Plan,

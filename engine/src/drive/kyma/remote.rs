@@ -16,8 +16,9 @@ use crate::{
         kcp_writes::differs,
     },
     plan::{
-        kyma::runtime_status,
+        kyma::{is_own, runtime_status},
         object::{Gvk, ObjectRef},
+        ownership::{has_stale_condition, take_over_status},
     },
 };
 
@@ -100,15 +101,24 @@ pub(in crate::drive) fn marked_by(remote: &Value) -> Option<&str> {
     remote["metadata"]["annotations"][annotations::OWNED_BY].as_str()
 }
 
-/// Writes the status that the runtime's user sees, if it differs.
+/// Writes the status that the runtime's user sees, if it differs. What the Go manager has left there goes with it.
 pub(in crate::drive) async fn write_runtime_status(
     runtime: &Gated,
     remote: &Value,
     status: &KymaStatus,
 ) -> Result<(), ObjectError> {
     let status = runtime_status(status);
-    let before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
-    if before == status {
+    let taken = take_over_status(remote, field_managers::KCP);
+    if let Some(entries) = &taken {
+        let version = &remote["metadata"]["resourceVersion"];
+        let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
+        match apply::merge(runtime, &runtime_kyma(), &fields).await {
+            // Somebody was faster: the next reconcile sees what there is to take over then.
+            Err(error) if error.held().is_none() && error.is_passing() => {}
+            result => result?,
+        }
+    }
+    if taken.is_none() && !differs_from(remote, &status) {
         return Ok(());
     }
     let body = json!({
@@ -117,6 +127,13 @@ pub(in crate::drive) async fn write_runtime_status(
         "status": status
     });
     apply::apply_status(runtime, &body, field_managers::KCP).await
+}
+
+/// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.
+fn differs_from(remote: &Value, status: &KymaStatus) -> bool {
+    let mut before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
+    before.conditions.retain(|condition| is_own(&condition.type_));
+    before != *status || has_stale_condition(remote, field_managers::KCP, is_own)
 }
 
 #[cfg(test)]
@@ -140,5 +157,25 @@ mod tests {
             assert!(why.contains("cannot be read") && why.len() < 500, "{why}");
         }
         assert!(wanted(json!({"spec": "everything"})).is_err());
+    }
+
+    /// A runtime that the Go manager has run: its conditions are those of an Update, which no apply takes away.
+    #[test]
+    fn what_others_left_in_the_status_costs_no_write() {
+        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let status: KymaStatus = serde_json::from_value(
+            json!({"state": "Ready", "conditions": [condition("CRDsSync"), condition("Modules")]}),
+        )
+        .unwrap();
+        let mut remote = json!({"status": serde_json::to_value(&status).unwrap()});
+        for left in ["SKRWebhook", "ModuleCatalog", "RuntimeEvents"] {
+            remote["status"]["conditions"].as_array_mut().unwrap().push(condition(left));
+        }
+        assert!(!differs_from(&remote, &status));
+        assert!(differs_from(&remote, &KymaStatus::default()));
+        let fields = json!({"f:status": {"f:conditions": {"k:{\"type\":\"SKRWebhook\"}": {}}}});
+        remote["metadata"]["managedFields"] = json!([{"manager": field_managers::KCP, "operation": "Apply",
+            "subresource": "status", "apiVersion": names::API_VERSION, "fieldsV1": fields}]);
+        assert!(differs_from(&remote, &status), "it is ours by now, and an apply takes it away");
     }
 }

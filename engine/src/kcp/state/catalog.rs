@@ -33,6 +33,13 @@ impl Offered {
     }
 }
 
+impl Offered {
+    /// Names of all modules that there is anything of.
+    pub(super) fn modules(&self) -> BTreeSet<&str> {
+        self.releases.keys().chain(self.by_module.keys()).map(String::as_str).collect()
+    }
+}
+
 impl Catalog for Offered {
     fn release(&self, module: &str) -> Option<Arc<ModuleReleaseMeta>> {
         self.releases.get(module).cloned()
@@ -83,15 +90,18 @@ impl KcpState {
         apply: impl FnOnce(&mut Offered),
     ) -> Vec<Wanted> {
         let before = self.answers(modules);
+        let seen = self.seen_of(modules);
         apply(&mut self.offered);
         let after = self.answers(modules);
+        let mandatory = self.mandatory_changed(modules, change);
+        let readers = self.readers_concerned(modules, &seen, change);
         let wants = modules.iter().flat_map(|module| self.users.of(module));
         let kymas: BTreeSet<&String> = wants
             .zip(before.iter().zip(&after))
             .filter(|(_, (before, after))| before.differs(after))
             .flat_map(|((_, kymas), _)| kymas)
             .collect();
-        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).collect()
+        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
     }
 
     /// One answer for each different wish about these modules, in the order of [`super::users::Users::of`].

@@ -75,8 +75,15 @@ impl KcpState {
         let settled = old.is_none() && is_settled(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
+            // Whoever has changed it, a mandatory module's is set right.
+            if old.is_some() {
+                wanted.extend(self.after_manifest(&manifest, change));
+            }
         }
-        if old.as_deref().map(told) != Some(told(&manifest)) {
+        // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too.
+        let leaving = || self.kymas.get(&kyma).is_some_and(|k| k.metadata.deletion_timestamp.is_some());
+        let shown = !manifest.is_mandatory() || leaving();
+        if shown && old.as_deref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
         if old.as_deref().map(needs).unwrap_or_default() != needs(&manifest) {
@@ -94,7 +101,9 @@ impl KcpState {
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
         let kinds = (Needs::of([old.as_ref()]) != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
-        std::iter::once((kyma_key(kyma), "manifest deleted")).chain(kinds).collect()
+        let change = "manifest deleted";
+        let wanted = std::iter::once((kyma_key(kyma), change)).chain(self.after_manifest(&old, change));
+        wanted.chain(kinds).collect()
     }
 
     /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried

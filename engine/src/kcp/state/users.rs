@@ -37,6 +37,11 @@ impl Users {
         }
     }
 
+    /// Names of the modules that a Kyma has asked for last.
+    pub(super) fn modules_of(&self, kyma: &str) -> BTreeSet<String> {
+        self.by_kyma.get(kyma).into_iter().flatten().map(|(module, _)| module.clone()).collect()
+    }
+
     pub(super) fn forget(&mut self, kyma: &str) {
         for (module, want) in self.by_kyma.remove(kyma).into_iter().flatten() {
             let Some(by_want) = self.by_module.get_mut(&module) else { continue };

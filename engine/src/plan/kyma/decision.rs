@@ -105,7 +105,7 @@ impl Plan {
     }
 
     /// Deletes a Manifest and says so.
-    pub(super) fn remove(&mut self, manifest: &Manifest, reason: &str) {
+    pub(in crate::plan) fn remove(&mut self, manifest: &Manifest, reason: &str) {
         self.delete.push(manifest.name_any());
         let version = manifest.spec.version.clone();
         let state = manifest.status.as_ref().map_or(State::Empty, |s| s.state);

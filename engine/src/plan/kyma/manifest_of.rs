@@ -18,7 +18,7 @@ use crate::plan::{
 };
 
 /// The Manifest of one module of one Kyma.
-pub(super) fn manifest_for(
+pub(in crate::plan) fn manifest_for(
     kyma: &Kyma,
     module: &Module,
     channel: &str,
@@ -110,11 +110,13 @@ fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObjec
 }
 
 /// Whether applying `wanted` would change nothing.
-pub(super) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
+pub(in crate::plan) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
         part.iter().all(|(k, v)| map.get(k) == Some(v))
     };
     existing.spec == wanted.spec
+        // A module that is mandatory no more is the user's to choose.
+        && existing.is_mandatory() == wanted.is_mandatory()
         && has(existing.labels(), wanted.labels())
         && has(existing.annotations(), wanted.annotations())
         // What is not said any more is taken off.
@@ -160,7 +162,7 @@ pub(super) fn hold_version(
 }
 
 /// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
-fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
+pub(in crate::plan) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
     let before = wanted.clone();
     wanted.spec.manager.clone_from(&old.spec.manager);
     // Whether there is a default CR is for the user to say; what is in it is the template's.

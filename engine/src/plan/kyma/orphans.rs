@@ -7,10 +7,13 @@ use super::{
     Plan,
     status::{leaving, tracked},
 };
-use crate::plan::notice::{About, Kind, Notice};
+use crate::plan::{
+    notice::{About, Kind, Notice},
+    versions::Choice,
+};
 
 /// Why a Manifest is not this Kyma's, though it carries its name; `None` if it is.
-pub(super) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
+pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
     let name = manifest.name_any();
     if manifest.module_name().is_none() {
         let label = labels::MODULE_NAME;
@@ -40,14 +43,18 @@ pub(super) struct OfModule<'a> {
 }
 
 impl<'a> OfModule<'a> {
-    /// `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it.
+    /// `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it. One of a
+    /// mandatory module is only if it is known that the module is mandatory no more.
     pub(super) fn of(
         kyma: &Kyma,
         manifests: &'a [Manifest],
-        module: &str,
+        choice: &Choice,
         planned: impl FnOnce() -> Option<String>,
     ) -> Self {
-        let mut all = manifests.iter().filter(|m| m.module_name() == Some(module));
+        let module = choice.module.name.as_str();
+        let counts =
+            |m: &Manifest| m.module_name() == Some(module) && (choice.outcome.is_ok() || !m.is_mandatory());
+        let mut all = manifests.iter().filter(|m| counts(m));
         let (Some(first), second) = (all.next(), all.next()) else { return Self::default() };
         if second.is_none() && orphan(kyma, first).is_none() {
             return Self { current: Some(first), others: Vec::new() };

@@ -147,6 +147,26 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
     }
 }
 
+/// The same where the runtime does not take our CRDs.
+#[must_use]
+pub fn crds_failed_status(kyma: &Kyma, message: String, now: Timestamp) -> KymaStatus {
+    let mut status = failed_status(kyma, State::Error, message.clone(), now);
+    let before = kyma.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
+    let says = Says {
+        type_: conditions::CRDS_SYNC,
+        holds: false,
+        reason: conditions::REASON_READY,
+        message: format!("CRDs are out of sync and need to be resynchronized: {message}"),
+    };
+    let generation = kyma.metadata.generation;
+    let condition = status::condition(&before, says, generation, status::whole_seconds(now));
+    match status.conditions.iter_mut().find(|c| c.type_ == conditions::CRDS_SYNC) {
+        Some(present) => *present = condition,
+        None => status.conditions.insert(0, condition),
+    }
+    status
+}
+
 /// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for.
 #[must_use]
 pub fn deleting_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {

@@ -166,6 +166,32 @@ fn a_mandatory_manifest_is_left_alone() {
 }
 
 #[test]
+fn a_mandatory_module_is_not_its_users_to_change() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let mut wanted = wanted(&["guard"]);
+    wanted.modules[0].managed = false;
+    let plan = run(&wanted, &[manifest.clone()]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    let told = &plan.status.modules[0];
+    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
+    // One of the list's that has become mandatory waits for the plan of those.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    let plan = run(&wanted, &[manifest]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+}
+
+#[test]
+fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    let plan = run(&wanted(&["lighthouse"]), &[manifest]);
+    assert_eq!(plan.status.modules[0].state, State::Ready);
+    assert!(plan.delete.is_empty() && !plan.apply[0].is_mandatory());
+}
+
+#[test]
 fn a_bad_module_does_not_hold_back_a_good_one() {
     let plan = run(&wanted(&["nothere", "lighthouse"]), &[]);
     assert_eq!(plan.apply.len(), 1);
@@ -443,4 +469,22 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
     let metadata = plan.status.modules[0].template.clone().unwrap().metadata.unwrap();
     assert_eq!(metadata.namespace, "kyma-system");
     assert!(!installed(State::Ready).is_of_runtime_template());
+}
+
+#[test]
+fn crds_that_a_runtime_does_not_take_are_told() {
+    let mut kyma = kyma();
+    kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let status = crds_failed_status(&kyma, "applying the CRD was refused".into(), now);
+    let said = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+    assert_eq!(said(conditions::CRDS_SYNC).status, "False");
+    assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
+    assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
+    assert_eq!(status.conditions.len(), 2);
+    // Of a runtime that fails otherwise, that is not known.
+    let failed = failed_status(&kyma, State::Error, "timeout".into(), now);
+    assert!(failed.conditions.iter().any(|c| c.type_ == conditions::CRDS_SYNC && c.status == "True"));
+    kyma.status = None;
+    assert_eq!(crds_failed_status(&kyma, "x".into(), now).conditions.len(), 2);
 }

@@ -46,6 +46,12 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// What the catalog has answered.
+    #[must_use]
+    pub const fn new(outcome: Result<Chosen, Fault>, release: Option<Arc<ModuleReleaseMeta>>) -> Self {
+        Self { outcome, release }
+    }
+
     /// What the catalog answers now.
     #[must_use]
     pub fn of(want: &Want, module: &str, catalog: &dyn Catalog) -> Self {

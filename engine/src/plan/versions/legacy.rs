@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Whether a template is of the old kind. One that is not is found by a release meta only.
-pub(super) fn is_old(template: &ModuleTemplate) -> bool {
+pub(in crate::plan) fn is_old(template: &ModuleTemplate) -> bool {
     !template.spec.channel.is_empty() || template.spec.mandatory == Some(true)
 }
 
@@ -51,6 +51,15 @@ pub(super) fn choose(
             Err(Fault::Ambiguous { module, channel, templates: sorted(names.iter().map(String::as_str)) })
         }
     })
+}
+
+/// The highest version of mandatory templates; one that is no version counts as the lowest. `None` without any.
+pub(in crate::plan) fn highest(templates: &[Arc<ModuleTemplate>]) -> Option<Result<Chosen, Fault>> {
+    let order = |t: &Arc<ModuleTemplate>| {
+        let version = version(t).map(|v| v.strip_prefix('v').unwrap_or(v));
+        (version.and_then(|v| semver::Version::parse(v).ok()), t.name_any())
+    };
+    templates.iter().max_by_key(|t| order(t)).map(|template| chosen(template, Origin::Legacy))
 }
 
 fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Fault> {

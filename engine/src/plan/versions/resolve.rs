@@ -85,19 +85,27 @@ fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) 
             known: list(channels().map(|c| c.channel.as_str())),
         })?,
     };
+    let chosen = released_as(wish.module, version, release, catalog)?;
+    Ok(Chosen { origin: if wish.pin.is_some() { Origin::Pin } else { Origin::Channel }, ..chosen })
+}
+
+/// A version that a release meta names.
+pub(in crate::plan) fn released_as(
+    module: &str,
+    version: &str,
+    release: &ModuleReleaseMeta,
+    catalog: &dyn Catalog,
+) -> Result<Chosen, Fault> {
+    let (module_name, version_name) = (|| module.to_owned(), || version.to_owned());
     if release.spec.ocm_component_name.is_empty() {
-        return Err(Fault::NoComponent { module: module() });
+        return Err(Fault::NoComponent { module: module_name() });
     }
-    let name = ModuleTemplate::object_name(wish.module, version);
+    let name = ModuleTemplate::object_name(module, version);
     let template = catalog.template(&name).ok_or_else(|| Fault::NoTemplate {
-        module: module(),
-        version: version.to_owned(),
+        module: module_name(),
+        version: version_name(),
         template: name,
     })?;
-    Ok(Chosen {
-        version: version.to_owned(),
-        component: release.spec.ocm_component_name.clone(),
-        template,
-        origin: if wish.pin.is_some() { Origin::Pin } else { Origin::Channel },
-    })
+    let component = release.spec.ocm_component_name.clone();
+    Ok(Chosen { version: version_name(), component, template, origin: Origin::Channel })
 }

@@ -303,7 +303,7 @@ proptest! {
         let kcp = outcome(resolve(wish, &catalog, &[]));
         if catalog.release(&module).is_some() {
             let mut new = offered();
-            new.templates.retain(|_, t| !legacy::is_old(t));
+            new.templates.retain(|_, t| !is_old(t));
             prop_assert_eq!(&all, &outcome(resolve(wish, &new, &local)));
         }
         let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();

@@ -1,0 +1,328 @@
+//! The catalog in a runtime: what its user may see of KCP's, and the condition that says so.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use kube::{ResourceExt, api::ListParams};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma,
+    names::{self, conditions, field_managers},
+};
+
+use super::{
+    Finish, Lost, NEXT_TRY, Shared,
+    apply::{self, ObjectError},
+    error_report,
+    gate::Gated,
+    kcp_writes::lost,
+    kyma::runtime_kyma,
+};
+use crate::{
+    key::{Cause, WorkKey},
+    plan::{
+        catalog::{Changes, Id, KINDS, View, changes, is_ours, since},
+        object::{Gvk, ObjectRef},
+        status::{self, Says},
+    },
+    queue::{Class, Push},
+    runtime::SecretVersion,
+    stages::{Stage, stage},
+};
+
+/// Objects read at once.
+const PAGE: u32 = 100;
+/// Objects of one kind that are read at most: the rest of a runtime's own is none of ours.
+const PAGES: usize = 100;
+
+/// What this process has brought to, or found in, each runtime, and what it has said of it.
+#[derive(Debug, Default)]
+pub(super) struct Catalogs(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    done: HashMap<String, Done>,
+    /// By which Secret each was reached.
+    secrets: HashMap<String, SecretVersion>,
+}
+
+#[derive(Clone, Debug)]
+struct Done {
+    /// Of the catalog and the Kyma's labels, by which it was found.
+    mark: u64,
+    /// What stands there. Shared by all who see the same.
+    hashes: Arc<BTreeMap<Id, u64>>,
+}
+
+impl Catalogs {
+    pub(super) fn forget(&self, kyma: &str) {
+        self.0.lock().done.remove(kyma);
+    }
+
+    /// The Kyma is gone.
+    pub(super) fn drop_kyma(&self, kyma: &str) {
+        let mut known = self.0.lock();
+        known.done.remove(kyma);
+        known.secrets.remove(kyma);
+    }
+
+    /// A client was built: by another Secret it may be of another cluster. One that was merely dropped and is built again, as in a
+    /// fleet that is larger than the cache of clients, is not.
+    pub(super) fn reached_by(&self, kyma: &str, secret: &SecretVersion) {
+        let mut known = self.0.lock();
+        if known.secrets.insert(kyma.to_owned(), secret.clone()).as_ref() != Some(secret) {
+            known.done.remove(kyma);
+        }
+    }
+
+    fn of(&self, kyma: &str) -> Option<Done> {
+        self.0.lock().done.get(kyma).cloned()
+    }
+
+    fn put(&self, kyma: &str, mark: u64, view: &View) {
+        self.0.lock().done.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes) });
+    }
+}
+
+fn reference((kind, name): &Id) -> ObjectRef {
+    ObjectRef {
+        gvk: Gvk::of(names::API_VERSION, kind),
+        namespace: names::RUNTIME_NAMESPACE.into(),
+        name: name.clone(),
+    }
+}
+
+impl Shared {
+    /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
+    /// runtime's Kyma, which says whether its user was told.
+    pub(super) fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
+        // A look at the whole does not trust what was done before.
+        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
+            self.catalogs.forget(kyma);
+        }
+        let done = self.catalogs.of(kyma).map(|done| done.mark);
+        let stands = done.is_some() && done == self.state.read().catalog_mark(kyma);
+        if !stands || condition_of(remote).is_none() {
+            let push = Push { class: Class::Catalog, cause: causes.first().cloned(), guards: Vec::new() };
+            self.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
+        }
+    }
+
+    pub(super) async fn reconcile_catalog(&self, name: &str) -> Result<Finish, Lost> {
+        let (kyma, view, mark) = {
+            let mut state = self.state.write();
+            (state.kyma(name), state.view(name), state.catalog_mark(name))
+        };
+        let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
+            self.catalogs.drop_kyma(name);
+            return Ok(Finish::Done);
+        };
+        if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
+            return Ok(Finish::Done);
+        }
+        let runtime = match self.access(name).await? {
+            Ok(runtime) => runtime,
+            // The Kyma's status says so, and its reconcile asks for this again.
+            Err(why) => return Ok(Finish::Waiting(why.message())),
+        };
+        let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
+        let says = match &synced {
+            Ok(()) => {
+                self.catalogs.put(name, mark, &view);
+                (true, "module templates are synchronized".to_owned())
+            }
+            Err(ObjectError::Held(held)) => return Err((*held).into()),
+            Err(error) => {
+                self.catalogs.forget(name);
+                let what = "module templates are out of sync and need to be resynchronized";
+                (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
+            }
+        };
+        self.say_catalog(&kyma, &says).await?;
+        let said = match synced {
+            Ok(()) => stage(Stage::WriteRuntime, self.say_catalog_in_runtime(&kyma, &runtime, &says)).await,
+            Err(error) => {
+                // Its user is told if that is possible at all.
+                let _told = self.say_catalog_in_runtime(&kyma, &runtime, &says).await;
+                Err(error)
+            }
+        };
+        match said {
+            Ok(true) => Ok(Finish::Done),
+            Ok(false) => Ok(Finish::Recheck("the runtime's Kyma has no status yet".into())),
+            Err(ObjectError::Held(held)) => Err(held.into()),
+            Err(error) => {
+                self.catalogs.forget(name);
+                if error.is_kind_missing() || error.is_not_found() {
+                    // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
+                    self.prepared.forget(name);
+                    let key = WorkKey::Kyma { kyma: name.to_owned() };
+                    let cause = Cause::Kcp {
+                        object: key.to_string(),
+                        change: "catalog's CRDs missing in the runtime",
+                    };
+                    self.queue
+                        .push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+                }
+                if error.discredits_client() {
+                    self.runtimes.invalidate(name);
+                }
+                Ok(Finish::Failed(error_report(format!("{}; {NEXT_TRY}", error.message())), error.class()))
+            }
+        }
+    }
+
+    /// Writes what differs. What this process knows of the runtime is not read again.
+    async fn sync_catalog(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<(), ObjectError> {
+        let todo = match self.catalogs.of(kyma) {
+            Some(done) => {
+                let (apply, gone) = since(&done.hashes, &view.hashes);
+                let mut delete = Vec::new();
+                for id in gone {
+                    let there = apply::get(runtime, &reference(&id)).await?;
+                    let ours = there.filter(is_ours);
+                    delete.extend(ours.and_then(|o| Some((id, o["metadata"]["uid"].as_str()?.to_owned()))));
+                }
+                Changes { apply, delete }
+            }
+            None => changes(&view.objects, &present(runtime).await?),
+        };
+        for id in &todo.apply {
+            if let Some(body) = view.objects.get(id) {
+                apply::apply(runtime, body, field_managers::CATALOG_SYNC).await?;
+            }
+        }
+        // Releases go before the templates that they name.
+        for (id, uid) in &todo.delete {
+            apply::delete(runtime, &reference(id), uid).await?;
+        }
+        if !todo.apply.is_empty() || !todo.delete.is_empty() {
+            let (applied, deleted) = (todo.apply.len(), todo.delete.len());
+            tracing::info!(kyma, applied, deleted, "the runtime's catalog was changed");
+        }
+        Ok(())
+    }
+
+    /// The condition in KCP, under a field manager of its own; written if it differs.
+    async fn say_catalog(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<(), Lost> {
+        let same = |kyma: &Kyma| {
+            let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
+            is_said(condition_in(&status.unwrap_or_default()), *holds, message)
+        };
+        if same(kyma) {
+            return Ok(());
+        }
+        let name = kyma.name_any();
+        let fresh = self.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+        // A condition alone would not be a valid status; the Kyma's reconcile asks again.
+        let Some(fresh) = fresh.filter(|k| k.status.is_some() && !same(k)) else { return Ok(()) };
+        let before = fresh.status.clone().unwrap_or_default().conditions;
+        let now = status::whole_seconds(self.now());
+        let condition = status::condition(&before, says(*holds, message), fresh.metadata.generation, now);
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": "Kyma",
+            "metadata": {"name": name}, "status": {"conditions": [condition]}
+        });
+        self.apply_kcp(&self.kymas(), &name, field_managers::CATALOG_STATUS, true, &body).await.map(drop)
+    }
+
+    /// The same in the runtime. `false` if its Kyma has no status yet.
+    async fn say_catalog_in_runtime(
+        &self,
+        kyma: &Kyma,
+        runtime: &Gated,
+        (holds, message): &(bool, String),
+    ) -> Result<bool, ObjectError> {
+        let Some(remote) = apply::get(runtime, &runtime_kyma()).await? else { return Ok(false) };
+        if is_said(condition_of(&remote), *holds, message) {
+            return Ok(true);
+        }
+        if remote["status"]["state"].as_str().is_none_or(str::is_empty) {
+            return Ok(false);
+        }
+        let before = serde_json::from_value(remote["status"]["conditions"].clone()).unwrap_or_default();
+        let before: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = before;
+        let now = status::whole_seconds(self.now());
+        let condition = status::condition(&before, says(*holds, message), kyma.metadata.generation, now);
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": "Kyma",
+            "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
+            "status": {"conditions": [condition]}
+        });
+        apply::apply_status(runtime, &body, field_managers::CATALOG_STATUS).await?;
+        Ok(true)
+    }
+}
+
+fn says(holds: bool, message: &str) -> Says<'static> {
+    Says {
+        type_: conditions::MODULE_CATALOG,
+        holds,
+        reason: conditions::REASON_READY,
+        message: message.to_owned(),
+    }
+}
+
+/// The condition of a Kyma in a runtime.
+fn condition_of(remote: &Value) -> Option<&Value> {
+    condition_in(&remote["status"]["conditions"])
+}
+
+fn condition_in(all: &Value) -> Option<&Value> {
+    all.as_array()?.iter().find(|c| c["type"] == conditions::MODULE_CATALOG)
+}
+
+fn is_said(condition: Option<&Value>, holds: bool, message: &str) -> bool {
+    let status = if holds { "True" } else { "False" };
+    condition.is_some_and(|c| {
+        c["status"] == status && c["message"] == message && c["reason"] == conditions::REASON_READY
+    })
+}
+
+/// All that a runtime has of the catalog's kinds.
+async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
+    let mut present = BTreeMap::new();
+    for kind in KINDS {
+        let gvk = Gvk::of(names::API_VERSION, kind);
+        let api = apply::api(runtime, &gvk, names::RUNTIME_NAMESPACE).await?;
+        let mut params = ListParams::default().limit(PAGE);
+        for _ in 0..PAGES {
+            let page = match runtime.call(&format!("listing the {kind}s"), api.list(&params)).await {
+                Ok(page) => page,
+                Err(error) => return Err(apply::explain(runtime, &gvk, error).await),
+            };
+            for object in page.items {
+                let name = object.name_any();
+                present.insert((kind, name), serde_json::to_value(object).unwrap_or_default());
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(present)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_secret_makes_another_cluster() {
+        let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
+        let catalogs = Catalogs::default();
+        catalogs.reached_by("a", &secret("1"));
+        catalogs.put("a", 7, &View::default());
+        catalogs.reached_by("a", &secret("1"));
+        assert!(catalogs.of("a").is_some(), "the client was dropped and built again");
+        catalogs.reached_by("a", &secret("2"));
+        assert!(catalogs.of("a").is_none());
+        catalogs.put("a", 7, &View::default());
+        catalogs.drop_kyma("a");
+        assert!(catalogs.of("a").is_none() && catalogs.0.lock().secrets.is_empty());
+    }
+}

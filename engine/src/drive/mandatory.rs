@@ -1,0 +1,164 @@
+//! Mandatory modules: their Manifests in KCP, and the finalizers of what makes them mandatory.
+
+use kube::{Api, Resource, ResourceExt, api::ListParams};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate,
+    names::{self, field_managers, finalizers, labels},
+};
+
+use super::{Finish, Lost, NEXT_TRY, Shared, error_report, kcp_writes::lost};
+use crate::{
+    key::Cause,
+    plan::mandatory::{Input, is_legacy, plan},
+    queue::Class,
+    stages::{Stage, stage},
+};
+
+/// Manifests that are listed, and deleted, at once.
+const PAGE: u32 = 500;
+
+impl Shared {
+    /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime, and writes nothing if
+    /// nothing differs.
+    pub(super) async fn reconcile_mandatory(
+        &self,
+        name: &str,
+        class: Class,
+        causes: &[Cause],
+    ) -> Result<Finish, Lost> {
+        let (kyma, offers, manifests, (chosen_by_users, asked)) = {
+            let state = self.state.read();
+            (state.kyma(name), state.mandatory(), state.manifests_of(name), state.chosen_by_users(name))
+        };
+        let Some(kyma) = kyma else { return Ok(Finish::Done) };
+        let leave = |k: &Kyma| k.metadata.deletion_timestamp.is_some() || k.is_skipped();
+        if leave(&kyma) {
+            return Ok(Finish::Done);
+        }
+        let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
+        let sources = stage(Stage::Resolve, self.sources_for(chosen)).await;
+        let made_of = |kyma: &Kyma, manifests: &[Manifest]| {
+            plan(&Input {
+                kyma,
+                offers: &offers,
+                sources: &sources,
+                manifests,
+                restricted: &self.config.restricted_modules,
+                chosen_by_users: &chosen_by_users,
+                asked: &asked,
+            })
+        };
+        let mut made = made_of(&kyma, &manifests);
+        if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
+            // What was last seen is good enough to do nothing. Before anything is written it is read anew: a watch that lags does
+            // not know of the version that must not go down, and nothing is made for a Kyma that goes meanwhile.
+            let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
+            let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
+            let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
+            made = made_of(&fresh, &self.fresh_manifests(name).await?);
+            self.execute(name, &made.plan, class, causes).await?;
+        }
+        self.tell(name, None, &made.plan.notices).await;
+        if made.faults.is_empty() {
+            return Ok(Finish::Done);
+        }
+        let text = made.faults.join("; ");
+        Ok(if made.plan.retry {
+            Finish::Failed(error_report(format!("{text}; {NEXT_TRY}")), "module")
+        } else {
+            Finish::Settled(error_report(text))
+        })
+    }
+
+    /// The Manifests of a Kyma, by a list of now.
+    async fn fresh_manifests(&self, kyma: &str) -> Result<Vec<Manifest>, Lost> {
+        let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME));
+        let list = stage(Stage::ReadKcp, self.manifests().list(&params)).await;
+        let list = list.map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))?;
+        Ok(list.items)
+    }
+
+    /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
+    /// everywhere, and lets it go when a fresh list has none.
+    pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
+        let (holders, offer) = {
+            let state = self.state.read();
+            let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
+            (state.holders(module), offer)
+        };
+        let releases: Api<ModuleReleaseMeta> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        let templates: Api<ModuleTemplate> = Api::namespaced(self.kcp.clone(), &self.config.namespace);
+        if let Some(release) = holders.release.as_ref().filter(|r| r.mandatory_version().is_some()) {
+            self.hold_release(&releases, release.as_ref()).await?;
+        }
+        for template in holders.templates.iter().filter(|t| is_legacy(t)) {
+            self.hold_release(&templates, template.as_ref()).await?;
+        }
+        let leaving_release = holders.release.filter(|r| waits(r.as_ref()));
+        let leaving_templates: Vec<_> = holders.templates.into_iter().filter(|t| waits(t.as_ref())).collect();
+        if leaving_release.is_none() && leaving_templates.is_empty() {
+            return Ok(Finish::Done);
+        }
+        // Where something else keeps the module mandatory, what goes is let go.
+        if offer.is_none_or(|offer| offer.leaving) {
+            let left = self.delete_mandatory(module).await?;
+            if left > 0 {
+                return Ok(Finish::Waiting(format!("waiting for {left} Manifests of {module} to be gone")));
+            }
+        }
+        let ours = [finalizers::MANDATORY_MODULE];
+        if let Some(release) = leaving_release {
+            self.drop_finalizers(&releases, release.as_ref(), &ours).await?;
+        }
+        for template in leaving_templates {
+            self.drop_finalizers(&templates, template.as_ref(), &ours).await?;
+        }
+        Ok(Finish::Done)
+    }
+
+    /// Puts the finalizer on an object that stays and has none.
+    async fn hold_release<K>(&self, api: &Api<K>, object: &K) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Serialize,
+    {
+        let held = object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE);
+        if held || object.meta().deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let body = json!({
+            "apiVersion": names::API_VERSION, "kind": K::kind(&()),
+            // With the uid: one that is gone meanwhile is not made anew.
+            "metadata": {"name": name, "uid": object.uid(), "finalizers": [finalizers::MANDATORY_MODULE]}
+        });
+        self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await.map(drop)
+    }
+
+    /// Deletes the Manifests of a mandatory module, by a fresh list, and says how many there are still.
+    async fn delete_mandatory(&self, module: &str) -> Result<usize, Lost> {
+        let label = format!("{}=true,{}={module}", labels::MANDATORY_MODULE, labels::MODULE_NAME);
+        let mut params = ListParams::default().labels(&label).limit(PAGE);
+        let api = self.manifests();
+        let mut left = 0;
+        loop {
+            let page = stage(Stage::ReadKcp, api.list_metadata(&params)).await;
+            let page = page.map_err(|e| lost(format!("listing the Manifests of {module}"), e))?;
+            left += page.items.len();
+            for manifest in page.items.iter().filter(|m| m.metadata.deletion_timestamp.is_none()) {
+                self.delete_kcp::<Manifest>(&api, &manifest.name_any()).await?;
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(left);
+            }
+        }
+    }
+}
+
+/// Whether an object is being deleted and waits for us.
+fn waits(object: &impl ResourceExt) -> bool {
+    object.meta().deletion_timestamp.is_some()
+        && object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
+}

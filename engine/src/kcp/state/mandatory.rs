@@ -1,0 +1,120 @@
+//! Mandatory modules, and whom a change of them concerns: every Kyma.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
+
+use super::{KcpState, Wanted};
+use crate::{
+    key::WorkKey,
+    plan::mandatory::{Offer, is_legacy},
+};
+
+/// What makes a module mandatory, or has made it so: its release meta, and its templates of the old kind.
+#[derive(Clone, Debug, Default)]
+pub struct Holders {
+    /// The release meta.
+    pub release: Option<Arc<ModuleReleaseMeta>>,
+    /// The templates.
+    pub templates: Vec<Arc<ModuleTemplate>>,
+}
+
+/// Whether an object lacks the finalizer, or has it and waits for its end.
+fn wants_work(object: &impl ResourceExt, mandatory: bool) -> bool {
+    let held = object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE);
+    match object.meta().deletion_timestamp {
+        Some(_) => held,
+        None => mandatory && !held,
+    }
+}
+
+impl Holders {
+    /// Whether there is anything to do about them.
+    #[must_use]
+    pub fn want_work(&self) -> bool {
+        let release = |r: &Arc<ModuleReleaseMeta>| wants_work(r.as_ref(), r.mandatory_version().is_some());
+        self.release.as_ref().is_some_and(release)
+            || self.templates.iter().any(|t| wants_work(t.as_ref(), is_legacy(t)))
+    }
+}
+
+impl KcpState {
+    /// All mandatory modules.
+    pub fn mandatory(&self) -> Vec<Arc<Offer>> {
+        self.mandatory.values().cloned().collect()
+    }
+
+    /// What makes a module mandatory.
+    pub fn holders(&self, module: &str) -> Holders {
+        let held = |t: &Arc<ModuleTemplate>| {
+            is_legacy(t) || t.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
+        };
+        let catalog = self.catalog();
+        Holders {
+            release: catalog.release(module),
+            templates: catalog.templates_of(module).into_iter().filter(held).collect(),
+        }
+    }
+
+    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list has, as far as
+    /// that is known.
+    pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+        let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
+        let modules = manifests.filter(|m| m.is_mandatory()).filter_map(|m| m.module_name());
+        let chosen = |module: &&str| {
+            self.catalog().release(module).is_some_and(|release| release.mandatory_version().is_none())
+        };
+        (modules.filter(chosen).map(str::to_owned).collect(), self.users.modules_of(kyma))
+    }
+
+    /// Looks at what the catalog says of some modules, and asks for every Kyma if that is something else than before.
+    pub(super) fn mandatory_changed(
+        &mut self,
+        modules: &BTreeSet<String>,
+        change: &'static str,
+    ) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        let mut differs = false;
+        for module in modules {
+            let now = Offer::of(module, self.catalog()).map(Arc::new);
+            let before = match now.clone() {
+                Some(offer) => self.mandatory.insert(module.clone(), offer),
+                None => self.mandatory.remove(module),
+            };
+            differs |= match (before, now) {
+                (Some(before), Some(now)) => before.differs(&now),
+                (before, now) => before.is_some() || now.is_some(),
+            };
+            if self.holders(module).want_work() {
+                wanted.push((WorkKey::Release { module: module.clone() }, change));
+            }
+        }
+        if differs {
+            let kymas: BTreeSet<&String> = self.kymas.keys().collect();
+            wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::Mandatory { kyma: kyma.clone() }, change)));
+        }
+        wanted
+    }
+
+    /// Whether a Kyma has mandatory modules, or is to get some.
+    pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
+        let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
+        !self.mandatory.is_empty() || manifests.into_iter().any(|m| m.is_mandatory())
+    }
+
+    /// What a change of a Manifest, or its end, asks for besides its own reconcile and its Kyma's.
+    pub(super) fn after_manifest(&self, manifest: &Manifest, change: &'static str) -> Vec<Wanted> {
+        let (Some(kyma), Some(module)) = (manifest.kyma_name(), manifest.module_name()) else {
+            return Vec::new();
+        };
+        let mut wanted = Vec::new();
+        if manifest.is_mandatory() || self.mandatory.contains_key(module) {
+            wanted.push((WorkKey::Mandatory { kyma: kyma.to_owned() }, change));
+        }
+        if manifest.is_mandatory() && self.holders(module).want_work() {
+            wanted.push((WorkKey::Release { module: module.to_owned() }, change));
+        }
+        wanted
+    }
+}

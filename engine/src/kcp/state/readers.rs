@@ -1,0 +1,103 @@
+//! Whose runtimes have the catalog, and whom its changes concern.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use kube::ResourceExt;
+
+use super::{KcpState, Wanted};
+use crate::{
+    key::WorkKey,
+    plan::catalog::{Known, Reader, View, part, view},
+};
+
+/// Views of the catalog kept at a time. Kymas differ in few labels that matter.
+const VIEWS: usize = 64;
+
+/// Who reads the catalog, and what was answered.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    /// Kymas that were answered. As many as there are.
+    kymas: BTreeSet<String>,
+    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    restricted: Vec<String>,
+    known: Known,
+    /// Counts the changes of the catalog.
+    revision: u64,
+    /// By the hashes of their parts.
+    views: HashMap<Vec<u64>, Arc<View>>,
+}
+
+impl Readers {
+    /// The catalog is another one now.
+    pub(super) fn forget_answers(&mut self) {
+        self.revision += 1;
+        self.known = Known::default();
+        self.views.clear();
+    }
+
+    pub(super) fn forget(&mut self, kyma: &str) {
+        self.kymas.remove(kyma);
+    }
+}
+
+impl KcpState {
+    /// Names the modules that only Kymas get whom their ModuleReleaseMeta selects. Before anything is read.
+    pub fn restrict(&mut self, modules: &[String]) {
+        self.readers.restricted = modules.to_vec();
+    }
+
+    /// What a Kyma may see of the catalog as it stands. From then on a change of that asks for the catalog of its runtime; what is
+    /// read and who reads it belong together, so it is noted in the same breath. `None` for a Kyma that is not there.
+    pub fn view(&mut self, kyma: &str) -> Option<Arc<View>> {
+        let found = self.kymas.get(kyma).cloned()?;
+        self.readers.kymas.insert(kyma.to_owned());
+        let modules = self.offered.modules();
+        let Readers { restricted, known, views, .. } = &mut self.readers;
+        let reader = Reader { labels: found.labels(), restricted };
+        let parts = modules.iter().map(|module| part(module, &self.offered, reader, known).hash).collect();
+        if views.len() >= VIEWS {
+            views.clear();
+        }
+        let made = || Arc::new(View::new(view(&modules, &self.offered, reader, &mut Known::default())));
+        Some(Arc::clone(views.entry(parts).or_insert_with(made)))
+    }
+
+    /// The same number for as long as the catalog and the labels of a Kyma are the same.
+    pub fn catalog_mark(&self, kyma: &str) -> Option<u64> {
+        let mut mark = xxhash_rust::xxh3::Xxh3::new();
+        mark.update(&self.readers.revision.to_le_bytes());
+        for text in self.kymas.get(kyma)?.labels().iter().flat_map(|(key, value)| [key, value]) {
+            mark.update(text.as_bytes());
+            mark.update(&[0]);
+        }
+        Some(mark.digest())
+    }
+
+    /// What each Kyma that has the catalog may see of some modules.
+    pub(super) fn seen_of(&self, modules: &BTreeSet<String>) -> BTreeMap<String, Vec<u64>> {
+        let mut known = Known::default();
+        let mut of = |kyma: &String| {
+            let labels = self.kymas.get(kyma)?.labels();
+            let reader = Reader { labels, restricted: &self.readers.restricted };
+            let parts = modules.iter().map(|module| part(module, &self.offered, reader, &mut known).hash);
+            Some((kyma.clone(), parts.collect()))
+        };
+        self.readers.kymas.iter().filter_map(&mut of).collect()
+    }
+
+    /// The runtimes whose users may see something else than before.
+    pub(super) fn readers_concerned(
+        &mut self,
+        modules: &BTreeSet<String>,
+        before: &BTreeMap<String, Vec<u64>>,
+        change: &'static str,
+    ) -> Vec<Wanted> {
+        self.readers.forget_answers();
+        let after = self.seen_of(modules);
+        let differs = before.iter().filter(|(kyma, seen)| after.get(*kyma) != Some(*seen));
+        differs.map(|(kyma, _)| (WorkKey::Catalog { kyma: kyma.clone() }, change)).collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! Mandatory modules: those that every Kyma gets without asking (contract, sections 1.4 and 2.5).
+//!
+//! They are planned apart from the Kyma's own list, by what KCP says alone: a runtime that cannot be read, or a user who
+//! breaks their Kyma, holds up no mandatory module.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use kube::ResourceExt;
+use tidewatch_api::{Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State, names::labels};
+
+use super::{
+    access,
+    kyma::{
+        ComponentVersion, Decided, Decision, Plan, Source, SourceFault, manifest_for, orphan, same, take_over,
+    },
+    naming::manifest_name,
+    notice::{About, Kind, Notice},
+    versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
+};
+
+/// What KCP says of one mandatory module.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The module.
+    pub module: String,
+    /// Its release meta; none for a template of the old kind.
+    pub release: Option<Arc<ModuleReleaseMeta>>,
+    /// The version, or why there is none.
+    pub outcome: Result<Chosen, Fault>,
+    /// Whether all that makes it mandatory is being deleted: nothing is installed or changed any more.
+    pub leaving: bool,
+}
+
+impl Offer {
+    /// What the catalog says of a module; `None` if it is not mandatory.
+    ///
+    /// A release meta counts before templates of the old kind. Of those, which have no channel here, the highest version counts
+    /// that is not being deleted.
+    #[must_use]
+    pub fn of(module: &str, catalog: &dyn Catalog) -> Option<Self> {
+        let module = module.to_owned();
+        if let Some(release) = catalog.release(&module) {
+            let version = release.mandatory_version()?;
+            let outcome = versions::released_as(&module, version, &release, catalog);
+            let leaving = release.metadata.deletion_timestamp.is_some();
+            return Some(Self { module, outcome, release: Some(release), leaving });
+        }
+        let old = catalog.templates_of(&module).into_iter().filter(|t| is_legacy(t));
+        let (leaving, live): (Vec<_>, Vec<_>) = old.partition(|t| t.metadata.deletion_timestamp.is_some());
+        let all_leave = live.is_empty();
+        let outcome = highest(if all_leave { &leaving } else { &live })?;
+        Some(Self { module, release: None, outcome, leaving: all_leave })
+    }
+
+    /// Whether plans made of the two can differ.
+    #[must_use]
+    pub fn differs(&self, other: &Self) -> bool {
+        let answer = |offer: &Self| Answer::new(offer.outcome.clone(), offer.release.clone());
+        self.leaving != other.leaving || answer(self).differs(&answer(other))
+    }
+}
+
+/// Whether a template of the old kind says itself that its module is mandatory.
+#[must_use]
+pub fn is_legacy(template: &ModuleTemplate) -> bool {
+    template.spec.mandatory == Some(true)
+}
+
+/// What the planner looks at. All of it is KCP's.
+pub struct Input<'a> {
+    /// The Kyma.
+    pub kyma: &'a Kyma,
+    /// All mandatory modules.
+    pub offers: &'a [Arc<Offer>],
+    /// Descriptors of every chosen version.
+    pub sources: &'a BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
+    /// The Manifests that carry this Kyma's name.
+    pub manifests: &'a [Manifest],
+    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
+    pub restricted: &'a [String],
+    /// Modules that are there for users to choose: a Manifest of one that was mandatory before goes, unless it is in `asked`.
+    pub chosen_by_users: &'a BTreeSet<String>,
+    /// Modules that the Kyma's own list has, as far as is known.
+    pub asked: &'a BTreeSet<String>,
+}
+
+/// What to do. Of the plan, the status stays empty: mandatory modules are not in a Kyma's.
+#[derive(Debug, Default)]
+pub struct MandatoryPlan {
+    /// Manifests, notices and decisions.
+    pub plan: Plan,
+    /// What is wrong with modules that cannot be installed or changed, for people.
+    pub faults: Vec<String>,
+}
+
+/// Makes the plan. A Manifest whose module nothing in KCP speaks of any more stays as it is: one that is to go is deleted by
+/// the deletion of its release meta, and what was merely not seen must not remove anything from a fleet.
+#[must_use]
+pub fn plan(input: &Input<'_>) -> MandatoryPlan {
+    let mut made = MandatoryPlan::default();
+    for offer in input.offers.iter().filter(|offer| !offer.leaving) {
+        one(input, offer, &mut made);
+    }
+    let left = input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
+    for manifest in left {
+        let module = manifest.module_name().unwrap_or_default();
+        if input.chosen_by_users.contains(module) && !input.asked.contains(module) {
+            made.plan.remove(manifest, "the module is not mandatory any more");
+        }
+    }
+    made
+}
+
+/// One module.
+fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
+    let module = offer.module.as_str();
+    let mut of_module: Vec<&Manifest> = input
+        .manifests
+        .iter()
+        .filter(|m| m.module_name() == Some(module) && orphan(input.kyma, m).is_none())
+        .collect();
+    let template = offer.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
+    let labels_of = input.kyma.labels();
+    if let Err(why) = access::allowed(labels_of, offer.release.as_deref(), template, input.restricted, module)
+    {
+        let there = of_module.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
+        there.for_each(|manifest| made.plan.remove(manifest, &why.to_string()));
+        return;
+    }
+    let chosen = match &offer.outcome {
+        Ok(chosen) => chosen,
+        Err(why) => return made.fault(module, why.to_string()),
+    };
+    let planned = manifest_name(&input.kyma.name_any(), &chosen.component, module);
+    of_module.sort_by_key(|m| (m.name_any() != planned, m.metadata.deletion_timestamp.is_some()));
+    let existing = of_module.first().copied();
+    let installed = existing.filter(|m| m.metadata.deletion_timestamp.is_none());
+    let allowed = offer.release.as_ref().is_some_and(|r| r.spec.allow_downgrade == Some(true));
+    if let Err(why) = may_replace(installed.map(|m| m.spec.version.as_str()), &chosen.version, allowed) {
+        return made.fault(module, why.to_string());
+    }
+    let source = match input.sources.get(&ComponentVersion::of(chosen)) {
+        Some(Ok(source)) => source,
+        Some(Err(why)) => {
+            made.plan.retry |= why.retryable;
+            return made.fault(module, why.message.clone());
+        }
+        None => {
+            made.plan.retry = true;
+            return;
+        }
+    };
+    let entry = Module { name: module.to_owned(), ..Module::default() };
+    let mut wanted = manifest_for(input.kyma, &entry, "", chosen, source);
+    wanted.labels_mut().remove(labels::CHANNEL);
+    wanted.labels_mut().insert(labels::MANDATORY_MODULE.to_owned(), "true".to_owned());
+    if let Some(old) = existing.filter(|m| m.name_any() == planned) {
+        let hands_over = old.is_unmanaged()
+            // It comes back when it is gone; until then it follows the versions, so that an upgrade can mend its removal.
+            || old.metadata.deletion_timestamp.is_some() && old.spec == wanted.spec;
+        // A version does not change once it is installed.
+        if old.spec.version == wanted.spec.version && old.is_mandatory() {
+            take_over(old, &mut wanted);
+        }
+        if hands_over || same(old, &wanted) {
+            hand_over(&of_module, old, made);
+            return;
+        }
+    }
+    made.plan.decisions.push(Decision {
+        what: match existing {
+            None => Decided::Install,
+            Some(old) if old.spec.version != wanted.spec.version => Decided::Upgrade,
+            Some(_) => Decided::Change,
+        },
+        module: module.to_owned(),
+        from: (existing.map(|m| m.spec.version.clone()).unwrap_or_default(), State::Empty),
+        to: (chosen.version.clone(), State::Processing),
+        reason: "mandatory".to_owned(),
+    });
+    made.plan.apply.push(wanted);
+}
+
+/// Lets further Manifests of the module go, which a renamed component leaves behind; what both have stays.
+fn hand_over(of_module: &[&Manifest], stays: &Manifest, made: &mut MandatoryPlan) {
+    if stays.metadata.deletion_timestamp.is_some() || stays.is_unmanaged() {
+        return;
+    }
+    for other in of_module.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none()) {
+        if other.metadata.name != stays.metadata.name {
+            made.plan.remove(other, "another Manifest of the module has taken its place");
+        }
+    }
+}
+
+impl MandatoryPlan {
+    fn fault(&mut self, module: &str, why: String) {
+        let message = format!("mandatory module '{module}': {why}");
+        self.plan.notices.push(Notice {
+            about: About::Kyma,
+            kind: Kind::Warning,
+            reason: "MandatoryModuleFailed",
+            message: message.clone(),
+        });
+        self.faults.push(message);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! The catalog in a runtime.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::DynamicObject,
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, ModuleReleaseMeta, ModuleTemplate,
+    names::{GROUP, RUNTIME_NAMESPACE, VERSION, conditions, labels},
+};
+use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+
+const TEMPLATE: (&str, &str, &str) = (GROUP, VERSION, "ModuleTemplate");
+const RELEASE: (&str, &str, &str) = (GROUP, VERSION, "ModuleReleaseMeta");
+const KYMA: (&str, &str, &str) = (GROUP, VERSION, "Kyma");
+const SOON: Duration = Duration::from_mins(1);
+
+fn version(module: &str, version: &str, release: Value) -> Version {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": module, "namespace": "kyma-system"}});
+    Version { release, ..Version::new(module, version, vec![object]) }
+}
+
+fn both(solo: &Solo) -> [Api<DynamicObject>; 2] {
+    [TEMPLATE, RELEASE].map(|gvk| solo.objects(gvk, Some(RUNTIME_NAMESPACE)))
+}
+
+/// Names and resourceVersions of all that the runtime has of the catalog's kinds.
+async fn present(solo: &Solo) -> Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    for api in both(solo) {
+        let all = api.list(&ListParams::default()).await?.items.into_iter();
+        let entry = |o: DynamicObject| Some((o.metadata.name?, o.metadata.resource_version?));
+        found.extend(all.filter_map(entry));
+    }
+    Ok(found)
+}
+
+/// Waits until the runtime has just these, templates and releases.
+async fn has(solo: &Solo, names: &[&str]) -> Result<BTreeMap<String, String>> {
+    wait::until(&format!("the catalog to be {names:?}"), SOON, || async {
+        let found = present(solo).await?;
+        ensure!(found.keys().map(String::as_str).eq(names.iter().copied()), "it is {:?}", found.keys());
+        Ok(Some(found))
+    })
+    .await
+}
+
+/// Waits until the condition is True on KCP's Kyma and on the runtime's.
+async fn told(solo: &Solo) -> Result<()> {
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let holds = |k: &Kyma| {
+        let all = k.status.iter().flat_map(|s| &s.conditions);
+        all.into_iter().any(|c| c.type_ == conditions::MODULE_CATALOG && c.status == "True")
+    };
+    fleet::kyma_where(kymas, solo.kyma, "ModuleCatalog", holds).await?;
+    let runtime: Api<Kyma> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    fleet::kyma_where(runtime, "default", "ModuleCatalog in the runtime", holds).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
+    let mut solo = Solo::start("kcp-catalog", "wharf").await?;
+    solo.offer(&version("kelp", "1.0.0", json!({"beta": true}))).await?;
+    solo.offer(&version("limpet", "1.0.0", json!({}))).await?;
+    solo.offer(&version("guard", "1.0.0", json!({"mandatory": {"version": "1.0.0"}}))).await?;
+    let plain = has(&solo, &["limpet", "limpet-1.0.0"]).await?;
+    told(&solo).await?;
+    let limpet = both(&solo)[0].get("limpet-1.0.0").await?;
+    let managed = limpet.metadata.labels.unwrap_or_default();
+    ensure!(managed.get(labels::MANAGED_BY).map(String::as_str) == Some("kyma"), "{managed:?}");
+
+    // By the Kyma's labels.
+    solo.label(&json!({labels::BETA: "true"})).await?;
+    let beta = has(&solo, &["kelp", "kelp-1.0.0", "limpet", "limpet-1.0.0"]).await?;
+    ensure!(plain.iter().all(|(name, version)| beta[name] == *version), "{plain:?} {beta:?}");
+    solo.label(&json!({labels::BETA: null})).await?;
+    has(&solo, &["limpet", "limpet-1.0.0"]).await?;
+
+    // What its user makes there is theirs.
+    let own = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ModuleTemplate", "metadata": {"name": "raft-mine"},
+                     "spec": {"moduleName": "raft", "version": "0.1.0", "descriptor": {}}});
+    both(&solo)[0].patch("raft-mine", &PatchParams::apply("user"), &Patch::Apply(&own)).await?;
+
+    // By KCP's catalog: only what has changed is written.
+    let next = json!({"channels": [{"channel": "regular", "version": "1.0.0"}, {"channel": "fast", "version": "1.1.0"}]});
+    solo.offer(&version("limpet", "1.1.0", next)).await?;
+    let grown = has(&solo, &["limpet", "limpet-1.0.0", "limpet-1.1.0", "raft-mine"]).await?;
+    ensure!(grown["limpet-1.0.0"] == plain["limpet-1.0.0"], "a template that has not changed was written");
+
+    // A receiver that starts again finds it and writes nothing; what somebody has changed meanwhile it sets right.
+    fleet::settled(&solo.receiver).await?;
+    let (before, applies) = (present(&solo).await?, solo.catalog_applies().await?);
+    let others = solo.applies().await?;
+    solo.receiver.restart().await?;
+    wait::until("the catalog to be looked at", SOON, || async {
+        Ok((solo.reconciles("Catalog").await? > 0).then_some(()))
+    })
+    .await?;
+    fleet::settled(&solo.receiver).await?;
+    ensure!(present(&solo).await? == before, "{before:?} was written");
+    ensure!(solo.catalog_applies().await? == applies, "something of the catalog was applied");
+    ensure!(solo.applies().await? == others, "something was applied");
+    let edit = json!({"spec": {"version": "6.6.6"}});
+    solo.patch(TEMPLATE, RUNTIME_NAMESPACE, "limpet-1.0.0", "user", &edit).await?;
+    solo.receiver.restart().await?;
+    wait::until("the template to be as in KCP", SOON, || async {
+        let now = both(&solo)[0].get("limpet-1.0.0").await?;
+        Ok((now.data["spec"]["version"] == "1.0.0").then_some(()))
+    })
+    .await?;
+    ensure!(solo.catalog_applies().await? == applies + 1, "more than the one was applied");
+
+    // The runtime's Kyma is made anew: its user is told again.
+    let kyma = solo.objects(KYMA, Some(RUNTIME_NAMESPACE));
+    kyma.delete("default", &DeleteParams::default()).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    told(&solo).await?;
+
+    let releases: Api<ModuleReleaseMeta> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    releases.delete("limpet", &DeleteParams::default()).await?;
+    has(&solo, &["raft-mine"]).await?;
+    let templates: Api<ModuleTemplate> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    templates.get("limpet-1.0.0").await.context("KCP's own are none of this")?;
+    observed::no_panic(&solo.receiver.process)
+}

@@ -1,0 +1,105 @@
+//! Mandatory modules.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Event;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, Manifest, ModuleReleaseMeta, State,
+    names::{finalizers, labels},
+};
+use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+
+use crate::managed::{CONFIG_MAP, manifests};
+
+const SOON: Duration = Duration::from_mins(1);
+
+fn guard(version: &str) -> Version {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "guard", "namespace": "kyma-system"},
+                        "data": {"version": version}});
+    let release = json!({"mandatory": {"version": version}});
+    Version { release, ..Version::new("guard", version, vec![object]) }
+}
+
+/// Waits until the module is Ready in a version, with what that installs.
+async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
+    wait::until(&format!("guard to be Ready in {version}"), SOON, || async {
+        let manifest = solo.manifest("guard").await?;
+        let is_ready = manifest.status.as_ref().is_some_and(|s| s.state == State::Ready);
+        let settings = solo.objects(CONFIG_MAP, Some("kyma-system")).get("guard").await?;
+        let there = manifest.spec.version == version && settings.data["data"]["version"] == version;
+        Ok((is_ready && there).then_some(manifest))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
+    let solo = Solo::start("kcp-mandatory", "pier").await?;
+    solo.offer(&guard("1.0.0")).await?;
+    let first = ready(&solo, "1.0.0").await?;
+    ensure!(first.is_mandatory(), "its label is missing");
+    let releases: Api<ModuleReleaseMeta> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    wait::until("the finalizer of the release", SOON, || async {
+        let held = releases.get("guard").await?.metadata.finalizers.unwrap_or_default();
+        Ok(held.iter().any(|f| f == finalizers::MANDATORY_MODULE).then_some(()))
+    })
+    .await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let status = kymas.get(solo.kyma).await?.status.context("no status")?;
+    ensure!(status.modules.is_empty() && status.state == State::Ready, "{status:?}");
+
+    // Its user can neither ask for it nor give it up.
+    solo.enable(&json!([{"name": "guard", "managed": false}])).await?;
+    let of =
+        |m: &tidewatch_api::ModuleStatus| m.state == State::Warning && m.message.contains("is mandatory");
+    solo.module("guard", "to be refused", of).await?;
+    solo.enable(&json!([])).await?;
+    fleet::kyma_in_state(&solo.kcp, solo.namespace, solo.kyma, State::Ready).await?;
+    let same = ready(&solo, "1.0.0").await?;
+    ensure!(same.metadata.uid == first.metadata.uid && !same.is_unmanaged(), "its user has changed it");
+
+    solo.offer(&guard("1.1.0")).await?;
+    ready(&solo, "1.1.0").await?;
+
+    // Back to an older one: it stays, and that is said.
+    solo.offer(&guard("1.0.0")).await?;
+    let events: Api<Event> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let told = wait::until("an Event about the downgrade", SOON, || async {
+        let all = events.list(&ListParams::default()).await?.items;
+        let why = "1.0.0 is lower than the installed 1.1.0";
+        let one = all.into_iter().find(|e| e.message.as_ref().is_some_and(|m| m.contains(why)));
+        Ok(one.and_then(|e| e.reason))
+    })
+    .await?;
+    ensure!(told == "MandatoryModuleFailed", "{told}");
+    ready(&solo, "1.1.0").await?;
+    solo.offer(&guard("1.1.0")).await?;
+
+    // Deleted by hand it comes back.
+    let before = ready(&solo, "1.1.0").await?.metadata;
+    manifests(&solo).delete(before.name.as_deref().context("no name")?, &DeleteParams::default()).await?;
+    wait::until("another Manifest", SOON, || async {
+        Ok((solo.manifest("guard").await?.metadata.uid != before.uid).then_some(()))
+    })
+    .await?;
+    ready(&solo, "1.1.0").await?;
+
+    // With its release it goes, and the release waits for that.
+    releases.delete("guard", &DeleteParams::default()).await?;
+    wait::until("the release to be gone", SOON, || async {
+        Ok(releases.get_opt("guard").await?.is_none().then_some(()))
+    })
+    .await?;
+    let label = format!("{}=true", labels::MANDATORY_MODULE);
+    let left = manifests(&solo).list(&ListParams::default().labels(&label)).await?.items;
+    ensure!(left.is_empty(), "a Manifest is left");
+    let settings = solo.objects(CONFIG_MAP, Some("kyma-system")).get_opt("guard").await?;
+    ensure!(settings.is_none(), "its objects are left");
+    observed::no_panic(&solo.receiver.process)
+}

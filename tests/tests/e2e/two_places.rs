@@ -1,0 +1,166 @@
+//! The Kyma in KCP and the one in the runtime.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+    core::DynamicObject,
+};
+use serde_json::json;
+use tidewatch_api::{
+    Kyma, State,
+    names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, labels},
+};
+use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+
+use crate::managed::CONFIG_MAP;
+
+const KYMA: (&str, &str, &str) = (GROUP, VERSION, "Kyma");
+const CRD: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+const SOON: Duration = Duration::from_mins(1);
+
+fn version(module: &str) -> Version {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": module, "namespace": "kyma-system"}});
+    Version::new(module, "1.0.0", vec![object])
+}
+
+fn remote(solo: &Solo) -> Api<DynamicObject> {
+    solo.objects(KYMA, Some(RUNTIME_NAMESPACE))
+}
+
+/// Sets the defaults: the list of KCP's Kyma.
+async fn defaults(solo: &Solo, module: &str) -> Result<()> {
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let patch = Patch::Merge(json!({"spec": {"modules": [{"name": module}]}}));
+    kymas.patch(solo.kyma, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Waits until there is another Kyma in the runtime than that of `uid`, and returns it.
+async fn another(solo: &Solo, uid: Option<&String>) -> Result<DynamicObject> {
+    wait::until("another Kyma in the runtime", SOON, || async {
+        Ok(remote(solo).get_opt("default").await?.filter(|k| k.metadata.uid.as_ref() != uid))
+    })
+    .await
+}
+
+async fn uid_of(solo: &Solo, module: &str) -> Result<Option<String>> {
+    let object = solo.objects(CONFIG_MAP, Some(RUNTIME_NAMESPACE)).get_opt(module).await?;
+    Ok(object.and_then(|o| o.metadata.uid))
+}
+
+/// Whether the runtime's Kyma carries what KCP says of it.
+fn is_marked(solo: &Solo, kyma: &DynamicObject) -> bool {
+    let marks = kyma.metadata.labels.clone().unwrap_or_default();
+    let is = |label: &str, value: &str| marks.get(label).is_some_and(|v| v == value);
+    let owner = kyma.metadata.annotations.clone().unwrap_or_default().remove(annotations::OWNED_BY);
+    is(labels::WATCHED_BY, "kyma")
+        && is(labels::MANAGED_BY, "kyma")
+        && is(labels::RUNTIME_ID, solo.kyma)
+        && is(labels::GLOBAL_ACCOUNT_ID, "ga-1")
+        && owner == Some(format!("{}/{}", solo.namespace, solo.kyma))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() -> Result<()> {
+    let solo = Solo::start("kcp-places", "jetty").await?;
+    for module in ["dock", "weir"] {
+        solo.offer(&version(module)).await?;
+    }
+    defaults(&solo, "dock").await?;
+    solo.label(&json!({labels::GLOBAL_ACCOUNT_ID: "ga-1"})).await?;
+    solo.enable(&json!([{"name": "weir"}])).await?;
+    solo.ready("weir", "1.0.0").await?;
+    ensure!(uid_of(&solo, "dock").await?.is_none(), "the runtime's list counts, not KCP's");
+
+    // Labels and the annotation go back.
+    let marked = || async {
+        let kyma = remote(&solo).get("default").await?;
+        Ok(is_marked(&solo, &kyma).then_some(kyma))
+    };
+    wait::until("the marks of the runtime's Kyma", SOON, marked).await?;
+    let strip = json!({"metadata": {"labels": {labels::MANAGED_BY: "me", labels::GLOBAL_ACCOUNT_ID: null},
+                       "annotations": {annotations::OWNED_BY: null}}});
+    solo.patch(KYMA, RUNTIME_NAMESPACE, "default", "user", &strip).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    let before = wait::until("the marks to be back", SOON, marked).await?.metadata.uid;
+
+    remote(&solo).delete("default", &DeleteParams::default()).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    let back = another(&solo, before.as_ref()).await?;
+    ensure!(back.data["spec"]["modules"][0]["name"] == "dock", "{}", back.data["spec"]);
+    solo.ready("dock", "1.0.0").await?;
+    solo.gone("weir").await?;
+    wait::until("the marks of the new Kyma", SOON, marked).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()> {
+    let solo = Solo::start("kcp-crdgone", "slip").await?;
+    solo.offer(&version("kevel")).await?;
+    defaults(&solo, "kevel").await?;
+    solo.enable(&json!([{"name": "kevel"}])).await?;
+    solo.ready("kevel", "1.0.0").await?;
+    let installed = uid_of(&solo, "kevel").await?.context("kevel is not installed")?;
+    let manifest = solo.manifest("kevel").await?.metadata.uid;
+    let before = remote(&solo).get("default").await?.metadata.uid;
+
+    let crds = solo.objects(CRD, None);
+    crds.delete("kymas.operator.kyma-project.io", &DeleteParams::default()).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    wait::until("the CRD to be back", SOON, || async {
+        let crd = crds.get_opt("kymas.operator.kyma-project.io").await?;
+        Ok(crd.filter(|crd| crd.metadata.deletion_timestamp.is_none()))
+    })
+    .await?;
+    another(&solo, before.as_ref()).await?;
+    fleet::kyma_in_state(&solo.kcp, solo.namespace, solo.kyma, State::Ready).await?;
+    solo.ready("kevel", "1.0.0").await?;
+    ensure!(solo.manifest("kevel").await?.metadata.uid == manifest, "the Manifest was made anew");
+    ensure!(uid_of(&solo, "kevel").await? == Some(installed), "its objects were made anew");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// What the Go manager leaves in the status of a runtime's Kyma: a condition that nobody writes any more, by Update.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_go_manager_left_in_the_status_goes_once_and_costs_nothing_after() -> Result<()> {
+    let solo = Solo::start("kcp-leftover", "berth").await?;
+    fleet::settled(&solo.receiver).await?;
+    let mut kyma = remote(&solo).get("default").await?;
+    let left = json!({"type": "SKRWebhook", "status": "True", "reason": "Ready", "message": "skrwebhook is synchronized",
+                      "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    kyma.data["status"]["conditions"].as_array_mut().context("no conditions")?.push(left);
+    kyma.metadata.managed_fields = None;
+    let params = kube::api::PostParams { field_manager: Some("klm".to_owned()), ..Default::default() };
+    remote(&solo).replace_status("default", &params, &kyma).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    let clean = wait::until("the condition to be gone", SOON, || async {
+        let kyma = remote(&solo).get("default").await?;
+        let all = kyma.data["status"]["conditions"].as_array().context("no conditions")?;
+        Ok((!all.iter().any(|c| c["type"] == "SKRWebhook")).then_some(kyma))
+    })
+    .await?;
+    let types: Vec<_> = clean.data["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|c| c["type"].clone())
+        .collect();
+    ensure!(types.contains(&json!("Modules")) && types.contains(&json!("ModuleCatalog")), "{types:?}");
+    // And from then on a reconcile writes nothing.
+    fleet::settled(&solo.receiver).await?;
+    let version = remote(&solo).get("default").await?.metadata.resource_version;
+    let before = solo.reconciles("Kyma").await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    wait::until("a reconcile", SOON, || async {
+        Ok((solo.reconciles("Kyma").await? > before).then_some(()))
+    })
+    .await?;
+    fleet::settled(&solo.receiver).await?;
+    let after = remote(&solo).get("default").await?.metadata.resource_version;
+    ensure!(after == version, "the status was written again");
+    observed::no_panic(&solo.receiver.process)
+}
