@@ -149,6 +149,9 @@ pub(crate) enum Lost {
         #[source]
         source: Box<kube::Error>,
     },
+    /// What the plan was made of is not what KCP has; its watch will tell.
+    #[error("{0} in KCP is another one than was planned with")]
+    Behind(String),
     /// Nothing may be written now. What was asked for is still to be done.
     #[error(transparent)]
     Held(#[from] gate::Held),
@@ -160,7 +163,7 @@ pub(crate) enum Lost {
 impl Lost {
     const fn class(&self) -> &'static str {
         match self {
-            Self::Kcp { .. } => "kcp",
+            Self::Kcp { .. } | Self::Behind(_) => "kcp",
             Self::Held(_) => "held",
             Self::Deadline(_) => "deadline",
         }

@@ -148,7 +148,7 @@ impl Shared {
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;
-        self.execute(&name, &plan, class, causes).await?;
+        self.execute(&name, &plan, &manifests, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.want_catalog(&name, &remote, causes);

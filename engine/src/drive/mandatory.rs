@@ -52,13 +52,12 @@ impl Shared {
         };
         let mut made = made_of(&kyma, &manifests);
         if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
-            // What was last seen is good enough to do nothing. Before anything is written it is read anew: a watch that lags does
-            // not know of the version that must not go down, and nothing is made for a Kyma that goes meanwhile.
+            // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
             let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
-            made = made_of(&fresh, &self.fresh_manifests(name).await?);
-            self.execute(name, &made.plan, class, causes).await?;
+            made = made_of(&fresh, &manifests);
+            self.execute(name, &made.plan, &manifests, class, causes).await?;
         }
         self.tell(name, None, &made.plan.notices).await;
         if made.faults.is_empty() {
@@ -70,14 +69,6 @@ impl Shared {
         } else {
             Finish::Settled(error_report(text))
         })
-    }
-
-    /// The Manifests of a Kyma, by a list of now.
-    async fn fresh_manifests(&self, kyma: &str) -> Result<Vec<Manifest>, Lost> {
-        let params = ListParams::default().labels(&format!("{}={kyma}", labels::KYMA_NAME));
-        let list = stage(Stage::ReadKcp, self.manifests().list(&params)).await;
-        let list = list.map_err(|e| lost(format!("listing the Manifests of {kyma}"), e))?;
-        Ok(list.items)
     }
 
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
