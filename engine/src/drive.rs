@@ -149,8 +149,8 @@ pub(crate) enum Lost {
         #[source]
         source: Box<kube::Error>,
     },
-    /// What the plan was made of is not what KCP has; its watch will tell.
-    #[error("{0} in KCP is another one than was planned with")]
+    /// What the plan was made of is not what KCP has; its watch tells in a moment.
+    #[error("{0}: KCP has another one than was seen")]
     Behind(String),
     /// Nothing may be written now. What was asked for is still to be done.
     #[error(transparent)]
@@ -373,6 +373,7 @@ impl Shared {
                 let delay = if self.gate.hold(&key) { RETRY.1 } else { RETRY.0 };
                 (Outcome::Waiting, chain(lost), Some((delay, lost.class())))
             }
+            Err(lost @ Lost::Behind(_)) => (Outcome::Waiting, chain(lost), Some((recheck, lost.class()))),
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         match outcome {

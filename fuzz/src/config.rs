@@ -45,7 +45,7 @@ fn assert_error(error: &ConfigError) {
 }
 
 fn assert_watches(watches: &[Watch]) {
-    assert!(watches.len() <= 64);
+    assert!(watches.len() <= 256);
     let names: BTreeSet<&str> = watches.iter().map(|watch| watch.name.as_str()).collect();
     assert_eq!(names.len(), watches.len(), "names are unique");
     for Watch { name, route, group, version, resource, field: _, labels, namespace } in watches {

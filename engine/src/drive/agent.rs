@@ -174,7 +174,21 @@ impl Shared {
         for (group, kind, versions) in input.needs.kinds() {
             let plural = match well_known(group, kind) {
                 Some(plural) => Some(plural.to_owned()),
-                None => apply::watchable(runtime, group, kind, versions).await?,
+                None => match apply::watchable(runtime, group, kind, versions).await {
+                    // The others are watched all the same; this one is missing, and looked for again.
+                    Err(error) if error.is_of_one_kind() => {
+                        let error = error.message();
+                        tracing::warn!(
+                            kyma,
+                            group,
+                            kind,
+                            error,
+                            "a kind cannot be looked for, and is not watched"
+                        );
+                        None
+                    }
+                    found => found?,
+                },
             };
             plurals.extend(plural.map(|plural| ((group, kind), plural)));
         }

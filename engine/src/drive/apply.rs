@@ -52,6 +52,18 @@ impl ObjectError {
         matches!(self, Self::Kind(_))
     }
 
+    /// Whether a look for one kind may fail like this while the rest of the runtime is well: an API server answers so for a name
+    /// that no kind can have, and for the kinds of a server behind it that is down.
+    pub(super) const fn is_of_one_kind(&self) -> bool {
+        match self {
+            Self::Call(error) => {
+                !matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. })
+            }
+            Self::Kind(_) | Self::Malformed(_) => true,
+            Self::Held(_) => false,
+        }
+    }
+
     /// Whether trying again can help without anybody changing the object.
     pub(super) const fn is_retryable(&self) -> bool {
         match self {

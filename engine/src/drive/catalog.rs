@@ -152,7 +152,8 @@ impl Shared {
         };
         match said {
             Ok(true) => Ok(Finish::Done),
-            Ok(false) => Ok(Finish::Recheck("the runtime's Kyma has no status yet".into())),
+            // Its reconcile writes one, and asks for this again.
+            Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
             Err(ObjectError::Held(held)) => Err(held.into()),
             Err(error) => {
                 self.catalogs.forget(name);

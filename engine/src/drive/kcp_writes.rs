@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -113,8 +113,18 @@ impl Shared {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
+        self.delete_seen(api, name, None).await
+    }
+
+    /// The same, unless it is another one than was `seen`, or has changed since.
+    pub(super) async fn delete_seen<K>(&self, api: &Api<K>, name: &str, seen: Option<&K>) -> Result<(), Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
         let permit = self.gate.kcp()?;
-        let params = DeleteParams { dry_run: permit.is_dry(), ..DeleteParams::background() };
+        let preconditions =
+            seen.map(|seen| Preconditions { uid: seen.uid(), resource_version: seen.resource_version() });
+        let params = DeleteParams { dry_run: permit.is_dry(), preconditions, ..DeleteParams::background() };
         match stage(Stage::WriteKcp, api.delete(name, &params)).await {
             Ok(_) => {
                 permit.tried(|| tried("delete", &K::kind(&()), name, Ok(Value::Null)));
@@ -156,6 +166,9 @@ fn tried(operation: &'static str, kind: &str, name: &str, answer: serde_json::Re
 }
 
 pub(super) fn lost(what: String, source: kube::Error) -> Lost {
+    if matches!(&source, kube::Error::Api(status) if status.code == 409) {
+        return Lost::Behind(what);
+    }
     Lost::Kcp { what, source: Box::new(source) }
 }
 

@@ -124,10 +124,12 @@ impl Shared {
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let choices = self.choices_of(&name, &wanted, &local.templates);
-        let manifests = self.state.read().manifests_of(&name);
-        let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &manifests), causes).await?;
-        let windows = self.windows.policy();
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
+        let seen = self.state.read().manifests_of(&name);
+        let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
+        let windows = self.windows.policy();
+        // As late as can be: what has changed since is not written over, and would have to be planned again.
+        let manifests = self.state.read().manifests_of(&name);
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -148,13 +150,16 @@ impl Shared {
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;
-        self.execute(&name, &plan, &manifests, class, causes).await?;
+        let behind = self.execute(&name, &plan, &manifests, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.want_catalog(&name, &remote, causes);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
-        Ok(finish_of(&plan))
+        match behind {
+            Some(behind) => Err(behind.into()),
+            None => Ok(finish_of(&plan)),
+        }
     }
 
     /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma

@@ -57,7 +57,9 @@ impl Shared {
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
             made = made_of(&fresh, &manifests);
-            self.execute(name, &made.plan, &manifests, class, causes).await?;
+            if let Some(behind) = self.execute(name, &made.plan, &manifests, class, causes).await? {
+                return Err(behind);
+            }
         }
         self.tell(name, None, &made.plan.notices).await;
         if made.faults.is_empty() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidewatch_api::names;
 
 use super::*;
-use crate::key::Acknowledge;
+use crate::{key::Acknowledge, plan::kyma::Plan};
 
 struct Nobody;
 
@@ -182,4 +182,39 @@ fn retries_slow_down_and_do_not_stay_in_step() {
     assert_eq!(backoff(RETRY, 40, 0), Duration::from_mins(5));
     assert_ne!(backoff(RETRY, 5, 1), backoff(RETRY, 5, 999));
     assert!(backoff(RETRY, 5, 999) > backoff(RETRY, 5, 0).mul_f64(0.79));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
+    let manifest = |name: &str| -> tidewatch_api::Manifest {
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "kcp-system",
+            "labels": {"operator.kyma-project.io/kyma-name": "harbour"}}, "spec": {"version": "1.0.0"}}))
+        .unwrap()
+    };
+    let (engine, heard) = engine_on(|method, path| {
+        let there = |labels: Value| {
+            (
+                200,
+                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {
+                "name": "a", "namespace": "kcp-system", "resourceVersion": "9", "labels": labels}}),
+            )
+        };
+        match (method, path.rsplit('/').next()) {
+            ("GET", Some("behind")) => there(json!({"operator.kyma-project.io/kyma-name": "harbour"})),
+            ("GET", Some("unlabelled")) => there(json!({})),
+            ("GET", _) => not_found(),
+            ("PATCH", Some(name)) => {
+                (200, json!({"metadata": {"name": name, "namespace": "kcp-system"}, "spec": {}}))
+            }
+            _ => (409, json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409})),
+        }
+    });
+    let apply = ["behind", "unlabelled", "new"].map(manifest).to_vec();
+    let plan = Plan { apply, delete: vec!["changed".to_owned()], ..Plan::default() };
+    let behind = engine.0.execute("harbour", &plan, &[], Class::UserEdit, &[]).await.unwrap();
+    assert!(matches!(behind, Some(Lost::Behind(what)) if what.contains("behind")));
+    let heard = heard.lock();
+    let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
+    let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();
+    assert_eq!(names, ["unlabelled", "new", "changed"], "the others are done");
 }

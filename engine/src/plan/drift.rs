@@ -12,6 +12,8 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
 
+use super::blockers::is_of_a_module;
+
 mod ignore;
 mod quantity;
 
@@ -46,7 +48,10 @@ impl fmt::Display for Difference {
 #[must_use]
 pub fn difference(live: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Difference> {
     let Some(fields) = fields_of(live, wanted, manager) else { return Some(Difference::NotApplied) };
-    let mut walk = Walk { ignored, at: Vec::new() };
+    let group = wanted["apiVersion"].as_str().and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
+    // What is in others' objects is stored as it was written.
+    let quantities = !is_of_a_module(group);
+    let mut walk = Walk { ignored, quantities, at: Vec::new() };
     if walk.same(fields, live, wanted) {
         return None;
     }
@@ -112,6 +117,8 @@ enum Step {
 
 struct Walk<'a> {
     ignored: &'a Ignored<'a>,
+    /// Whether the API server rewrites quantities.
+    quantities: bool,
     /// Where the walk is, and where it has stopped if it has found a difference.
     at: Vec<Step>,
 }
@@ -121,7 +128,7 @@ impl Walk<'_> {
     fn same(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
         let children = fields.iter().filter(|(key, _)| *key != ".");
         if children.clone().next().is_none() {
-            return subset(live, wanted, quantity::is_at(&self.at));
+            return subset(live, wanted, self.quantities.then(|| quantity::is_at(&self.at)));
         }
         for (key, below) in children {
             let Some((step, live, wanted)) = descend(key, live, wanted) else {
@@ -231,18 +238,19 @@ impl Name {
     }
 }
 
-/// Whether `live` has everything that `wanted` has. What it has besides are defaults.
-fn subset(live: &Value, wanted: &Value, is_quantity: bool) -> bool {
+/// Whether `live` has everything that `wanted` has. What it has besides are defaults. `quantity`: whether this is one, where the
+/// API server rewrites them.
+fn subset(live: &Value, wanted: &Value, quantity: Option<bool>) -> bool {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
-            let is_quantity = is_quantity || quantity::is_field(key);
-            value.is_null() || live.get(key).is_some_and(|live| subset(live, value, is_quantity))
+            let quantity = quantity.map(|above| above || quantity::is_field(key));
+            value.is_null() || live.get(key).is_some_and(|live| subset(live, value, quantity))
         }),
         (Value::Array(live), Value::Array(wanted)) => {
             live.len() == wanted.len()
-                && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted, is_quantity))
+                && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted, quantity))
         }
-        (live, wanted) => same_number(live, wanted) || is_quantity && quantity::same(live, wanted),
+        (live, wanted) => same_number(live, wanted) || quantity == Some(true) && quantity::same(live, wanted),
     }
 }
 

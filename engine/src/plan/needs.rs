@@ -15,6 +15,8 @@ use super::{kyma::progress, versions::Choice};
 pub const PATIENCE: Duration = Duration::from_mins(15);
 /// What each message of a module that waits begins with.
 const WAITS: &str = "waits for ";
+/// What stands before it where an older version is installed.
+pub(super) const UPDATE: &str = "its update";
 
 /// What a module waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,12 +155,17 @@ fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BT
     reached
 }
 
+/// Whether a module's message says that it, or its update, waits.
+fn says_so(message: &str) -> bool {
+    message.starts_with(WAITS) || message.contains(&format!("{UPDATE} {WAITS}"))
+}
+
 /// What is said of what a module lacks, which it has lacked `since`; `before` is what its status says.
 #[must_use]
 pub fn waits(unmet: &Unmet, since: Timestamp, before: Option<(State, &str)>, now: Timestamp) -> Waits {
     let due = since + PATIENCE;
     // After a restart nobody remembers since when, but that it was too long stands in the status.
-    let was = before.is_some_and(|(state, message)| state == State::Warning && message.starts_with(WAITS));
+    let was = before.is_some_and(|(state, message)| state == State::Warning && says_so(message));
     let late = unmet.cycle || was || due <= now;
     Waits {
         state: if late { State::Warning } else { State::Processing },

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, State,
-    names::{self, field_managers},
+    names::{self, field_managers, labels},
 };
 
 use crate::{
@@ -20,7 +20,8 @@ impl Shared {
     /// a poll or a resync has found to do is done before the next one is looked at.
     ///
     /// `seen` are the Manifests that the plan was made of. Where a watch lags behind, nothing is written over what it has not
-    /// shown yet: a version would go down that a plan by the present one keeps.
+    /// shown yet: a version would go down that a plan by the present one keeps. The rest is done, and the first of those is
+    /// returned; the status may say what is planned, and the reconcile has to be done again.
     pub(in crate::drive) async fn execute(
         &self,
         kyma: &str,
@@ -28,22 +29,19 @@ impl Shared {
         seen: &[Manifest],
         class: Class,
         causes: &[Cause],
-    ) -> Result<(), Lost> {
+    ) -> Result<Option<Lost>, Lost> {
         let class = class.min(Class::Rollout);
+        let mut behind = None;
         for manifest in &plan.apply {
-            let name = manifest.name_any();
-            let mut body = serde_json::to_value(manifest).unwrap_or_default();
-            body["apiVersion"] = names::API_VERSION.into();
-            body["kind"] = "Manifest".into();
-            if let Some(body) = body.as_object_mut() {
-                body.remove("status");
+            match self.apply_planned(manifest, seen).await {
+                Ok(()) => {}
+                Err(lost @ Lost::Behind(_)) => {
+                    behind.get_or_insert(lost);
+                    continue;
+                }
+                Err(lost) => return Err(lost),
             }
-            match seen.iter().find(|m| m.name_any() == name) {
-                Some(old) => body["metadata"]["resourceVersion"] = old.resource_version().into(),
-                None => self.is_new(&name).await?,
-            }
-            self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await?;
-            let key = WorkKey::Manifest { kyma: kyma.to_owned(), name };
+            let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
             let mut causes = causes.iter().cloned();
             // One push per cause; they are merged under the key.
             let first = causes.next();
@@ -53,7 +51,13 @@ impl Shared {
             }
         }
         for name in &plan.delete {
-            self.delete_kcp(&self.manifests(), name).await?;
+            let old = seen.iter().find(|m| m.name_any() == *name);
+            match self.delete_seen(&self.manifests(), name, old).await {
+                Err(lost @ Lost::Behind(_)) => {
+                    behind.get_or_insert(lost);
+                }
+                done => done?,
+            }
         }
         for decision in &plan.decisions {
             let Decision { what, module, from, to, reason } = decision;
@@ -61,15 +65,40 @@ impl Shared {
             let (from, to) = (version(from), version(to));
             tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
         }
-        Ok(())
+        Ok(behind)
     }
 
-    /// That there is no such Manifest, by what KCP says now.
-    async fn is_new(&self, name: &str) -> Result<(), Lost> {
-        let read = stage(Stage::ReadKcp, self.manifests().get_metadata_opt(name)).await;
+    async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Lost> {
+        let name = manifest.name_any();
+        let mut body = serde_json::to_value(manifest).unwrap_or_default();
+        body["apiVersion"] = names::API_VERSION.into();
+        body["kind"] = "Manifest".into();
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+        }
+        let version = match seen.iter().find(|m| m.name_any() == name) {
+            Some(old) => old.resource_version(),
+            None => self.unseen(manifest).await?,
+        };
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = version.into();
+        }
+        self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
+    }
+
+    /// The resourceVersion of a Manifest of which no watch tells that it is this Kyma's: there is none, or somebody has taken its
+    /// label off, and it is put back. One that has the label will be seen in a moment.
+    async fn unseen(&self, manifest: &Manifest) -> Result<Option<String>, Lost> {
+        let name = manifest.name_any();
+        let read = stage(Stage::ReadKcp, self.manifests().get_metadata_opt(&name)).await;
         match read.map_err(|e| lost(format!("reading Manifest {name}"), e))? {
-            Some(_) => Err(Lost::Behind(format!("Manifest {name}"))),
-            None => Ok(()),
+            Some(there)
+                if there.labels().get(labels::KYMA_NAME) == manifest.labels().get(labels::KYMA_NAME) =>
+            {
+                Err(Lost::Behind(format!("applying Manifest {name}")))
+            }
+            Some(there) => Ok(there.resource_version()),
+            None => Ok(None),
         }
     }
 }

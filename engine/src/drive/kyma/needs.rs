@@ -1,6 +1,9 @@
 //! What the modules of a Kyma wait for, by what the runtime serves now.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -22,7 +25,9 @@ use crate::{
 };
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
-const SERVED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+const SERVED_AFTER: Duration = Duration::from_secs(2);
+/// After this, kinds are looked for again that could not be.
+const BROKEN_AGAIN: Duration = Duration::from_mins(1);
 
 /// Since when each module of each Kyma waits, as far as this process knows.
 #[derive(Debug, Default)]
@@ -63,11 +68,12 @@ impl Shared {
         causes: &[Cause],
     ) -> Result<(BTreeMap<String, Waits>, Option<Timestamp>), ObjectError> {
         let needed = kinds(choices, manifests);
-        let mut served = served(runtime, &needed).await?;
+        let mut broken = BTreeSet::new();
+        let mut served = served(runtime, &needed, &mut broken).await?;
         if served.len() < needed.len() {
             self.await_kinds(name, needed.difference(&served));
             // What came before that was awaited is not told.
-            served.extend(self::served(runtime, needed.difference(&served)).await?);
+            served.extend(self::served(runtime, needed.difference(&served), &mut broken).await?);
         }
         self.await_kinds(name, needed.difference(&served));
         let unmet = unmet(choices, manifests, &served);
@@ -81,7 +87,9 @@ impl Shared {
             let waits = waits(&unmet, since, before, now);
             (module, waits)
         });
-        Ok((all.collect(), soon.then(|| now + SERVED_AFTER)))
+        // No event tells that a server behind the API server is well again.
+        let later = (!broken.is_empty()).then(|| now + BROKEN_AGAIN);
+        Ok((all.collect(), soon.then(|| now + SERVED_AFTER).or(later)))
     }
 
     /// Has definitions of such kinds told to the Kyma, and of no others.
@@ -95,16 +103,31 @@ impl Shared {
     }
 }
 
-/// Those of some kinds that the runtime serves.
+/// Those of some kinds that the runtime serves. One that cannot be looked for is none of them: it holds up the module that needs it,
+/// and nobody else. Each of `broken`, the group versions of which that is known, is asked for once.
 async fn served(
     runtime: &Gated,
     kinds: impl IntoIterator<Item = &GroupVersionKind>,
+    broken: &mut BTreeSet<String>,
 ) -> Result<BTreeSet<GroupVersionKind>, ObjectError> {
     let mut served = BTreeSet::new();
     for wanted in kinds {
         let GroupVersionKind { group, version, kind } = wanted.clone();
-        if apply::scope(runtime, &Gvk { group, version, kind }).await?.is_some() {
-            served.insert(wanted.clone());
+        let gvk = Gvk { group, version, kind };
+        if broken.contains(&gvk.api_version()) {
+            continue;
+        }
+        match apply::scope(runtime, &gvk).await {
+            Ok(Some(_)) => {
+                served.insert(wanted.clone());
+            }
+            Ok(None) => {}
+            Err(error) if error.is_of_one_kind() => {
+                let (api, error) = (gvk.api_version(), error.message());
+                tracing::warn!(api, error, "a kind that a module needs cannot be looked for");
+                broken.insert(api);
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(served)

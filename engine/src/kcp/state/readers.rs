@@ -57,8 +57,9 @@ impl KcpState {
         let modules = self.offered.modules();
         let Readers { restricted, known, views, .. } = &mut self.readers;
         let reader = Reader { labels: found.labels(), restricted };
-        let parts = modules.iter().map(|module| part(module, &self.offered, reader, known).hash).collect();
-        if views.len() >= VIEWS {
+        let parts: Vec<u64> =
+            modules.iter().map(|module| part(module, &self.offered, reader, known).hash).collect();
+        if views.len() >= VIEWS && !views.contains_key(&parts) {
             views.clear();
         }
         let made = || Arc::new(View::new(view(&modules, &self.offered, reader, &mut Known::default())));

@@ -121,6 +121,13 @@ fn a_quantity_stands_however_it_is_written() {
     container(&mut live, "2");
     let path = "spec.template.spec.containers[name=x].resources.limits.cpu";
     assert_eq!(differs(&live, &wanted).map(|(path, _)| path).as_deref(), Some(path));
+
+    let wanted = json!({"apiVersion": "x.dev/v1", "kind": "Reef", "metadata": {"name": "a"}, "spec": {"target": {"version": "1.10"}}});
+    let mut live = wanted.clone();
+    live["spec"]["target"]["version"] = "1.1".into();
+    live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "x.dev/v1",
+                                                "fieldsV1": {"f:spec": {"f:target": {"f:version": {}}}}}]);
+    assert!(differs(&live, &wanted).is_some(), "what a module's own kinds call so is none");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use tidewatch_api::State;
 use super::{Gate, Notes, View};
 use crate::plan::{
     kyma::progress,
+    needs::UPDATE,
     notice::{About, Kind, Notice},
 };
 
@@ -27,7 +28,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         Some((state, text)) => {
             let state =
                 if state == State::Ready && waits.state == State::Warning { waits.state } else { state };
-            let why = format!("its update {}", waits.message);
+            let why = format!("{UPDATE} {}", waits.message);
             (state, if text.is_empty() { why } else { format!("{text}; {why}") })
         }
     };
