@@ -41,6 +41,8 @@ pub struct Admission {
     since: Timestamp,
     runtimes: Mutex<HashMap<String, Buckets>>,
     resent: Mutex<Bucket>,
+    /// What was sent in vain since.
+    turned_away: Mutex<Backlog>,
     bodies: Semaphore,
     /// Who reads them.
     reading: Arc<Shares<String>>,
@@ -78,6 +80,7 @@ impl Admission {
             since,
             runtimes: Mutex::default(),
             resent: Mutex::new(Bucket::full(limits.resent, Instant::now())),
+            turned_away: Mutex::new(Backlog { events: 0.0, at: Instant::now() }),
             bodies: Semaphore::new(limits.bodies.clamp(1, Semaphore::MAX_PERMITS)),
             reading: Shares::new(limits.bodies_per_runtime.min(limits.bodies / 2)),
             work: Box::new(|| 0.0),
@@ -117,8 +120,8 @@ impl Admission {
         taken.map_err(|wait| Throttled { limit: "v2_events", wait })
     }
 
-    /// The events of a request, of which those that are older than the session, or part of a full report, have to take turns: within the runtime's
-    /// own part of what all may send, and then with all others. Which these are, the agents' clocks say: a wrong one gives
+    /// The events of a request, of which those that are older than the session, or part of a full report, have to take turns:
+    /// within the runtime's own part of what all may send, and then with all others. Which these are, the agents' clocks say: a wrong one gives
     /// its own runtime a better or a worse place after a restart, nothing more.
     ///
     /// An error says which events are taken all the same, and how long to wait with the others.
@@ -139,7 +142,6 @@ impl Admission {
         }
         let count = f64::from(u32::try_from(old).unwrap_or(u32::MAX));
         let throttled = |limit, wait: Duration| {
-            // How many agents wait is not known here; the debt says how much they have sent.
             let load = 1.0 + wait.as_secs_f64() / PATIENCE.as_secs_f64();
             (door, Throttled { limit, wait: self.patience_at(load) })
         };
@@ -148,12 +150,18 @@ impl Admission {
             .map_err(|wait| throttled("resent_by_runtime", wait))?;
         let taken = self.resent.lock().take(self.limits.resent, count, Instant::now());
         taken.map_err(|wait| {
+            let wait = wait.max(self.turned_away.lock().another(self.limits.resent, count, Instant::now()));
             // It has not had its turn.
             if let Some(buckets) = self.runtimes.lock().get_mut(runtime) {
                 buckets.resent.give_back(count);
             }
             throttled("resent", wait)
         })
+    }
+
+    /// When the session began, by the receiver's clock.
+    pub(crate) const fn since(&self) -> Timestamp {
+        self.since
     }
 
     /// Room to read a body. First among the runtime's own, so that in the queue for what all share there are never more
@@ -208,6 +216,25 @@ impl Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admission").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// Events that were turned away, less what the rate has let pass since: about as many as wait for their turn, since whoever is turned
+/// away comes again.
+#[derive(Clone, Copy, Debug)]
+struct Backlog {
+    events: f64,
+    at: Instant,
+}
+
+impl Backlog {
+    /// So many more. Returns how long all of them take.
+    fn another(&mut self, rate: Rate, count: f64, now: Instant) -> Duration {
+        let per_second = rate.per_second.max(0.001);
+        let passed = now.saturating_duration_since(self.at).as_secs_f64() * per_second;
+        self.events = (self.events - passed).max(0.0) + count;
+        self.at = now.max(self.at);
+        Duration::try_from_secs_f64(self.events / per_second).unwrap_or(Duration::MAX)
     }
 }
 

@@ -67,24 +67,22 @@ impl Entry {
     fn receive(&self, request: &Request<'_>, door: Door) -> Received {
         let mut ledger = self.ledger.lock();
         // Also without room: only so it forgets what nobody asks about any more.
-        let mut received = ledger.receive(request);
+        let mut received = ledger.receive_those(request, |event| door.lets(event));
         let room = self.counts.left(self.room);
         let mut left = room;
         let mut canaries = CANARIES.saturating_sub(self.counts.canaries.load(Ordering::Relaxed));
-        let (mut excess, mut full) = (Vec::new(), false);
+        let mut excess = Vec::new();
         received.fresh.retain(|&index| {
             let Some(event) = request.events.get(index) else { return false };
             let places = if event.watch == v3::CANARY { &mut canaries } else { &mut left };
-            let taken = door.lets(event) && *places > 0;
-            if taken {
-                *places -= 1;
-            } else {
-                full |= *places == 0;
+            let taken = *places > 0;
+            *places = places.saturating_sub(1);
+            if !taken {
                 excess.push(event.seq);
             }
             taken
         });
-        received.overloaded |= full;
+        received.overloaded |= !excess.is_empty();
         for seq in excess {
             // Given back, so that it is new when it comes again. Only what is held can be.
             ledger.route(request.epoch, seq, Route::engine(), Intake::Held);

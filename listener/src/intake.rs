@@ -287,8 +287,9 @@ impl Intake {
             }
         }
         let answer = self.deliveries.answer(&runtime.id, epoch, &awaiting, overloaded);
-        let older_after_ms = older.map(milliseconds);
-        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older_after_ms, ..answer }, brief))
+        let than = self.admission.since();
+        let older = older.map(|wait| v3::Older { than, after_ms: milliseconds(wait) });
+        Ok(v3_answer(v3::Response { resync, mark: self.host.mark(), older, ..answer }, brief))
     }
 
     /// Reads a request, tells the host of it, and takes its events.

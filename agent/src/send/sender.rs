@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
-    outbox::{InFlight, KeepNames, Moved, Observation, Observed, Outbox, Revision},
+    outbox::{InFlight, KeepNames, May, Moved, Observation, Observed, Outbox, Revision},
 };
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::readiness;
@@ -101,8 +101,10 @@ pub struct Sender<T: Transport = Connector> {
     batch_after: Instant,
     /// The canary is not sent before, though the receiver may want no batch until later.
     canary_after: Instant,
-    /// What the receiver has asked for again, and what is part of a full report, is not sent before.
+    /// What the receiver has asked for again is not sent before.
     again_after: Instant,
+    /// What is part of a full report, or older than the receiver's session, is not sent before.
+    older_after: Instant,
     /// When the health is looked at again.
     health_at: Instant,
     poll_after: Instant,
@@ -154,6 +156,7 @@ impl<T: Transport> Sender<T> {
             batch_after: now,
             canary_after: now,
             again_after: now,
+            older_after: now,
             health_at: now,
             poll_after: now,
             heartbeat_at: now,
@@ -315,11 +318,8 @@ impl<T: Transport> Sender<T> {
                 }
                 if self.batch_after <= now {
                     let tick = now.duration_since(self.start);
-                    due = if self.again_after <= now {
-                        self.outbox.next_batch(tick)
-                    } else {
-                        self.outbox.next_new(tick)
-                    };
+                    let may = May { again: self.again_after <= now, older: self.older_after <= now };
+                    due = self.outbox.next_batch_of(may, tick);
                     let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                     if lull && self.heartbeat_at <= now {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
@@ -366,11 +366,7 @@ impl<T: Transport> Sender<T> {
             Link::Down(pause) => pause.until(!self.outbox.is_calm()).max(self.patience),
             Link::Up(_) if self.searching => idle,
             Link::Up(up) if up.batch.is_none() => {
-                let batch = match self.outbox.unsent() {
-                    0 => idle,
-                    _ if self.outbox.has_new() => self.batch_after,
-                    _ => self.batch_after.max(self.again_after),
-                };
+                let batch = self.batch_at().unwrap_or(idle);
                 let canary = if self.outbox.has_new_canary() { self.canary_after } else { idle };
                 // Without anything sent there is nothing to ask for, however long the batch has to wait.
                 let sent = self.outbox.len() > self.outbox.unsent() + self.outbox.withheld();
@@ -383,6 +379,19 @@ impl<T: Transport> Sender<T> {
             }
             Link::Connecting(_) | Link::Up(_) => idle,
         }
+    }
+
+    /// When a batch of what is unsent may be sent.
+    fn batch_at(&self) -> Option<Instant> {
+        let may = [(false, false), (true, false), (false, true), (true, true)];
+        let at = may.into_iter().filter(|&(again, older)| self.outbox.has_unsent(May { again, older })).map(
+            |(again, older)| {
+                let again = if again { self.again_after } else { self.batch_after };
+                let older = if older { self.older_after } else { self.batch_after };
+                self.batch_after.max(again).max(older)
+            },
+        );
+        at.min()
     }
 
     fn happened(&mut self, event: Event<T::Connection>) {

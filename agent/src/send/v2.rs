@@ -154,7 +154,7 @@ impl Translator {
             acks: acks.into_values().collect(),
             unknown,
             retry_after_ms: None,
-            older_after_ms: None,
+            older: None,
             // Nobody there remembers what an earlier run was told.
             resync: resume.is_some(),
         })

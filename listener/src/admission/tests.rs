@@ -116,6 +116,22 @@ async fn one_runtime_does_not_use_up_what_all_may_send_again() {
     admission.events("late", &old).unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_more_wait_the_longer_they_are_asked_to() {
+    let admission = Admission::new(limits(), START).with_jitter(|| 0.5);
+    let old = request(0..50, START - SignedDuration::from_secs(1));
+    let waits = |n: usize| -> Vec<f64> {
+        let turned_away = (0..n).filter_map(|n| admission.events(&n.to_string(), &old).err());
+        turned_away.map(|(_, throttled)| throttled.wait.as_secs_f64()).collect()
+    };
+    let waits_of_many = waits(10_000);
+    assert!(waits_of_many[0] < 6.0, "the first: {}", waits_of_many[0]);
+    assert!(waits_of_many.last().is_some_and(|wait| *wait > 59.0), "480,000 events, 5,000 in a second");
+    tokio::time::advance(Duration::from_mins(3)).await;
+    let waits_of_few = waits(500);
+    assert!(waits_of_few.iter().all(|wait| *wait < 7.0), "{:?}", waits_of_few.last());
+}
+
 #[test]
 fn patience_grows_with_the_overload_and_is_spread() {
     let seconds = |load, random| patience(load, random).as_secs_f64();

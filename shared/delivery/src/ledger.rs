@@ -103,6 +103,16 @@ impl Ledger {
     /// there is no room otherwise), and says which events are new. Each of those must be given to
     /// [`Ledger::route`].
     pub fn receive(&mut self, request: &Request<'_>) -> Received {
+        self.receive_those(request, |_| true)
+    }
+
+    /// The same of those events that are `wanted` now; the others stay unknown. What is part of a full report comes last in what is
+    /// new: where there is no room for all, an edit has it.
+    pub fn receive_those(
+        &mut self,
+        request: &Request<'_>,
+        wanted: impl Fn(&v3::Event<'_>) -> bool,
+    ) -> Received {
         let capacity = self.capacity;
         if self.told(request.epoch).is_none() {
             self.epochs.truncate(EPOCHS - 1);
@@ -119,8 +129,9 @@ impl Ledger {
             told.0.retain(|&seq, _| request.awaiting.contains(seq));
         }
         let mut received = Received::default();
-        for (index, event) in request.events.iter().enumerate() {
-            if told.0.contains_key(&event.seq) {
+        let part = |listed: bool| request.events.iter().enumerate().filter(move |(_, e)| e.listed == listed);
+        for (index, event) in part(false).chain(part(true)) {
+            if told.0.contains_key(&event.seq) || !wanted(event) {
                 continue;
             }
             let beside = if event.watch == v3::CANARY { CANARIES } else { 0 };

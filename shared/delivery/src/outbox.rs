@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use tidewatch_wire::{
     Epoch, Route, Seq, SessionId,
     v3::{self, Change, Health, Resume},
@@ -30,6 +31,7 @@ use crate::{
 use unsent::{Place, Unsent};
 
 pub use types::{Applied, InFlight, Key, Moved, Observation, Observed, Present, Released};
+pub use unsent::May;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
@@ -69,6 +71,8 @@ pub struct Outbox {
     unsent: Unsent,
     /// How often the receiver has asked for a number again, if it has. Changes only while the number is not in `unsent`.
     asked: Aside<BTreeMap<Seq, u32>>,
+    /// What was observed before is older than the session, as far as the receiver has told.
+    older_than: Option<Timestamp>,
     keep_names: Option<KeepNames>,
     names: Names,
     /// Numbers that are not to be sent before their object's name is stored. A subset of `entries`, apart from `unsent`.
@@ -128,6 +132,7 @@ impl Outbox {
             by_key: BTreeMap::new(),
             unsent: Unsent::default(),
             asked: Aside::default(),
+            older_than: None,
             keep_names: None,
             names: Names::default(),
             withheld: BTreeSet::new(),
@@ -336,14 +341,30 @@ impl Outbox {
         !self.asked.0.is_empty()
     }
 
-    /// Whether anything is unsent that somebody has just changed: neither asked for again nor part of a full report.
-    pub fn has_new(&self) -> bool {
-        self.unsent.has_fresh()
+    /// Whether anything is unsent that needs just this leave: none, for what somebody has changed just now.
+    pub fn has_unsent(&self, needs: May) -> bool {
+        self.unsent.has(needs)
     }
 
     fn place(&self, seq: Seq) -> Place {
-        let listed = || self.entries.get(&seq).is_some_and(|entry| entry.seen.listed);
-        self.asked.0.get(&seq).copied().or_else(|| listed().then_some(0))
+        let round = self.asked.0.get(&seq).copied().unwrap_or(0);
+        Place { older: self.is_older(seq), round }
+    }
+
+    /// Whether it has to take turns at the receiver: it is part of a full report, or older than the session.
+    fn is_older(&self, seq: Seq) -> bool {
+        let before = |entry: &Entry| self.older_than.is_some_and(|than| entry.seen.at < than);
+        self.entries.get(&seq).is_some_and(|entry| entry.seen.listed || before(entry))
+    }
+
+    fn set_older_than(&mut self, than: Option<Timestamp>) {
+        if self.older_than == than {
+            return;
+        }
+        self.older_than = than;
+        for seq in self.unsent.take() {
+            self.unsent.insert(seq, self.place(seq));
+        }
     }
 
     fn drop_entry(&mut self, seq: Seq) -> Option<Entry> {

@@ -183,10 +183,10 @@ pub struct Response {
     /// Overload: wait this long before the next batch, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Wait this long, in milliseconds, with what is older than this session and with what is reported only because everything
-    /// is ([`Event::listed`]). What changes now is taken.
+    /// What is older, or reported only because everything is ([`Event::listed`]), has to wait for its turn. What changes now is
+    /// taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub older_after_ms: Option<u64>,
+    pub older: Option<Older>,
     /// Nothing that the agent believes to be reconciled can be relied on: it reports every object again.
     /// Repeated until the agent speaks of this session; an agent obeys it once for each session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -204,10 +204,20 @@ impl Response {
             acks: Vec::new(),
             unknown: SeqSet::new(),
             retry_after_ms: None,
-            older_after_ms: None,
+            older: None,
             resync: false,
         }
     }
+}
+
+/// What has to take turns, and when the next one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Older {
+    /// What was observed before this, by the agent's clock: the receiver's session began then, by its own.
+    pub than: Timestamp,
+    /// Wait this long with it, in milliseconds.
+    pub after_ms: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]

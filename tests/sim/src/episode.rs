@@ -315,10 +315,10 @@ pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
     let cluster = &mut state.runtimes[runtime].watched[watch_of(object)];
     let (kind, changes): (_, &[bool]) = match what {
         _ if !cluster.exists(object) => (Kind::Create, &[true]),
-        0..=3 => (Kind::Update, &[true]),
-        4..=6 if down => (Kind::DeletedDown, &[false]),
-        4..=6 => (Kind::Delete, &[false]),
-        7 | 8 => (Kind::Recreate, &[false, true]),
+        0..=2 => (Kind::Update, &[true]),
+        3..=5 if down => (Kind::DeletedDown, &[false]),
+        3..=5 => (Kind::Delete, &[false]),
+        6 | 7 => (Kind::Recreate, &[false, true]),
         _ => (Kind::Noise, &[]),
     };
     match kind {

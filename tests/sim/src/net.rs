@@ -302,7 +302,8 @@ async fn answer_fate(
                 _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
             }
         };
-        let patience = String::from_utf8_lossy(body).contains("retryAfterMs");
+        let text = String::from_utf8_lossy(body);
+        let patience = text.contains("retryAfterMs") || text.contains("\"older\"");
         let kind = if patience && kind == Kind::Delivered { Kind::Overload } else { kind };
         state.trace.add(at, kind, runtime, body.len() as u64);
         fate

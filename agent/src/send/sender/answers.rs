@@ -45,6 +45,7 @@ impl<T: Transport> Sender<T> {
             ignored: _,
             retry_after,
             older_after,
+            asked_again,
             confirmed,
             resync,
         } = applied;
@@ -67,7 +68,7 @@ impl<T: Transport> Sender<T> {
         if new_session {
             tracing::info!(session = %response.session, to_resend, "another receiver session: sending all again");
         }
-        if to_resend > 0 {
+        if asked_again > 0 || new_session && to_resend > 0 {
             self.resends = self.resends.saturating_add(1);
             // The first time at once: a restarted receiver is the usual case.
             if self.resends > 1 {
@@ -78,7 +79,7 @@ impl<T: Transport> Sender<T> {
             self.resends = 0;
         }
         if let Some(wait) = older_after {
-            self.again_after = self.again_after.max(now + wait.min(MAX_RETRY_AFTER));
+            self.older_after = self.older_after.max(now + wait.min(MAX_RETRY_AFTER));
         }
         if let Some(wait) = retry_after {
             self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));

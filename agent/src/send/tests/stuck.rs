@@ -83,7 +83,8 @@ fn reporting(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, 
     let mut response = response(request);
     response.acks = acks(&others.iter().map(|event| event.seq.0).collect::<Vec<_>>());
     response.unknown = listed.iter().map(|event| event.seq).collect();
-    response.older_after_ms = (!listed.is_empty()).then_some(60_000);
+    let than = Timestamp::UNIX_EPOCH;
+    response.older = (!listed.is_empty()).then_some(v3::Older { than, after_ms: 60_000 });
     let wait = if request.poll { Duration::from_secs(25) } else { Duration::ZERO };
     (wait, Ok(response))
 }

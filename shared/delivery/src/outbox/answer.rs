@@ -23,13 +23,17 @@ impl Outbox {
         }
         let mut applied = Applied {
             retry_after: response.retry_after_ms.map(Tick::from_millis),
-            older_after: response.older_after_ms.map(Tick::from_millis),
+            older_after: response.older.map(|older| Tick::from_millis(older.after_ms)),
             new_session: self.session.is_some_and(|s| s != response.session),
             ..Applied::default()
         };
         if self.session != Some(response.session) {
             (self.session, self.mark) = (Some(response.session), 0);
             self.revision.0.counted += 1;
+            self.set_older_than(None);
+        }
+        if let Some(older) = response.older {
+            self.set_older_than(Some(older.than));
         }
         self.mark = self.mark.max(response.mark);
         if let Some((_, digest)) = self.claim.take() {
@@ -71,7 +75,11 @@ impl Outbox {
                 .map(|(&s, _)| s)
                 .collect();
             for seq in &unknown {
-                *self.asked.0.entry(*seq).or_default() += 1;
+                // What only has to take its turn has found no lack of room.
+                if response.older.is_none() || !self.is_older(*seq) {
+                    *self.asked.0.entry(*seq).or_default() += 1;
+                    applied.asked_again += 1;
+                }
             }
             applied.to_resend = unknown.into_iter().filter(|&s| self.resend(s)).count();
         }

@@ -8,7 +8,10 @@ use tidewatch_wire::{
     v3::{self, Event, Request},
 };
 
-use super::{InFlight, Key, Observation, Outbox};
+use super::{
+    InFlight, Key, Observation, Outbox,
+    unsent::{FRESH, May},
+};
 use crate::Tick;
 
 /// The longest range.
@@ -48,16 +51,16 @@ impl Size {
 }
 
 impl Outbox {
-    /// The next request with events, if anything is unsent: the canary, then what was just changed, then what a full report
-    /// reports, then what the receiver has asked for again, least often first; of equals the oldest. What it carries counts as sent until [`Outbox::failed`] takes it back.
+    /// The next request with events, if anything is unsent: the canary, then what was just changed, then what of that the receiver
+    /// has asked for again, then what a full report reports and what is older than the session; of equals the oldest. What it
+    /// carries counts as sent until [`Outbox::failed`] takes it back.
     pub fn next_batch(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.choose(false);
-        self.batch(seqs, now)
+        self.next_batch_of(May::ALL, now)
     }
 
-    /// The same, without what the receiver has asked for again and what is part of a full report.
-    pub fn next_new(&mut self, now: Tick) -> Option<(Request<'static>, InFlight)> {
-        let seqs = self.choose(true);
+    /// The same of what was just changed, and of what else it may be.
+    pub fn next_batch_of(&mut self, may: May, now: Tick) -> Option<(Request<'static>, InFlight)> {
+        let seqs = self.choose(may);
         self.batch(seqs, now)
     }
 
@@ -75,13 +78,13 @@ impl Outbox {
     fn new_canary(&self) -> Option<Seq> {
         let before_any = Key { watch: v3::CANARY.into(), namespace: Arc::default(), name: Arc::default() };
         let canaries = self.by_key.range(before_any..).take_while(|(key, _)| &*key.watch == v3::CANARY);
-        canaries.map(|(_, seq)| *seq).find(|seq| self.unsent.contains(*seq, None))
+        canaries.map(|(_, seq)| *seq).find(|seq| self.unsent.contains(*seq, FRESH))
     }
 
     /// Numbers to send, the most urgent first: at most a batch.
-    fn choose(&self, new: bool) -> Vec<Seq> {
+    fn choose(&self, may: May) -> Vec<Seq> {
         let most = self.size.0.events;
-        let mut chosen = if new { self.unsent.first_fresh(most) } else { self.unsent.first(most) };
+        let mut chosen = self.unsent.first(may, most);
         // Behind thousands of changes it would come too late to say that the way is good.
         if let Some(canary) = self.new_canary() {
             chosen.retain(|seq| *seq != canary);

@@ -235,16 +235,16 @@ fn what_finds_no_room_holds_back_nothing_else() {
     assert_eq!(outbox.answered(&unknown(1..=most), T0).to_resend, limits::V3_EVENTS);
 
     // Those that nobody has asked for again go first, and fill up what is left with the oldest others.
-    assert!(outbox.has_new() && outbox.is_asked_again());
+    assert!(outbox.has_unsent(May::NONE) && outbox.is_asked_again());
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.len(), limits::V3_EVENTS);
     assert_eq!(request.events.last().unwrap().seq, Seq(most + 200));
     outbox.answered(&unknown(1..=most + 200), T0);
-    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
     // What is new passes them all.
     outbox.observe(saw("urgent"), T0);
-    let (request, _) = outbox.next_new(T0).unwrap();
+    let (request, _) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), [most + 201]);
     outbox.answered(&answer(9, &[most + 201]), T0);
 
@@ -341,7 +341,7 @@ fn what_does_not_pass_is_sent_in_smaller_pieces() {
     let mut sizes = [0; 100];
     for size in &mut sizes {
         outbox.failed(&InFlight(passed.iter().copied().collect()));
-        let (_, in_flight) = outbox.next_new(T0).unwrap();
+        let (_, in_flight) = outbox.next_batch_of(May::NONE, T0).unwrap();
         outbox.passed(&in_flight);
         *size = in_flight.len();
     }
@@ -377,10 +377,10 @@ fn what_was_taken_back_and_then_was_too_large_is_counted_once() {
     // A poll's answer is from another session, before the batch is found too large.
     assert_eq!(outbox.answered(&answer(10, &[]), T0).to_resend, 1);
     outbox.too_large(&in_flight, 0);
-    assert_eq!((outbox.unsent(), outbox.has_new()), (1, true));
+    assert_eq!((outbox.unsent(), outbox.has_unsent(May::NONE)), (1, true));
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(request.events.len(), 1);
-    assert!(!outbox.has_new() && outbox.next_batch(T0).is_none());
+    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch(T0).is_none());
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     for n in 0..3_000 {
         outbox.observe(listed(&format!("listed-{n}")), T0);
     }
-    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
     outbox.observe(saw("edited"), T0);
     let (request, _) = outbox.next_batch(T0).unwrap();
     assert_eq!(
@@ -402,14 +402,18 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
 
     // What was reported and is changed meanwhile is a change; what is asked for again is none.
     outbox.observe(saw("listed-2999"), T0);
-    let (request, in_flight) = outbox.next_new(T0).unwrap();
+    let (request, in_flight) = outbox.next_batch_of(May::NONE, T0).unwrap();
     assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(3_002)]);
     outbox.failed(&in_flight);
-    assert!(outbox.has_new(), "of what did not arrive nobody has said anything");
-    outbox.next_new(T0).unwrap();
+    assert!(outbox.has_unsent(May::NONE), "of what did not arrive nobody has said anything");
+    outbox.next_batch_of(May::NONE, T0).unwrap();
     let unknown = Response { unknown: [Seq(3_002)].into_iter().collect(), ..answer(9, &[]) };
-    outbox.answered(&unknown, T0);
-    assert!(!outbox.has_new() && outbox.next_new(T0).is_none());
+    assert_eq!(outbox.answered(&unknown, T0).asked_again, 1);
+    // Nor does one that found no room wait behind the report.
+    let (request, in_flight) = outbox.next_batch(T0).unwrap();
+    assert_eq!(request.events.last().map(|event| event.seq), Some(Seq(3_002)));
+    outbox.failed(&in_flight);
+    assert!(!outbox.has_unsent(May::NONE) && outbox.next_batch_of(May::NONE, T0).is_none());
 
     // Nor does steady change hold the report up for ever.
     for n in 0..2_000 {
@@ -418,4 +422,29 @@ fn what_somebody_changes_goes_before_what_is_only_reported() {
     let (request, _) = outbox.next_batch(T0).unwrap();
     let reported = request.events.iter().filter(|event| event.listed).count();
     assert_eq!((request.events.len(), reported), (1_000, 125));
+}
+
+#[test]
+fn what_only_has_to_take_its_turn_is_not_counted_as_asked_for_again() {
+    let mut outbox = outbox();
+    outbox.answered(&answer(9, &[]), T0);
+    let at = |second| Timestamp::from_second(second).unwrap();
+    outbox.observe(Observation { at: at(10), ..saw("before") }, T0);
+    outbox.observe(Observation { at: at(30), ..saw("after") }, T0);
+    outbox.observe(Observation { at: at(30), listed: true, ..saw("listed") }, T0);
+    outbox.next_batch(T0).unwrap();
+    outbox.observe(Observation { at: at(11), ..saw("before too") }, T0);
+    let older = Some(v3::Older { than: at(20), after_ms: 7_000 });
+    let unknown = [Seq(1), Seq(3)].into_iter().collect();
+    let applied = outbox.answered(&Response { older, unknown, ..answer(9, &[2]) }, T0);
+    assert_eq!((applied.to_resend, applied.asked_again, applied.older_after), (2, 0, Some(tick(7_000))));
+    assert!(!outbox.is_asked_again() && !outbox.has_unsent(May::NONE), "nothing that is left may go now");
+    assert!(outbox.has_unsent(May { older: true, ..May::NONE }));
+    outbox.observe(Observation { at: at(40), ..saw("edited") }, T0);
+    let (request, _) = outbox.next_batch_of(May { again: true, older: false }, T0).unwrap();
+    assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(5)]);
+    // Another session has begun at another time.
+    outbox.answered(&answer(10, &[]), T0);
+    let (request, _) = outbox.next_batch_of(May::NONE, T0).unwrap();
+    assert_eq!(request.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [Seq(1), Seq(4), Seq(5)]);
 }

@@ -7,69 +7,92 @@ use std::{
 
 use tidewatch_wire::Seq;
 
-/// Where a number stands: `None` for what somebody has changed just now; else how often the receiver has asked for it again, 0 for
-/// what is only reported because everything is. What comes first in this order goes first, so that neither a full
-/// report nor what finds no room at the receiver holds up anything else.
-pub(super) type Place = Option<u32>;
+/// Where a number stands. What is less goes first: what somebody has changed before what is only reported or sent again, and of each what
+/// the receiver has asked for less often. So neither a full report nor what finds no room at the receiver holds up anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Part of a full report, or older than the receiver's session.
+    pub(super) older: bool,
+    /// How often the receiver has asked for it again.
+    pub(super) round: u32,
+}
+
+/// What somebody has changed just now.
+pub(super) const FRESH: Place = Place { older: false, round: 0 };
+
+/// What may be sent besides what somebody has changed just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct May {
+    /// What the receiver has asked for again.
+    pub again: bool,
+    /// What is part of a full report, or older than the receiver's session.
+    pub older: bool,
+}
+
+impl May {
+    /// Everything.
+    pub const ALL: Self = Self { again: true, older: true };
+    /// Nothing.
+    pub const NONE: Self = Self { again: false, older: false };
+}
 
 /// One part in so many of a batch is for what is reported: behind steady change it would wait for ever.
 const SHARE: usize = 8;
 
 /// Two sets of the same numbers are equal, whatever their order: it decides nothing but an order, and so a model has fewer states.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unsent {
-    fresh: BTreeSet<Seq>,
-    later: BTreeSet<(u32, Seq)>,
-}
+pub(super) struct Unsent(BTreeSet<(Place, Seq)>);
 
 impl Unsent {
     pub(super) fn insert(&mut self, seq: Seq, place: Place) {
-        match place {
-            None => self.fresh.insert(seq),
-            Some(round) => self.later.insert((round, seq)),
-        };
+        self.0.insert((place, seq));
     }
 
     /// `place` is the one that it was inserted with.
     pub(super) fn remove(&mut self, seq: Seq, place: Place) {
-        match place {
-            None => self.fresh.remove(&seq),
-            Some(round) => self.later.remove(&(round, seq)),
-        };
+        self.0.remove(&(place, seq));
     }
 
     pub(super) fn contains(&self, seq: Seq, place: Place) -> bool {
-        match place {
-            None => self.fresh.contains(&seq),
-            Some(round) => self.later.contains(&(round, seq)),
-        }
+        self.0.contains(&(place, seq))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.fresh.len() + self.later.len()
+        self.0.len()
     }
 
-    pub(super) fn has_fresh(&self) -> bool {
-        !self.fresh.is_empty()
+    /// Takes all out.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Seq> + use<> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, seq)| seq)
     }
 
-    /// The first so many.
-    pub(super) fn first(&self, most: usize) -> Vec<Seq> {
-        let reported = self.later.range(..(1, Seq(0)));
-        let kept = reported.take(most / SHARE).count();
-        let fresh = self.first_fresh(most - kept);
-        let rest = most - fresh.len();
-        fresh.into_iter().chain(self.later.iter().take(rest).map(|(_, seq)| *seq)).collect()
+    /// Whether there is anything that is just what `may` names: both, one of them, or neither.
+    pub(super) fn has(&self, may: May) -> bool {
+        self.part(may.older, may.again).next().is_some()
     }
 
-    /// The first so many of what was changed just now.
-    pub(super) fn first_fresh(&self, most: usize) -> Vec<Seq> {
-        self.fresh.iter().take(most).copied().collect()
+    /// The first so many that may be sent.
+    pub(super) fn first(&self, may: May, most: usize) -> Vec<Seq> {
+        let kept = if may.older { self.part(true, false).take(most / SHARE).count() } else { 0 };
+        let again = |older: bool| may.again.then(|| self.part(older, true)).into_iter().flatten();
+        let mut first: Vec<Seq> = self.part(false, false).chain(again(false)).take(most - kept).collect();
+        if may.older {
+            let room = most - first.len();
+            first.extend(self.part(true, false).chain(again(true)).take(room));
+        }
+        first
+    }
+
+    /// What is older or not, and was asked for again or not, in its order.
+    fn part(&self, older: bool, again: bool) -> impl Iterator<Item = Seq> {
+        let (least, most) = if again { (1, u32::MAX) } else { (0, 0) };
+        let from = (Place { older, round: least }, Seq(0));
+        let to = (Place { older, round: most }, Seq(u64::MAX));
+        self.0.range(from..=to).map(|(_, seq)| *seq)
     }
 
     fn sorted(&self) -> Vec<Seq> {
-        let mut all: Vec<Seq> =
-            self.fresh.iter().copied().chain(self.later.iter().map(|(_, seq)| *seq)).collect();
+        let mut all: Vec<Seq> = self.0.iter().map(|(_, seq)| *seq).collect();
         all.sort_unstable();
         all
     }
