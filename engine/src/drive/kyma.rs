@@ -30,7 +30,7 @@ use crate::{
         policy::rule,
         versions::{Choice, choose},
     },
-    queue::Class,
+    queue::{Class, Push},
     stages::{Stage, stage},
 };
 
@@ -164,9 +164,15 @@ impl Shared {
         if let Some(choices) = self.state.read().choose(kyma, wanted, local) {
             return choices;
         }
-        let mut state = self.state.write();
-        state.note(kyma, wanted);
-        choose(wanted, state.catalog(), local)
+        let (noted, choices) = {
+            let mut state = self.state.write();
+            (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
+        };
+        for (key, change) in noted {
+            let cause = Some(Cause::Kcp { object: key.to_string(), change });
+            self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+        }
+        choices
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.

@@ -83,8 +83,8 @@ pub struct Input<'a> {
     pub restricted: &'a [String],
     /// Modules that are there for users to choose: a Manifest of one that was mandatory before goes, unless it is in `asked`.
     pub chosen_by_users: &'a BTreeSet<String>,
-    /// Modules that the Kyma's own list has, as far as is known.
-    pub asked: &'a BTreeSet<String>,
+    /// Modules that the Kyma's own list has; `None` if nobody has read it yet: then nothing goes for not being on it.
+    pub asked: Option<&'a BTreeSet<String>>,
 }
 
 /// What to do. Of the plan, the status stays empty: mandatory modules are not in a Kyma's.
@@ -107,7 +107,8 @@ pub fn plan(input: &Input<'_>) -> MandatoryPlan {
     let left = input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
     for manifest in left {
         let module = manifest.module_name().unwrap_or_default();
-        if input.chosen_by_users.contains(module) && !input.asked.contains(module) {
+        if input.chosen_by_users.contains(module) && input.asked.is_some_and(|asked| !asked.contains(module))
+        {
             made.plan.remove(manifest, "the module is not mandatory any more");
         }
     }

@@ -57,9 +57,9 @@ impl KcpState {
         }
     }
 
-    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list has, as far as
-    /// that is known.
-    pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list had when it was
+    /// last read, `None` if that was not since this process began.
+    pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
         let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
         let modules = manifests.filter(|m| m.is_mandatory()).filter_map(|m| m.module_name());
         let chosen = |module: &&str| {

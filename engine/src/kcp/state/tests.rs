@@ -394,6 +394,36 @@ fn a_mandatory_manifest_is_its_own_plans_and_no_kymas() {
     assert_eq!(keys(state.delete_manifest("g")), ["Kyma/a", "Mandatory/a", "Release/guard"]);
 }
 
+/// The release of `guard` with channels.
+fn guard_to_choose() -> ModuleReleaseMeta {
+    serde_json::from_value(json!({"metadata": {"name": "guard"}, "spec": {"moduleName": "guard",
+        "ocmComponentName": "tidewatch.dev/module/guard", "channels": [{"channel": "regular", "version": "1.0.0"}]}}))
+    .unwrap()
+}
+
+#[test]
+fn a_list_that_nobody_has_read_is_not_an_empty_one() {
+    let list = |names: &[&str]| {
+        let modules = names.iter().map(|&name| Module { name: name.into(), ..Module::default() }).collect();
+        KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
+    };
+    let mut state = KcpState::default();
+    state.apply_kyma(kyma("a", "a", 1, 1));
+    state.apply_release("guard", Some(guard_to_choose()));
+    state.apply_manifest(guards_manifest(1, "Ready"));
+    assert_eq!(state.chosen_by_users("a").1, None);
+    assert!(state.choose("a", &list(&[]), &[]).is_none(), "an empty list has to be noted too");
+    assert!(state.note("a", &list(&["guard"])).is_empty(), "it stays, for its user has it");
+    assert_eq!(state.chosen_by_users("a").1, Some(BTreeSet::from(["guard".to_owned()])));
+    assert_eq!(keys(state.note("a", &list(&[]))), ["Mandatory/a"], "its user does not have it");
+    assert_eq!(state.chosen_by_users("a").1, Some(BTreeSet::new()));
+    assert!(state.choose("a", &list(&[]), &[]).is_some());
+    state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
+    assert!(state.note("a", &list(&["other"])).is_empty(), "what is mandatory is no matter of lists");
+    state.delete_kyma("a");
+    assert_eq!(state.chosen_by_users("a").1, None);
+}
+
 #[test]
 fn a_change_of_the_catalog_reaches_the_runtimes_whose_users_see_it() {
     let mut state = KcpState::default();
