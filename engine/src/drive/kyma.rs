@@ -5,7 +5,7 @@ mod give_up;
 mod needs;
 mod remote;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -27,6 +27,7 @@ use crate::{
     plan::{
         gates::Facts,
         kyma::{Input, Plan, crds_failed_status, failed_status, plan},
+        needs::required,
         policy::rule,
         versions::{Choice, choose},
     },
@@ -124,7 +125,11 @@ impl Shared {
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let choices = self.choices_of(&name, &wanted, &local.templates);
-        let manifests = self.state.read().manifests_of(&name);
+        self.note_required(&name, required(&choices));
+        let (manifests, mandatory) = {
+            let state = self.state.read();
+            (state.manifests_of(&name), state.mandatory())
+        };
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &manifests), causes).await?;
         let windows = self.windows.policy();
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
@@ -140,6 +145,7 @@ impl Shared {
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
                 needs: Some(&waits),
+                mandatory: &mandatory,
             },
             now: self.now(),
         });
@@ -173,6 +179,14 @@ impl Shared {
             self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
         }
         choices
+    }
+
+    /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
+    /// reconcile of the Kyma, the mandatory ones included.
+    fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
+        if self.state.read().required(kyma) != &modules {
+            self.state.write().require(kyma, modules);
+        }
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.
