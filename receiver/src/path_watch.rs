@@ -115,12 +115,33 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
             };
             // A role that was taken away blinds a watch.
             engine.configure_agent(&kyma, Some(cause.clone()));
+            if look == Look::Resync {
+                // Whatever becomes of its Kyma's reconcile, which asks for it else.
+                engine.check_catalog(&kyma, Some(cause.clone()));
+            }
             let manifests = engine.state().read().manifests_of(&kyma);
-            let names = manifests.into_iter().filter_map(|m| m.metadata.name);
-            let keys = names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name });
-            for key in std::iter::once(WorkKey::Kyma { kyma: kyma.clone() }).chain(keys) {
+            for key in looked_at(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
                 engine.queue().push(key, Push { class, cause: Some(cause.clone()), guards: Vec::new() });
             }
         }
+    }
+}
+
+/// What a look at a runtime reconciles: its Kyma, what is mandatory for it, and these Manifests.
+fn looked_at(kyma: &str, manifests: impl Iterator<Item = String>) -> Vec<WorkKey> {
+    let of = || kyma.to_owned();
+    let plans = [WorkKey::Kyma { kyma: of() }, WorkKey::Mandatory { kyma: of() }];
+    plans.into_iter().chain(manifests.map(|name| WorkKey::Manifest { kyma: of(), name })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_at_a_runtime_sees_to_its_mandatory_modules_too() {
+        let keys = looked_at("a", ["m".to_owned()].into_iter());
+        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        assert_eq!(keys, ["Kyma/a", "Mandatory/a", "Manifest/m"]);
     }
 }

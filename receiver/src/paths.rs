@@ -97,7 +97,7 @@ pub enum Look {
 /// What [`Paths::tick`] wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reconcile the runtime's Kyma and Manifests.
+    /// Reconcile the runtime's Kyma, its mandatory modules and its Manifests; at a resync its catalog too.
     Look {
         /// Which.
         kyma: String,

@@ -5,7 +5,7 @@ mod give_up;
 mod needs;
 mod remote;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -27,10 +27,11 @@ use crate::{
     plan::{
         gates::Facts,
         kyma::{Input, Plan, crds_failed_status, failed_status, plan},
+        needs::required,
         policy::rule,
         versions::{Choice, choose},
     },
-    queue::Class,
+    queue::{Class, Push},
     stages::{Stage, stage},
 };
 
@@ -124,12 +125,16 @@ impl Shared {
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
         let choices = self.choices_of(&name, &wanted, &local.templates);
+        self.note_required(&name, required(&choices));
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
         let seen = self.state.read().manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         let windows = self.windows.policy();
         // As late as can be: what has changed since is not written over, and would have to be planned again.
-        let manifests = self.state.read().manifests_of(&name);
+        let (manifests, mandatory) = {
+            let state = self.state.read();
+            (state.manifests_of(&name), state.mandatory())
+        };
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -142,6 +147,7 @@ impl Shared {
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
                 needs: Some(&waits),
+                mandatory: &mandatory,
             },
             now: self.now(),
         });
@@ -169,9 +175,23 @@ impl Shared {
         if let Some(choices) = self.state.read().choose(kyma, wanted, local) {
             return choices;
         }
-        let mut state = self.state.write();
-        state.note(kyma, wanted);
-        choose(wanted, state.catalog(), local)
+        let (noted, choices) = {
+            let mut state = self.state.write();
+            (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
+        };
+        for (key, change) in noted {
+            let cause = Some(Cause::Kcp { object: key.to_string(), change });
+            self.queue.push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+        }
+        choices
+    }
+
+    /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
+    /// reconcile of the Kyma, the mandatory ones included.
+    fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
+        if self.state.read().required(kyma) != &modules {
+            self.state.write().require(kyma, modules);
+        }
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.

@@ -47,7 +47,7 @@ impl Shared {
                 manifests,
                 restricted: &self.config.restricted_modules,
                 chosen_by_users: &chosen_by_users,
-                asked: &asked,
+                asked: asked.as_ref(),
             })
         };
         let mut made = made_of(&kyma, &manifests);

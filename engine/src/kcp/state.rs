@@ -84,6 +84,8 @@ pub struct KcpState {
     agents: agents::Agents,
     /// By Kyma: the groups of kinds that its modules wait for.
     definitions: HashMap<String, BTreeSet<String>>,
+    /// By Kyma: the modules that modules of its list require.
+    required: HashMap<String, BTreeSet<String>>,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -190,6 +192,7 @@ impl KcpState {
         self.users.forget(name);
         self.agents.forget(name);
         self.definitions.remove(name);
+        self.required.remove(name);
         self.readers.forget(name);
         vec![(kyma_key(name), "deleted")]
     }

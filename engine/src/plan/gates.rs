@@ -11,12 +11,13 @@ mod windows;
 
 pub(super) use central::unread;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
 
 use super::{
+    mandatory::Offer,
     needs::Waits,
     notice::{About, Kind, Notice},
     policy::{PolicyError, Ruled},
@@ -72,11 +73,20 @@ pub struct Facts<'a> {
     pub min_window: Duration,
     /// What modules wait for, by their names.
     pub needs: Option<&'a BTreeMap<String, Waits>>,
+    /// All mandatory modules. What is installed of one stays until its turn to become the mandatory one.
+    pub mandatory: &'a [Arc<Offer>],
 }
 
 impl Default for Facts<'_> {
     fn default() -> Self {
-        Self { restricted: &[], ruled: Ok(None), windows: None, min_window: MIN_WINDOW, needs: None }
+        Self {
+            restricted: &[],
+            ruled: Ok(None),
+            windows: None,
+            min_window: MIN_WINDOW,
+            needs: None,
+            mandatory: &[],
+        }
     }
 }
 

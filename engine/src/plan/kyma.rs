@@ -5,7 +5,7 @@ mod manifest_of;
 mod orphans;
 mod status;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -24,6 +24,7 @@ pub(in crate::plan) use self::{
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
+    mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
     versions::{Choice, Chosen, Fault, Origin},
@@ -148,6 +149,12 @@ pub fn plan(input: &Input<'_>) -> Plan {
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
+            let module = manifest.module_name().unwrap_or_default();
+            let keeps = |offer: &Arc<Offer>| offer.keeps(module, input.kyma, input.facts.restricted);
+            if input.facts.mandatory.iter().any(keeps) {
+                // The plan of mandatory modules takes it over at its turn. Like all of those it is in no Kyma's status.
+                continue;
+            }
             if let Err(why) = input.facts.ruled {
                 // The policy may be what asks for it.
                 let (state, message) = (State::Warning, gates::unread(why));

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State, names::labels};
 
 use super::{
-    access,
+    access::{self, Denied},
     kyma::{
         ComponentVersion, Decided, Decision, Plan, Source, SourceFault, manifest_for, orphan, same, take_over,
     },
@@ -55,6 +55,21 @@ impl Offer {
         Some(Self { module, release: None, outcome, leaving: all_leave })
     }
 
+    /// Whether a Kyma may have the module. `restricted` names the modules that only Kymas get whom their release meta selects.
+    ///
+    /// # Errors
+    /// Says why it may not.
+    pub fn allowed(&self, kyma: &Kyma, restricted: &[String]) -> Result<(), Denied> {
+        let template = self.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
+        access::allowed(kyma.labels(), self.release.as_deref(), template, restricted, &self.module)
+    }
+
+    /// Whether what is installed of a module in a Kyma's runtime is to become, or is, the mandatory one.
+    #[must_use]
+    pub fn keeps(&self, module: &str, kyma: &Kyma, restricted: &[String]) -> bool {
+        self.module == module && !self.leaving && self.allowed(kyma, restricted).is_ok()
+    }
+
     /// Whether plans made of the two can differ.
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
@@ -83,8 +98,8 @@ pub struct Input<'a> {
     pub restricted: &'a [String],
     /// Modules that are there for users to choose: a Manifest of one that was mandatory before goes, unless it is in `asked`.
     pub chosen_by_users: &'a BTreeSet<String>,
-    /// Modules that the Kyma's own list has, as far as is known.
-    pub asked: &'a BTreeSet<String>,
+    /// Modules that the Kyma's own list has; `None` if nobody has read it yet: then nothing goes for not being on it.
+    pub asked: Option<&'a BTreeSet<String>>,
 }
 
 /// What to do. Of the plan, the status stays empty: mandatory modules are not in a Kyma's.
@@ -107,7 +122,8 @@ pub fn plan(input: &Input<'_>) -> MandatoryPlan {
     let left = input.manifests.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
     for manifest in left {
         let module = manifest.module_name().unwrap_or_default();
-        if input.chosen_by_users.contains(module) && !input.asked.contains(module) {
+        if input.chosen_by_users.contains(module) && input.asked.is_some_and(|asked| !asked.contains(module))
+        {
             made.plan.remove(manifest, "the module is not mandatory any more");
         }
     }
@@ -122,10 +138,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
         .iter()
         .filter(|m| m.module_name() == Some(module) && orphan(input.kyma, m).is_none())
         .collect();
-    let template = offer.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
-    let labels_of = input.kyma.labels();
-    if let Err(why) = access::allowed(labels_of, offer.release.as_deref(), template, input.restricted, module)
-    {
+    if let Err(why) = offer.allowed(input.kyma, input.restricted) {
         let there = of_module.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
         there.for_each(|manifest| made.plan.remove(manifest, &why.to_string()));
         return;

@@ -60,6 +60,14 @@ pub fn kinds(choices: &[Choice], manifests: &[Manifest]) -> BTreeSet<GroupVersio
     requires.flat_map(|requires| requires.apis.iter().cloned()).collect()
 }
 
+/// The modules that modules of the list require, each once, whether or not these are there already.
+#[must_use]
+pub fn required(choices: &[Choice]) -> BTreeSet<String> {
+    let chosen = choices.iter().filter_map(|choice| choice.outcome.as_ref().ok());
+    let requires = chosen.filter_map(|chosen| chosen.template.spec.requires.as_ref());
+    requires.flat_map(|requires| requires.modules.iter().cloned()).collect()
+}
+
 /// What each module waits for, by its name. One that lacks nothing, or that is not to be installed or changed, has no entry.
 #[must_use]
 pub fn unmet(

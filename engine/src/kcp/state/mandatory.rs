@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
 
-use super::{KcpState, Wanted};
+use super::{KcpState, Wanted, kyma_key};
 use crate::{
     key::WorkKey,
     plan::mandatory::{Offer, is_legacy},
@@ -57,15 +57,31 @@ impl KcpState {
         }
     }
 
-    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list has, as far as
-    /// that is known.
-    pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list had when it was
+    /// last read, `None` if that was not since this process began.
+    pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
         let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
         let modules = manifests.filter(|m| m.is_mandatory()).filter_map(|m| m.module_name());
         let chosen = |module: &&str| {
             self.catalog().release(module).is_some_and(|release| release.mandatory_version().is_none())
         };
         (modules.filter(chosen).map(str::to_owned).collect(), self.users.modules_of(kyma))
+    }
+
+    /// Sets the modules that modules of a Kyma's list require, in place of those before: a change of what is installed of them
+    /// asks for the Kyma even where they are mandatory. As large as what the catalog's templates say, which their CRD bounds.
+    pub fn require(&mut self, kyma: &str, modules: BTreeSet<String>) {
+        if modules.is_empty() || !self.kymas.contains_key(kyma) {
+            self.required.remove(kyma);
+        } else {
+            self.required.insert(kyma.to_owned(), modules);
+        }
+    }
+
+    /// The modules that modules of a Kyma's list require, as last noted.
+    pub fn required(&self, kyma: &str) -> &BTreeSet<String> {
+        static NONE: BTreeSet<String> = BTreeSet::new();
+        self.required.get(kyma).unwrap_or(&NONE)
     }
 
     /// Looks at what the catalog says of some modules, and asks for every Kyma if that is something else than before.
@@ -82,6 +98,10 @@ impl KcpState {
                 Some(offer) => self.mandatory.insert(module.clone(), offer),
                 None => self.mandatory.remove(module),
             };
+            let holds = |offer: &Option<Arc<Offer>>| offer.as_ref().is_some_and(|offer| !offer.leaving);
+            if holds(&before) && !holds(&now) {
+                wanted.extend(self.left_behind(module).map(|kyma| (kyma_key(kyma), change)));
+            }
             differs |= match (before, now) {
                 (Some(before), Some(now)) => before.differs(&now),
                 (before, now) => before.is_some() || now.is_some(),
@@ -95,6 +115,13 @@ impl KcpState {
             wanted.extend(kymas.into_iter().map(|kyma| (WorkKey::Mandatory { kyma: kyma.clone() }, change)));
         }
         wanted
+    }
+
+    /// Kymas with a Manifest of a module that is mandatory no more and that was not taken over as one meanwhile: it was kept
+    /// for that, and is the list's matter again.
+    fn left_behind(&self, module: &str) -> impl Iterator<Item = &str> {
+        let left = |m: &&Arc<Manifest>| m.module_name() == Some(module) && !m.is_mandatory();
+        self.manifests.values().filter(left).filter_map(|m| m.kyma_name())
     }
 
     /// Whether a Kyma has mandatory modules, or is to get some.

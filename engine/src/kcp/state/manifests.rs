@@ -7,6 +7,7 @@ use tidewatch_api::{Manifest, State};
 
 use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, unindex};
 use crate::{
+    key::WorkKey,
     plan::{
         manifest::{Claim, inventory},
         object::ObjectRef,
@@ -80,9 +81,15 @@ impl KcpState {
                 wanted.extend(self.after_manifest(&manifest, change));
             }
         }
-        // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too.
+        // What its release has become while nobody looked told nobody.
+        if old.is_none() && !echo && manifest.is_mandatory() {
+            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, "added"));
+        }
+        // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too, as does one with a
+        // module that requires this one.
         let leaving = || self.kymas.get(&kyma).is_some_and(|k| k.metadata.deletion_timestamp.is_some());
-        let shown = !manifest.is_mandatory() || leaving();
+        let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
+        let shown = !manifest.is_mandatory() || required() || leaving();
         if shown && old.as_deref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }

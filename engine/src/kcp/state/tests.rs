@@ -4,6 +4,8 @@ use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate};
 use super::*;
 use crate::plan::object::ObjectRef;
 
+mod mandatory;
+
 fn kyma(name: &str, runtime: &str, version: u32, generation: i64) -> Kyma {
     serde_json::from_value(json!({
         "metadata": {"name": name, "generation": generation, "resourceVersion": version.to_string(),
@@ -337,61 +339,6 @@ fn an_agent_is_asked_for_when_the_kinds_of_its_modules_change_and_not_when_their
     state.delete_manifest("n");
     assert!(asked(state.delete_manifest("m")));
     assert_eq!(input(&state), bare);
-}
-
-fn guard(version: &str, more: &Value) -> ModuleReleaseMeta {
-    let mut metadata = json!({"name": "guard"});
-    metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    serde_json::from_value(json!({"metadata": metadata, "spec": {"moduleName": "guard",
-        "ocmComponentName": "tidewatch.dev/module/guard", "mandatory": {"version": version}}}))
-    .unwrap()
-}
-
-fn guards_manifest(version: u32, state: &str) -> Manifest {
-    let mut guard = manifest("g", version, state, None);
-    let labels = guard.metadata.labels.as_mut().unwrap();
-    labels.insert("operator.kyma-project.io/mandatory-module".into(), "true".into());
-    labels.insert("operator.kyma-project.io/module-name".into(), "guard".into());
-    guard
-}
-
-#[test]
-fn a_mandatory_release_reaches_every_kyma_once() {
-    let mut state = KcpState::default();
-    for name in ["a", "b"] {
-        assert_eq!(keys(state.apply_kyma(kyma(name, name, 1, 1))).len(), 1, "nothing is mandatory yet");
-    }
-    let every = ["Release/guard", "Mandatory/a", "Mandatory/b"];
-    assert_eq!(keys(state.apply_release("guard", Some(guard("1.0.0", &json!({}))))), every);
-    let held = json!({"finalizers": ["operator.kyma-project.io/mandatory-module"]});
-    assert!(state.apply_release("guard", Some(guard("1.0.0", &held))).is_empty(), "our finalizer is no news");
-    assert_eq!(keys(state.apply_release("guard", Some(guard("1.1.0", &held)))), every[1..]);
-    assert_eq!(keys(state.apply_kyma(kyma("c", "c", 1, 1))), ["Kyma/c", "Mandatory/c"]);
-    assert_eq!(keys(state.apply_kyma(kyma("c", "c", 2, 2))), ["Kyma/c"], "its list says nothing of it");
-    assert_eq!(keys(state.apply_kyma(kyma("c", "d", 3, 2))), ["Kyma/c", "Mandatory/c"], "its labels do");
-    let template =
-        json!({"metadata": {"name": "guard-1.1.0"}, "spec": {"moduleName": "guard", "version": "1.1.0"}});
-    let template: ModuleTemplate = serde_json::from_value(template).unwrap();
-    let asked = keys(state.apply_template("guard-1.1.0", Some(template)));
-    assert_eq!(asked, ["Mandatory/a", "Mandatory/b", "Mandatory/c"]);
-}
-
-#[test]
-fn a_mandatory_manifest_is_its_own_plans_and_no_kymas() {
-    let mut state = KcpState::default();
-    state.apply_kyma(kyma("a", "a", 1, 1));
-    let held = json!({"finalizers": ["operator.kyma-project.io/mandatory-module"]});
-    state.apply_release("guard", Some(guard("1.0.0", &held)));
-    assert_eq!(keys(state.apply_manifest(guards_manifest(1, "Processing"))), ["Manifest/g"]);
-    assert!(state.apply_manifest(guards_manifest(2, "Ready")).is_empty());
-    let mut changed = guards_manifest(3, "Ready");
-    changed.metadata.generation = Some(2);
-    assert_eq!(keys(state.apply_manifest(changed)), ["Manifest/g", "Mandatory/a"], "by hand");
-    let gone = json!({"deletionTimestamp": "2026-01-01T00:00:00Z",
-        "finalizers": ["operator.kyma-project.io/mandatory-module"]});
-    let asked = keys(state.apply_release("guard", Some(guard("1.0.0", &gone))));
-    assert_eq!(asked, ["Release/guard", "Mandatory/a"]);
-    assert_eq!(keys(state.delete_manifest("g")), ["Kyma/a", "Mandatory/a", "Release/guard"]);
 }
 
 #[test]

@@ -7,8 +7,11 @@ use std::{
 
 use tidewatch_api::{KymaSpec, ModuleTemplate};
 
-use super::KcpState;
-use crate::plan::versions::{Choice, Want, choose};
+use super::{KcpState, Wanted};
+use crate::{
+    key::WorkKey,
+    plan::versions::{Choice, Want, choose},
+};
 
 /// What each Kyma has asked for when it was last planned, and the reverse.
 ///
@@ -32,14 +35,14 @@ impl Users {
             let by_want = self.by_module.entry(module.clone()).or_default();
             by_want.entry(want.clone()).or_default().insert(kyma.to_owned());
         }
-        if !wants.is_empty() {
-            self.by_kyma.insert(kyma.to_owned(), wants);
-        }
+        // An empty list too: it is known, and not the same as one that nobody has read yet.
+        self.by_kyma.insert(kyma.to_owned(), wants);
     }
 
-    /// Names of the modules that a Kyma has asked for last.
-    pub(super) fn modules_of(&self, kyma: &str) -> BTreeSet<String> {
-        self.by_kyma.get(kyma).into_iter().flatten().map(|(module, _)| module.clone()).collect()
+    /// Names of the modules that a Kyma has asked for last; `None` if its list was not read since this process began.
+    pub(super) fn modules_of(&self, kyma: &str) -> Option<BTreeSet<String>> {
+        let known = self.by_kyma.get(kyma)?;
+        Some(known.iter().map(|(module, _)| module.clone()).collect())
     }
 
     pub(super) fn forget(&mut self, kyma: &str) {
@@ -74,17 +77,22 @@ impl KcpState {
         wanted: &KymaSpec,
         local: &[Arc<ModuleTemplate>],
     ) -> Option<Vec<Choice>> {
-        let known = self.users.by_kyma.get(kyma);
-        let wants = wants(wanted);
-        let noted = known.map_or(wants.is_empty(), |known| *known == wants);
+        let noted = self.users.by_kyma.get(kyma) == Some(&wants(wanted));
         noted.then(|| choose(wanted, self.catalog(), local))
     }
 
-    /// Notes what a Kyma asks for. One that is gone asks for nothing.
-    pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) {
-        if self.kymas.contains_key(kyma) {
-            self.users.put(kyma, wants(wanted));
+    /// Notes what a Kyma asks for. One that is gone asks for nothing. What is mandatory no more and not on this list was kept as
+    /// long as nobody knew the list: now it is looked at again.
+    pub fn note(&mut self, kyma: &str, wanted: &KymaSpec) -> Vec<Wanted> {
+        if !self.kymas.contains_key(kyma) {
+            return Vec::new();
         }
+        self.users.put(kyma, wants(wanted));
+        let (chosen, asked) = self.chosen_by_users(kyma);
+        if chosen.is_subset(&asked.unwrap_or_default()) {
+            return Vec::new();
+        }
+        vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, "list of modules read")]
     }
 
     /// Names of modules of a list that KCP has nothing of: neither a release nor a template.

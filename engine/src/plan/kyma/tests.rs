@@ -14,6 +14,7 @@ use crate::plan::{
 };
 
 mod managed;
+mod mandatory;
 
 fn kyma() -> Kyma {
     serde_json::from_value(json!({
@@ -166,23 +167,6 @@ fn a_mandatory_manifest_is_left_alone() {
 }
 
 #[test]
-fn a_mandatory_module_is_not_its_users_to_change() {
-    let mut manifest = installed(State::Ready);
-    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
-    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
-    let mut wanted = wanted(&["guard"]);
-    wanted.modules[0].managed = false;
-    let plan = run(&wanted, &[manifest.clone()]);
-    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
-    let told = &plan.status.modules[0];
-    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
-    // One of the list's that has become mandatory waits for the plan of those.
-    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
-    let plan = run(&wanted, &[manifest]);
-    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
-}
-
-#[test]
 fn a_module_that_is_mandatory_no_more_is_taken_over_by_the_list() {
     let mut manifest = installed(State::Ready);
     manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
@@ -268,7 +252,7 @@ fn a_manifest_keeps_what_its_template_says_and_lets_go_of_what_it_does_not_say()
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     template.spec.progress_deadline_seconds = Some(90);
-    catalog.templates.insert("lighthouse-1.0.0".into(), std::sync::Arc::new(template));
+    catalog.templates.insert("lighthouse-1.0.0".into(), Arc::new(template));
     let (kyma, wanted, sources) = (kyma(), wanted(&["lighthouse"]), sources());
     let choices = choose(&wanted, &catalog, &[]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
@@ -397,7 +381,7 @@ fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() 
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     template.metadata.generation = Some(2);
-    catalog.put(std::sync::Arc::new(template.clone()));
+    catalog.put(Arc::new(template.clone()));
     let links = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
     assert_eq!((links.notices.len(), links.apply.len()), (0, 0), "nothing that is installed has changed");
     let generation =
@@ -406,7 +390,7 @@ fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() 
 
     template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
     template.spec.progress_deadline_seconds = Some(7);
-    catalog.put(std::sync::Arc::new(template));
+    catalog.put(Arc::new(template));
     let held = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
     assert_eq!(held.apply, []);
     assert_eq!((held.notices[0].reason, held.notices[0].kind), ("ModuleTemplateChanged", Kind::Warning));
@@ -448,7 +432,7 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
     let template = json!({"metadata": {"name": "raft-mine", "namespace": "kyma-system", "generation": 1}, "spec": {
         "moduleName": "raft", "channel": "regular", "version": "0.1.0",
         "descriptor": {"component": {"name": "tidewatch.dev/module/raft", "version": "0.1.0"}}}});
-    let local = [std::sync::Arc::new(serde_json::from_value(template).unwrap())];
+    let local = [Arc::new(serde_json::from_value(template).unwrap())];
     let (kyma, asked) = (kyma(), wanted(&["raft"]));
     let choices = choose(&asked, &catalog(), &local);
     let key = ComponentVersion::of(choices[0].outcome.as_ref().unwrap());

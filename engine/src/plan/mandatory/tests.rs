@@ -61,6 +61,18 @@ fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
 }
 
 fn run_for(kyma: &Kyma, catalog: &FakeCatalog, manifests: &[Manifest], asked: &[&str]) -> MandatoryPlan {
+    run_with(kyma, catalog, manifests, Some(asked))
+}
+
+/// `asked` is the Kyma's list; `None` if nobody has read it.
+fn run_with(
+    kyma: &Kyma,
+    catalog: &FakeCatalog,
+    manifests: &[Manifest],
+    asked: Option<&[&str]>,
+) -> MandatoryPlan {
+    let asked: Option<BTreeSet<String>> =
+        asked.map(|asked| asked.iter().map(|&name| name.to_owned()).collect());
     let modules: BTreeSet<&str> = catalog
         .releases
         .keys()
@@ -76,7 +88,7 @@ fn run_for(kyma: &Kyma, catalog: &FakeCatalog, manifests: &[Manifest], asked: &[
         manifests,
         restricted: &[],
         chosen_by_users: &regular.map(|(name, _)| name.clone()).collect(),
-        asked: &asked.iter().map(|&name| name.to_owned()).collect(),
+        asked: asked.as_ref(),
     })
 }
 
@@ -184,6 +196,10 @@ fn one_that_users_choose_now_goes_from_those_who_do_not() {
     assert_eq!(run(&catalog, &[installed()]).plan.delete, [installed().name_any()]);
     let kyma = kyma(&json!({}));
     assert!(nothing(&run_for(&kyma, &catalog, &[installed()], &["guard"])), "its list's plan takes it over");
+    assert!(
+        nothing(&run_with(&kyma, &catalog, &[installed()], None)),
+        "a list that nobody has read is not empty"
+    );
 }
 
 #[test]
@@ -227,7 +243,7 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
             manifests,
             restricted: &[],
             chosen_by_users: &none,
-            asked: &none,
+            asked: Some(&none),
         })
         .plan
     };

@@ -151,3 +151,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_modules_require_is_named_whether_or_not_it_is_there() {
+    let modules = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let choices = choices(&[
+        ("beacon", json!({"modules": ["guard", "istio"]})),
+        (
+            "buoy",
+            json!({"modules": ["guard"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]}),
+        ),
+        ("quay", Value::Null),
+    ]);
+    assert_eq!(required(&choices), modules(&["guard", "istio"]));
+    assert_eq!(required(&[]), modules(&[]));
+}

@@ -1,0 +1,58 @@
+//! What the plan of a Kyma's list does about modules that are mandatory, or are to become so.
+
+use super::*;
+use crate::plan::mandatory::Offer;
+
+#[test]
+fn a_mandatory_module_is_not_its_users_to_change() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let mut wanted = wanted(&["guard"]);
+    wanted.modules[0].managed = false;
+    let plan = run(&wanted, &[manifest.clone()]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+    let told = &plan.status.modules[0];
+    assert!(told.state == State::Warning && told.message.contains("mandatory"), "{told:?}");
+    // One of the list's that has become mandatory waits for the plan of those.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    let plan = run(&wanted, &[manifest]);
+    assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
+}
+
+/// What becomes of an installed module that is in no list, with mandatory modules.
+fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
+    let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());
+    let offers: Vec<_> = offers.iter().cloned().map(Arc::new).collect();
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &[],
+        sources: &sources,
+        manifests: std::slice::from_ref(manifest),
+        facts: Facts { mandatory: &offers, ..Facts::default() },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let offer = Offer::of("guard", &catalog()).unwrap();
+    let removed = [manifest.name_any()];
+    assert_eq!(unlisted(&manifest, &[]).delete, removed);
+    let kept = unlisted(&manifest, std::slice::from_ref(&offer));
+    assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
+    assert_eq!(kept.status.state, State::Ready);
+    // Those of another module, and of one that is mandatory no more or not for this Kyma, go by the list alone.
+    let other = Offer { module: "another".into(), ..offer.clone() };
+    assert_eq!(unlisted(&manifest, &[other]).delete, removed);
+    let leaving = Offer { leaving: true, ..offer.clone() };
+    assert_eq!(unlisted(&manifest, &[leaving]).delete, removed);
+    let mut beta = offer;
+    if let Some(release) = &mut beta.release {
+        Arc::make_mut(release).spec.beta = true;
+    }
+    assert_eq!(unlisted(&manifest, &[beta]).delete, removed);
+}
