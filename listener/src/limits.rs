@@ -40,7 +40,7 @@ pub struct Limits {
     pub requests: Rate,
     /// Events of one runtime by the v2 contract; each is work of its own.
     pub v2_events: Rate,
-    /// Events that were observed before this session began, of all runtimes: what a fleet sends again after a restart
+    /// Events that were observed before this session began or are part of a full report, of all runtimes: what a fleet sends again after a restart
     /// is spread, and does not stand before new changes. One runtime may send a tenth of that.
     pub resent: Rate,
     /// Events that wait for their work to finish, of all runtimes, each of which has a share; see

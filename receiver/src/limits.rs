@@ -33,7 +33,8 @@ pub struct LimitArgs {
     /// Events of one runtime by the v2 contract in a second; at once ten times as many.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub v2_events_per_second: u32,
-    /// Events in a second that are older than this process, of all runtimes; at once four times as many.
+    /// Events in a second that are older than this process or part of a full report, of all runtimes; at once four times as
+    /// many.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub resent_per_second: u32,
     /// For a TLS handshake, in seconds.
