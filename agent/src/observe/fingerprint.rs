@@ -21,10 +21,19 @@ pub fn of_metadata(metadata: &ObjectMeta) -> Option<u64> {
     Some(hash.end())
 }
 
+/// Whether the generation of a group's objects, if they have one, rises with each change that counts. API servers set a
+/// `PriorityClass`'s to 1 and leave it there; it is the only kind of its group.
+pub fn counts_changes(group: &str) -> bool {
+    group != "scheduling.k8s.io"
+}
+
 /// The fingerprint of a whole object of the API group `group`.
 pub fn of_object(field: Field, group: &str, object: &DynamicObject) -> u64 {
     match field {
-        Field::Spec => of_metadata(&object.metadata).unwrap_or_else(|| of_content(object)),
+        Field::Spec if counts_changes(group) => {
+            of_metadata(&object.metadata).unwrap_or_else(|| of_content(object))
+        }
+        Field::Spec => of_content(object),
         Field::Status => of_status(group, object),
     }
 }
@@ -208,6 +217,17 @@ mod tests {
         assert!(!changes("/status/state", json!("Error")));
         let whole = object(base.clone());
         assert_eq!(of_metadata(&whole.metadata), Some(of_object(Field::Spec, "apps", &whole)));
+    }
+
+    #[test]
+    fn spec_of_a_kind_whose_generation_stands() {
+        let of = |description: &str| {
+            let object = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": "a", "uid": "u", "generation": 1}, "value": 7, "description": description});
+            of_object(Field::Spec, "scheduling.k8s.io", &serde_json::from_value(object).unwrap())
+        };
+        assert_ne!(of("ours"), of("mine"));
+        assert_eq!(of("ours"), of("ours"));
     }
 
     #[test]

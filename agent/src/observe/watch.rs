@@ -2,6 +2,7 @@
 
 use super::{
     condition::{Conditions, Reason},
+    fingerprint,
     index::{Index, ObjectKey, Verdict},
     resolve::{self, ResolveError, Resolved},
     tap::tapped,
@@ -182,13 +183,14 @@ impl Watcher {
     pub async fn run(mut self, client: Client) {
         let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
         let client = tapped(&client, move || conditions.heard(&name));
-        let mut whole = self.spec.field == Field::Status;
+        let by_content = self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group);
+        let mut whole = by_content;
         let mut attempt = 0;
         // What was served and is not any more, until it is known whether another version is.
         let mut gone: Option<ApiResource> = None;
         loop {
             if self.renew() {
-                whole = self.spec.field == Field::Status;
+                whole = by_content;
                 attempt = 0;
             }
             let resolved = tokio::select! {

@@ -180,6 +180,8 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         let api = solo.objects(object.kind, object.namespaced.then_some(namespace));
         let uid = api.get(&object.name).await?.uid().context("no uid")?;
         let began = tokio::time::Instant::now();
+        // A reconcile for the object before would look at this one, too.
+        tidewatch_tests::fleet::settled(&solo.receiver).await?;
         let edit = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
         api.patch(&object.name, &edit, &Patch::Merge(&object.edit)).await?;
         is(&api, object, None).await?;

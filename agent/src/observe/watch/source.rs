@@ -70,7 +70,8 @@ pub(super) fn seen_metadata(object: Metadata) -> Seen {
 
 pub(super) fn seen_whole(field: Field, group: &str, object: DynamicObject) -> Seen {
     let fingerprint = fingerprint::of_object(field, group, &object);
-    let content = field == Field::Status || object.metadata.generation.is_none();
+    let content =
+        field == Field::Status || object.metadata.generation.is_none() || !fingerprint::counts_changes(group);
     Seen { content, ..seen(object.metadata, Some(fingerprint)) }
 }
 
