@@ -266,8 +266,8 @@ impl Agent {
     /// As [`Agent::start_through`] in v3, and it watches nothing else, whatever an engine tells the agents of this runtime: that may
     /// be another test's.
     pub async fn start_alone(
-        to_api: &str,
         to_receiver: &str,
+        to_api: &str,
         harness: &Harness,
         receiver: &Receiver,
         member: &Member<'_>,

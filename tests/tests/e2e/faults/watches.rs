@@ -63,7 +63,7 @@ impl Watching {
         let watches = json!([{"name": name, "group": group, "resource": resource, "field": "spec",
                               "labels": {"tidewatch.dev/test": name}}]);
         let agent =
-            Agent::start_alone(api, &way.url(), &env.harness, &receiver, &member, identity, watches).await?;
+            Agent::start_alone(&way.url(), api, &env.harness, &receiver, &member, identity, watches).await?;
         agent.connected().await?;
         Ok(Self { receiver, agent, way })
     }
