@@ -4,6 +4,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,7 +21,7 @@ use tidewatch_drain::Drain;
 use tidewatch_engine::EngineConfig;
 use tidewatch_receiver::{app as receiver, forward::target::Overrides, paths::Settings};
 use tidewatch_simulator::{
-    Access, Hosted, Options, Rule, Server, ServerOptions, Token, User, registry::Registry,
+    Access, Faults, Hosted, NoFaults, Options, Rule, Server, ServerOptions, Token, User, registry::Registry,
 };
 use tidewatch_tls::Files;
 
@@ -42,16 +43,20 @@ const GRACE: Duration = Duration::from_secs(5);
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 /// The user that an agent is in its runtime.
 const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
+/// The user that the receiver is in all clusters.
+pub const RECEIVER_USER: &str = "tidewatch-receiver";
 /// Names of the clusters, as in the names of kubeconfigs.
 const CLUSTERS: [&str; 3] = ["kcp", "runtime1", "runtime2"];
 
 /// One simulated cluster.
 struct Cluster {
-    hosted: std::sync::Arc<Hosted>,
+    hosted: Arc<Hosted>,
     url: String,
-    /// The administrator's, and where it is.
-    kubeconfig: String,
+    /// The administrator's kubeconfig.
     file: PathBuf,
+    /// The receiver's, and where it is.
+    engine: String,
+    engine_file: PathBuf,
     client: Client,
 }
 
@@ -83,8 +88,13 @@ pub struct Simulated {
 impl Simulated {
     /// Starts three clusters and a registry, with files in `folder`, which must be absolute.
     pub async fn start(folder: &Path) -> Result<Self> {
+        Self::with(folder, Arc::new(NoFaults)).await
+    }
+
+    /// The same, where something goes wrong with the calls to the clusters, or somebody listens to them.
+    pub async fn with(folder: &Path, faults: Arc<dyn Faults>) -> Result<Self> {
         let drain = Drain::new();
-        let server = Server::start(ServerOptions::default(), &drain).await?;
+        let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, &drain).await?;
         let registry = Registry::start(&drain).await?;
         let mut clusters = Vec::new();
         for (seed, name) in (1..).zip(CLUSTERS) {
@@ -109,7 +119,7 @@ impl Simulated {
         };
         let runtime = |cluster: &Cluster| Runtime {
             client: cluster.client.clone(),
-            kubeconfig: cluster.kubeconfig.clone(),
+            kubeconfig: cluster.engine.clone(),
         };
         Ok(Stage {
             kcp: kcp.client.clone(),
@@ -176,11 +186,16 @@ impl Cluster {
         let hosted = server.add(name, options)?;
         // A port of its own: the engine refuses runtimes at KCP's address.
         let url = format!("https://{}", server.listen(name).await?);
-        let token = uuid::Uuid::new_v4().to_string();
-        hosted.allow_token(Token(token.clone()), User::admin("admin"));
-        let kubeconfig = server.kubeconfig_for(name, &url, &token);
-        let file = folder.join(format!("{name}.kubeconfig"));
-        write_private(&file, &kubeconfig)?;
+        let admit = |user: &str, file: &str| -> Result<(String, PathBuf)> {
+            let token = uuid::Uuid::new_v4().to_string();
+            hosted.allow_token(Token(token.clone()), User::admin(user));
+            let kubeconfig = server.kubeconfig_for(name, &url, &token);
+            let file = folder.join(file);
+            write_private(&file, &kubeconfig)?;
+            Ok((kubeconfig, file))
+        };
+        let (kubeconfig, file) = admit("admin", &format!("{name}.kubeconfig"))?;
+        let (engine, engine_file) = admit(RECEIVER_USER, &format!("{name}.receiver.kubeconfig"))?;
         let mut config = Config::from_custom_kubeconfig(
             Kubeconfig::from_yaml(&kubeconfig)?,
             &KubeConfigOptions::default(),
@@ -188,7 +203,7 @@ impl Cluster {
         .await?;
         config.proxy_url = None;
         let client = Client::try_from(config)?;
-        Ok(Self { hosted, url, kubeconfig, file, client })
+        Ok(Self { hosted, url, file, engine, engine_file, client })
     }
 
     /// Lets the agent in; a kubeconfig for it.
@@ -248,7 +263,7 @@ impl Cast for Simulated {
                 key: event_path.server.key.clone(),
             },
             proxies: None,
-            kubeconfig: Some(kcp.file.clone()),
+            kubeconfig: Some(kcp.engine_file.clone()),
             engine: EngineConfig { modules: self.registry.host(), ..EngineConfig::default() },
             denied_servers: Vec::new(),
             routes: Overrides::default(),

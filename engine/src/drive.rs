@@ -14,6 +14,7 @@ mod mandatory;
 mod manifest;
 mod path;
 mod prepare;
+mod seen;
 mod sources;
 mod tell;
 mod windows;
@@ -33,7 +34,7 @@ use crate::{
     kcp::{Feeds, KcpState},
     key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
-    plan::windows::MIN_WINDOW,
+    plan::{object::ObjectRef, windows::MIN_WINDOW},
     queue::{
         Class, Ended, Push,
         worker::{Lease, WorkQueue},
@@ -112,6 +113,9 @@ pub(crate) struct Shared {
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
+    passes: manifest::Passes,
+    holds: manifest::Holds,
+    seen: seen::Seen,
     gate: gate::Gate,
     windows: windows::Windows,
     waiting: kyma::Waiting,
@@ -129,6 +133,8 @@ pub(crate) enum Finish {
     Waiting(String),
     /// Looks again soon: what it waits for has no event of its own.
     Recheck(String),
+    /// Nothing more to do until an event; if none has ended it by then, it looks again after this time.
+    Again(Duration, String),
     /// Looks again, soon at first and then seldom: it may wait for days, for somebody whom no event of ours tells of.
     Patient(String),
     /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
@@ -137,6 +143,15 @@ pub(crate) enum Finish {
     Settled(Report),
     /// The failure, of a class, stands in the status. Trying again can mend it.
     Failed(Report, &'static str),
+}
+
+/// Why work was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Why<'a> {
+    /// The first few causes.
+    pub(crate) causes: &'a [Cause],
+    /// How many there were.
+    pub(crate) count: usize,
 }
 
 /// Why a reconcile could not even write down how it ended.
@@ -236,6 +251,9 @@ impl Engine {
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
+            passes: manifest::Passes::default(),
+            holds: manifest::Holds::default(),
+            seen: seen::Seen::default(),
             gate: gate::Gate::default(),
             windows: windows::Windows::default(),
             waiting: kyma::Waiting::default(),
@@ -254,6 +272,19 @@ impl Engine {
     /// What is known of KCP.
     pub fn state(&self) -> &RwLock<KcpState> {
         &self.0.state
+    }
+
+    /// Takes an event of a runtime about an object, in the version of this uid and resourceVersion, that is no news for a piece of
+    /// work: the very version was read or written by it. `guard` is let go then, as soon as that work has ended. Gives it back if
+    /// the event is news, and the work has to be asked for.
+    pub fn has_seen(
+        &self,
+        key: &WorkKey,
+        object: &ObjectRef,
+        version: (&str, &str),
+        guard: Guard,
+    ) -> Result<(), Guard> {
+        self.0.seen.take(key, object, version, guard)
     }
 
     /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
@@ -342,11 +373,16 @@ impl Shared {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
         let attempt = lease.attempt;
+        let mut waiting = self.seen.begin(&key);
         lease.causes = lease.causes.drain(..).map(|cause| cause.numbered(&key, attempt)).collect();
         // Boxed: its future is large.
         let work = tokio::time::timeout(
             self.config.deadline,
-            Box::pin(self.reconcile(&key, lease.class, &lease.causes)),
+            Box::pin(self.reconcile(
+                &key,
+                lease.class,
+                Why { causes: &lease.causes, count: lease.cause_count },
+            )),
         );
         let (result, stages) = stages::noted(work).await;
         let spread = xxhash_rust::xxh3::xxh3_64(key.to_string().as_bytes());
@@ -363,6 +399,7 @@ impl Shared {
             // Nobody nests them; if somebody did, the outer time would count.
             Ok(Finish::RecheckAt(..)) => (Outcome::Waiting, String::new(), None),
             Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
+            Ok(Finish::Again(delay, what)) => (Outcome::Waiting, what.clone(), Some((*delay, "waiting"))),
             Ok(Finish::Patient(what)) => (Outcome::Waiting, what.clone(), Some((wait(PATIENCE), "waiting"))),
             Ok(Finish::Settled(report)) => (Outcome::Failed, report.message.clone(), None),
             Ok(Finish::Failed(report, class)) => {
@@ -381,7 +418,11 @@ impl Shared {
             Outcome::Lost => tracing::error!(%key, message, "reconcile failed and could not say so in KCP"),
             Outcome::Done | Outcome::Waiting => tracing::debug!(%key, ?outcome, message, "reconciled"),
         }
-        let guards = lease.take_guards();
+        // A failure may have left undone what is to be done about something that was seen.
+        let well =
+            matches!(&result, Ok(finish) if !matches!(finish, Finish::Failed(..) | Finish::Settled(_)));
+        waiting.extend(self.seen.end(&key, well));
+        let guards = lease.take_guards().into_iter().chain(waiting);
         let ended_at = self.queue.now();
         let (queued, work) =
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
@@ -412,7 +453,7 @@ impl Shared {
             }
             Vec::new()
         } else {
-            guards.into_iter().filter(|guard| guard.is_wanted()).collect()
+            guards.filter(|guard| guard.is_wanted()).collect()
         };
         if let Some((delay, at)) = look_at {
             self.queue.look_again(key.clone(), Class::Rollout, Some(Cause::Due { at }), delay);
@@ -423,14 +464,15 @@ impl Shared {
         });
     }
 
-    async fn reconcile(&self, key: &WorkKey, class: Class, causes: &[Cause]) -> Result<Finish, Lost> {
+    async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         self.gate.begin(key)?;
+        let causes = why.causes;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => {
                 self.state.write().working_on(name, class);
-                self.reconcile_manifest(kyma, name).await
+                self.reconcile_manifest(key, (kyma, name), why).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,

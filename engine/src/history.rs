@@ -11,8 +11,12 @@ use crate::{
     stages::StageTime,
 };
 
-/// Records kept per runtime.
+/// Records kept per runtime, at most.
 const PER_RUNTIME: usize = 32;
+/// The same in a large fleet.
+const LEAST: usize = 8;
+/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. One takes 500 bytes or so.
+const ALL: usize = 16_000;
 /// Runtimes remembered; beyond that, the history of an arbitrary one is dropped.
 const RUNTIMES: usize = 20_000;
 
@@ -63,9 +67,11 @@ impl History {
         {
             runtimes.remove(&victim);
         }
+        let most = (ALL / (runtimes.len() + 1)).clamp(LEAST, PER_RUNTIME);
         let records = runtimes.entry(key.kyma().to_owned()).or_default();
-        if records.len() >= PER_RUNTIME {
-            records.pop_front();
+        if records.len() >= most {
+            records.drain(..=records.len() - most);
+            records.shrink_to(most);
         }
         records.push_back(record);
     }
@@ -119,5 +125,34 @@ mod tests {
         assert_eq!((records.len(), records[0].key.as_str()), (PER_RUNTIME, "8"));
         history.forget("a");
         assert!(history.of("a").is_empty());
+    }
+
+    #[test]
+    fn in_a_large_fleet_each_has_fewer() {
+        let history = History::default();
+        let record = || Record {
+            key: "k".into(),
+            causes: Vec::new(),
+            cause_count: 0,
+            class: "resync",
+            outcome: Outcome::Done,
+            message: String::new(),
+            finished_at: Timestamp::UNIX_EPOCH,
+            queued_seconds: 0.0,
+            work_seconds: 0.0,
+            stages: Vec::new(),
+            next_try_seconds: None,
+        };
+        for _ in 0..2 * PER_RUNTIME {
+            history.add(&WorkKey::Kyma { kyma: "first".into() }, record());
+        }
+        for kyma in 0..ALL / LEAST {
+            history.add(&WorkKey::Kyma { kyma: kyma.to_string() }, record());
+        }
+        assert_eq!(history.of("first").len(), PER_RUNTIME);
+        for _ in 0..2 * PER_RUNTIME {
+            history.add(&WorkKey::Kyma { kyma: "first".into() }, record());
+        }
+        assert_eq!(history.of("first").len(), LEAST);
     }
 }

@@ -43,7 +43,7 @@ use crate::{
     args::{Args, UpdateArgs},
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
-    host::{EngineHost, OWN_MANAGER, refused_metric},
+    host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
     lease::Candidate,
     maintenance::PolicyFile,
     metrics::Metrics,
@@ -263,6 +263,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
     let refused = refused_metric(&registry)?;
+    let seen = seen_metric(&registry)?;
     let known = Arc::new(AtomicBool::new(false));
     sizes::register(&registry, &engine, &deliveries, &paths)?;
 
@@ -290,6 +291,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             ready: Arc::clone(&known),
             namespace: namespace.clone(),
             refused,
+            seen,
         }),
         deliveries: deliveries.clone(),
         metrics: intake_metrics,

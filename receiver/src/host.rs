@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use prometheus::IntCounterVec;
+use prometheus::{IntCounter, IntCounterVec};
 use tidewatch_api::Watcher;
 use tidewatch_engine::{
     Acknowledge, Cause, Engine, WorkKey, kcp,
@@ -52,11 +52,21 @@ pub struct EngineHost {
     pub namespace: String,
     /// By reason.
     pub refused: IntCounterVec,
+    /// Events about a version that a reconcile has seen.
+    pub seen: IntCounter,
 }
 
 /// Declares the metric of refused events.
 pub fn refused_metric(registry: &Registry) -> Result<IntCounterVec, MetricsError> {
     registry.counter_vec("refused_events_total", "Events that were refused, by reason.", &["reason"])
+}
+
+/// Declares the metric of events that were no news.
+pub fn seen_metric(registry: &Registry) -> Result<IntCounter, MetricsError> {
+    registry.counter(
+        "seen_events_total",
+        "Events that asked for nothing: a reconcile had read or written that very version of the object.",
+    )
 }
 
 impl EngineHost {
@@ -114,6 +124,25 @@ impl EngineHost {
             return Fate::Unowned;
         }
         for (key, guard) in targets.into_iter().zip(guards) {
+            let guard = if canary {
+                Box::new(Canary(guard, self.paths.clone(), runtime.kyma.clone())) as Box<dyn Acknowledge>
+            } else {
+                Box::new(Held(guard))
+            };
+            let guard = match (event.change, event.listed) {
+                (v3::Change::Changed, false) => {
+                    let version = (event.uid.as_ref(), event.resource_version.as_ref());
+                    match self.engine.has_seen(&key, &object, version, guard) {
+                        Ok(()) => {
+                            self.seen.inc();
+                            tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "no news");
+                            continue;
+                        }
+                        Err(guard) => guard,
+                    }
+                }
+                _ => guard,
+            };
             let cause = Cause::Event {
                 epoch: request.epoch.to_string(),
                 seq: event.seq.0,
@@ -121,11 +150,6 @@ impl EngineHost {
                 object: object.to_string(),
             };
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
-            let guard = if canary {
-                Box::new(Canary(guard, self.paths.clone(), runtime.kyma.clone())) as Box<dyn Acknowledge>
-            } else {
-                Box::new(Held(guard))
-            };
             // No edit of anybody's: those of a whole fleet come after a restored backup.
             let report = event.listed || event.change == v3::Change::Resync;
             let class = if report { Class::Resync } else { Class::UserEdit };

@@ -56,6 +56,7 @@ fn host() -> EngineHost {
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
     let refused = refused_metric(&registry).unwrap();
+    let seen = seen_metric(&registry).unwrap();
     EngineHost {
         claims: ClaimBook::new(SessionId::from_bits(7), crate::sessions::Sessions::default()),
         engine,
@@ -64,6 +65,7 @@ fn host() -> EngineHost {
         ready: Arc::new(true.into()),
         namespace: "kcp".into(),
         refused,
+        seen,
     }
 }
 

@@ -213,8 +213,12 @@ pub(super) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
 ///
 /// By an apply, not by a POST: for two seconds after a CRD is established, API servers delay every POST of
 /// its kind by two seconds. It does not force, so whoever was faster keeps the values they have set; an
-/// object that conflicts is there, which is what was wanted.
-pub(super) async fn create(runtime: &Gated, object: &Value, manager: &str) -> Result<(), ObjectError> {
+/// object that conflicts is there, which is what was wanted. Returns it, unless that is so.
+pub(super) async fn create(
+    runtime: &Gated,
+    object: &Value,
+    manager: &str,
+) -> Result<Option<Value>, ObjectError> {
     let id = identity(object)?;
     let permit = runtime.permit()?;
     let api = api(runtime, &id.gvk, &id.namespace).await?;
@@ -223,10 +227,10 @@ pub(super) async fn create(runtime: &Gated, object: &Value, manager: &str) -> Re
     match runtime.call(&format!("creating {id}"), api.patch(&id.name, &params, &patch)).await {
         Ok(created) => {
             let created = to_value(&id, created)?;
-            permit.tried(|| tried(runtime, "create", &id, created));
-            Ok(())
+            permit.tried(|| tried(runtime, "create", &id, created.clone()));
+            Ok(Some(created))
         }
-        Err(error) if error.class == ErrorClass::Conflict => Ok(()),
+        Err(error) if error.class == ErrorClass::Conflict => Ok(None),
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
     }
 }

@@ -55,6 +55,8 @@ struct Done {
     mark: u64,
     /// What stands there. Shared by all who see the same.
     hashes: Arc<BTreeMap<Id, u64>>,
+    /// Whether the runtime's Kyma says that all is well with it.
+    said: bool,
 }
 
 impl Catalogs {
@@ -83,7 +85,16 @@ impl Catalogs {
     }
 
     fn put(&self, kyma: &str, mark: u64, view: &View) {
-        self.0.lock().done.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes) });
+        let mut known = self.0.lock();
+        let said = known.done.get(kyma).is_some_and(|done| done.said);
+        known.done.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes), said });
+    }
+
+    /// The runtime's Kyma says that all is well, or nobody knows what it says.
+    fn set_said(&self, kyma: &str, said: bool) {
+        if let Some(done) = self.0.lock().done.get_mut(kyma) {
+            done.said = said;
+        }
     }
 }
 
@@ -105,7 +116,11 @@ impl Shared {
         }
         let done = self.catalogs.of(kyma).map(|done| done.mark);
         let stands = done.is_some() && done == self.state.read().catalog_mark(kyma);
-        if !stands || condition_of(remote).is_none() {
+        let told = condition_of(remote).is_some();
+        if !told {
+            self.catalogs.set_said(kyma, false);
+        }
+        if !stands || !told {
             let push = Push { class: Class::Catalog, cause: causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
         }
@@ -143,6 +158,7 @@ impl Shared {
         };
         self.say_catalog(&kyma, &says).await?;
         let said = match synced {
+            Ok(()) if self.catalogs.of(name).is_some_and(|done| done.said) => Ok(true),
             Ok(()) => stage(Stage::WriteRuntime, self.say_catalog_in_runtime(&kyma, &runtime, &says)).await,
             Err(error) => {
                 // Its user is told if that is possible at all.
@@ -151,7 +167,10 @@ impl Shared {
             }
         };
         match said {
-            Ok(true) => Ok(Finish::Done),
+            Ok(true) => {
+                self.catalogs.set_said(name, true);
+                Ok(Finish::Done)
+            }
             // Its reconcile writes one, and asks for this again.
             Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
             Err(ObjectError::Held(held)) => Err(held.into()),

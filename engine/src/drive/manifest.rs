@@ -6,12 +6,16 @@ mod default_cr;
 mod force;
 mod give_up;
 mod hand_over;
+mod hold;
+mod passed;
 mod remove;
 mod source;
 mod standing;
 mod sync;
 
-pub(super) use standing::Standing;
+pub(super) use self::{hold::Holds, passed::Passes, standing::Standing};
+
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -22,17 +26,19 @@ use tidewatch_api::{
 
 use self::{
     default_cr::{cr_condition, create_default_cr},
-    sync::Synced,
+    passed::{Only, Passed, mark, named},
+    sync::{Synced, Work},
 };
 use super::{
-    Finish, Lost, NEXT_TRY, Shared,
+    Finish, Lost, NEXT_TRY, Shared, Why,
     apply::ObjectError,
     error_report,
     gate::{Gated, Held},
     kcp_writes::lost,
 };
 use crate::{
-    key::Report,
+    kcp::state::{SecretRef, default_cr},
+    key::{Report, WorkKey},
     plan::{
         manifest::{self as plan, Bundle, Progress},
         notice::{About, Kind, Notice},
@@ -74,10 +80,15 @@ impl Stopped {
 }
 
 impl Shared {
-    pub(super) async fn reconcile_manifest(&self, kyma: &str, name: &str) -> Result<Finish, Lost> {
-        let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
-        let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
-        let Some(manifest) = manifest else {
+    pub(super) async fn reconcile_manifest(
+        &self,
+        key: &WorkKey,
+        (kyma, name): (&str, &str),
+        why: Why<'_>,
+    ) -> Result<Finish, Lost> {
+        let named = named(key, why.causes, why.count);
+        let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
+        let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
             self.state.write().owners.release(kyma, name);
             return Ok(Finish::Done);
         };
@@ -115,11 +126,35 @@ impl Shared {
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
         self.hold(&manifest).await?;
+        let mark = mark(&manifest, &secrets);
+        let only = passed.and_then(|passed| Only::after(passed, mark, named));
         let bundle = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
-        self.install(kyma, &manifest, &runtime, bundle).await
+        self.install(Work { key, kyma, mark, only }, &manifest, &runtime, bundle).await
+    }
+
+    /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
+    /// watch has it now, and nothing that we have written to it is still to come.
+    async fn manifest_of(
+        &self,
+        kyma: &str,
+        name: &str,
+        passed: Option<&Passed>,
+    ) -> Result<Option<(Arc<Manifest>, Vec<SecretRef>)>, Lost> {
+        let (secrets, watched) = {
+            let state = self.state.read();
+            (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
+        };
+        if let Some((passed, manifest)) = passed.zip(watched)
+            && mark(&manifest, &secrets) == passed.mark
+        {
+            return Ok(Some((manifest, secrets)));
+        }
+        let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
+        let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
+        Ok(manifest.map(|manifest| (Arc::new(manifest), secrets)))
     }
 
     /// Finalizers, before anything is created in the runtime.
@@ -141,17 +176,22 @@ impl Shared {
 
     async fn install(
         &self,
-        kyma: &str,
+        work: Work<'_>,
         manifest: &Manifest,
         runtime: &Gated,
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
-        let first = Progress::Waiting("the module's objects are being applied".into());
-        let Synced { manifest, mut applied, left, objects } =
-            self.sync(kyma, manifest, runtime, bundle, first).await?;
+        let first = Progress::Waiting(plan::APPLYING.into());
+        let Synced { manifest, mut applied, left, objects, gone, only } =
+            self.sync(&work, manifest, runtime, bundle, first).await?;
+        let Work { key, kyma, mark, .. } = work;
         let manifest = &manifest;
-        let cr = if applied.failed.is_none() {
-            stage(Stage::Apply, create_default_cr(manifest, runtime)).await
+        let named = |only: &Only| default_cr(manifest).is_some_and(|cr| only.names(&cr));
+        let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
+            Ok(only.cr())
+        } else if applied.failed.is_none() {
+            stage(Stage::Apply, create_default_cr(manifest, runtime, |cr, live| self.seen.saw(key, cr, live)))
+                .await
         } else {
             Ok(Some(false))
         };
@@ -180,13 +220,13 @@ impl Shared {
         }
         if let Some(what) = applied.missing {
             let status = write(Progress::Waiting(what.clone()));
-            self.write_manifest_status(manifest, &status).await?;
+            self.say(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
             let status = write(Progress::Waiting(what.clone()));
-            self.write_manifest_status(manifest, &status).await?;
+            self.say(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
@@ -200,7 +240,15 @@ impl Shared {
             return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
         }
         let status = write(Progress::Applied(readiness.clone()));
-        self.write_manifest_status(manifest, &status).await?;
+        let held = self.say(manifest, &status).await?;
+        if let Some(gone) = gone.filter(|_| applied.parked.is_empty()) {
+            let waits = applied.judged.iter().filter(|(_, readiness)| readiness.is_unready());
+            let unready = waits.map(|(object, _)| object.clone()).collect();
+            self.passes.put(kyma, &manifest.name_any(), Passed { mark, unready, gone, cr: cr_there });
+        }
+        if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {
+            return Ok(Finish::Again(left, what.clone()));
+        }
         if readiness == Readiness::Ready {
             return Ok(Finish::Done);
         }

@@ -1,6 +1,6 @@
 //! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use parking_lot::Mutex;
@@ -37,6 +37,13 @@ impl Prepared {
         self.0.lock().remove(kyma);
     }
 }
+
+/// What a runtime gets, and its hash. Made once: building the definitions costs more than a whole reconcile.
+static WANTED: LazyLock<(Vec<Value>, u64)> = LazyLock::new(|| {
+    let wanted = wanted();
+    let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
+    (wanted, hash)
+});
 
 fn wanted() -> Vec<Value> {
     let namespace = json!({
@@ -81,12 +88,11 @@ fn without_empty_lists(value: &mut Value) {
 impl Shared {
     /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has.
     pub(super) async fn prepare(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
-        let wanted = wanted();
-        let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
-        if self.prepared.0.lock().get(kyma) == Some(&hash) {
+        let (wanted, hash) = &*WANTED;
+        if self.prepared.0.lock().get(kyma) == Some(hash) {
             return Ok(());
         }
-        for body in &wanted {
+        for body in wanted {
             let manager = field_managers::LIFECYCLE_MANAGER;
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
@@ -99,7 +105,7 @@ impl Shared {
                 apply::apply(runtime, body, manager).await?;
             }
         }
-        self.prepared.0.lock().insert(kyma.to_owned(), hash);
+        self.prepared.0.lock().insert(kyma.to_owned(), *hash);
         Ok(())
     }
 }

@@ -133,9 +133,28 @@ fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str
 impl KcpState {
     /// Remembers a write of ours, so that its echo is not taken for news.
     pub fn wrote(&mut self, kind: &str, name: &str, resource_version: Option<String>) {
-        if let Some(version) = resource_version {
-            self.own_writes.insert(format!("{kind}/{name}"), version);
+        let Some(version) = resource_version else { return };
+        // The watch may have been faster than the answer.
+        let seen = match kind {
+            "Kyma" => self.kymas.get(name).and_then(|o| o.resource_version()),
+            "Manifest" => self.manifests.get(name).and_then(|o| o.resource_version()),
+            "Watcher" => self.watchers.get(name).and_then(|o| o.resource_version()),
+            _ => None,
+        };
+        let key = format!("{kind}/{name}");
+        if seen.as_ref() == Some(&version) {
+            self.own_writes.remove(&key);
+        } else {
+            self.own_writes.insert(key, version);
         }
+    }
+
+    /// A Manifest as last seen, unless something that we have written to it is still to come.
+    pub fn up_to_date(&self, manifest: &str) -> Option<Arc<Manifest>> {
+        if self.own_writes.contains_key(&format!("Manifest/{manifest}")) {
+            return None;
+        }
+        self.manifests.get(manifest).cloned()
     }
 
     fn is_echo(&mut self, kind: &str, object: &impl ResourceExt) -> bool {

@@ -3,6 +3,7 @@
 mod decision;
 mod manifest_of;
 mod orphans;
+mod stands;
 mod status;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -16,6 +17,7 @@ use tidewatch_api::{
 use self::{
     manifest_of::hold_version,
     orphans::{OfModule, orphaned},
+    stands::stands,
     status::{kyma_status, leaving, tracked, tracking},
 };
 pub(in crate::plan) use self::{
@@ -33,6 +35,7 @@ use super::{
 pub use decision::{Decided, Decision};
 pub(in crate::plan) use status::progress;
 pub use status::{crds_failed_status, deleting_status, failed_status, is_own, runtime_status};
+pub(crate) use status::{leaving_message, progress_at};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,9 +126,10 @@ pub struct Plan {
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
     let (mut modules, mut wanted) = (Vec::new(), Vec::new());
+    let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
     for choice in input.choices {
         let module = &choice.module.name;
-        let there = OfModule::of(input.kyma, input.manifests, choice, || planned(input.kyma, choice));
+        let there = OfModule::of(input.kyma, &named, choice, || planned(input.kyma, choice));
         modules.push(match &choice.outcome {
             // Neither asking for it nor giving it up changes anything.
             Err(fault @ Fault::Mandatory { .. }) => ModuleStatus {
@@ -276,19 +280,15 @@ fn plan_module(
     plan: &mut Plan,
 ) -> ModuleStatus {
     let installed = existing.is_some();
-    let mut status = ModuleStatus {
-        name: choice.module.name.clone(),
-        channel: choice.channel.clone(),
-        ..existing.map(tracked).unwrap_or_default()
-    };
-    let fault = |mut status: ModuleStatus, state: State, message: String| {
-        status.state = state;
-        status.message = message;
-        status
+    let says =
+        |status: ModuleStatus, state: State, message: String| ModuleStatus { state, message, ..status };
+    let fault = |state: State, message: String| {
+        let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
+        ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() }
     };
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
-        Err(why) => return fault(status, why.state(installed), why.to_string()),
+        Err(why) => return fault(why.state(installed), why.to_string()),
     };
     let key = ComponentVersion::of(chosen);
     let source = match input.sources.get(&key) {
@@ -296,27 +296,69 @@ fn plan_module(
         Some(Err(why)) => {
             plan.retry |= why.retryable;
             let state = if installed { State::Warning } else { State::Error };
-            return fault(status, state, why.message.clone());
+            return fault(state, why.message.clone());
         }
         None => {
             plan.retry = true;
             return fault(
-                status,
                 State::Processing,
                 format!("the component {}:{} is being read", key.component, key.version),
             );
         }
     };
-    let mut wanted = manifest_for(input.kyma, &choice.module, &choice.channel, chosen, source);
+    let asked = (&choice.module, choice.channel.as_str());
+    if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, source)) {
+        let status = shown(choice, chosen, old, chosen.template.metadata.generation);
+        return if old.is_unmanaged() {
+            says(status, State::Processing, GIVEN_UP.into())
+        } else if old.metadata.deletion_timestamp.is_some() {
+            says(status, State::Processing, STILL_THERE.into())
+        } else {
+            let (state, message) = progress(old);
+            says(status, state, message)
+        };
+    }
+    let mut wanted = manifest_for(input.kyma, asked.0, asked.1, chosen, source);
     let generation = match existing {
         Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
         None => chosen.template.metadata.generation,
     };
-    status.version.clone_from(&chosen.version);
-    status.ocm_component_name.clone_from(&chosen.component);
-    status.fqdn.clone_from(&chosen.component);
-    status.manifest = Some(tracking("Manifest", &wanted.name_any(), &namespace_of(&wanted), None));
-    status.resource = wanted.spec.resource.as_ref().map(|cr| TrackingObject {
+    let status = shown(choice, chosen, &wanted, generation);
+    match existing {
+        // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
+        Some(old) if old.is_unmanaged() => says(status, State::Processing, GIVEN_UP.into()),
+        Some(old) if old.metadata.deletion_timestamp.is_some() => {
+            // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
+            // that does not let it go may be mended by an upgrade.
+            if old.spec != wanted.spec {
+                plan.apply.push(wanted);
+            }
+            says(status, State::Processing, STILL_THERE.into())
+        }
+        Some(old) if same(old, &wanted) => {
+            let (state, message) = progress(old);
+            says(status, state, message)
+        }
+        Some(old) if old.spec == wanted.spec => {
+            // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
+            // again: its generation is the same.
+            plan.apply.push(wanted);
+            let (state, message) = progress(old);
+            says(status, state, message)
+        }
+        _ => {
+            plan.apply.push(wanted);
+            says(status, State::Processing, String::new())
+        }
+    }
+}
+
+const GIVEN_UP: &str = "it is installed again once it has been given up";
+const STILL_THERE: &str = "the previous installation is still being removed";
+
+/// What the status says of a module that has, or gets, this Manifest.
+fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
+    let resource = manifest.spec.resource.as_ref().map(|cr| TrackingObject {
         api_version: cr.api_version().to_owned(),
         kind: cr.kind().to_owned(),
         metadata: Some(PartialMeta {
@@ -325,40 +367,17 @@ fn plan_module(
             generation: None,
         }),
     });
-    status.template = Some(tracking(
-        "ModuleTemplate",
-        &chosen.template.name_any(),
-        &namespace_of(chosen.template.as_ref()),
-        generation,
-    ));
-    match existing {
-        // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
-        Some(old) if old.is_unmanaged() => {
-            fault(status, State::Processing, "it is installed again once it has been given up".into())
-        }
-        Some(old) if old.metadata.deletion_timestamp.is_some() => {
-            // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
-            // that does not let it go may be mended by an upgrade.
-            if old.spec != wanted.spec {
-                plan.apply.push(wanted);
-            }
-            fault(status, State::Processing, "the previous installation is still being removed".into())
-        }
-        Some(old) if same(old, &wanted) => {
-            let (state, message) = progress(old);
-            fault(status, state, message)
-        }
-        Some(old) if old.spec == wanted.spec => {
-            // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
-            // again: its generation is the same.
-            plan.apply.push(wanted);
-            let (state, message) = progress(old);
-            fault(status, state, message)
-        }
-        _ => {
-            plan.apply.push(wanted);
-            fault(status, State::Processing, String::new())
-        }
+    let template = chosen.template.as_ref();
+    ModuleStatus {
+        name: choice.module.name.clone(),
+        channel: choice.channel.clone(),
+        version: chosen.version.clone(),
+        ocm_component_name: chosen.component.clone(),
+        fqdn: chosen.component.clone(),
+        manifest: Some(tracking("Manifest", manifest, None)),
+        resource,
+        template: Some(tracking("ModuleTemplate", template, generation)),
+        ..ModuleStatus::default()
     }
 }
 

@@ -13,7 +13,7 @@ pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
 pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use release::unmark;
-pub use status::{Progress, manifest_status};
+pub use status::{APPLYING, Progress, manifest_status, may_wait};
 
 use super::object::Gvk;
 

@@ -8,7 +8,7 @@ const MAX: usize = 62;
 #[must_use]
 pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
     let segment = component.rsplit('/').next().unwrap_or(component);
-    let hash = fnv1_32(format!("{component}{module}").as_bytes());
+    let hash = fnv1_32(component.bytes().chain(module.bytes()));
     let mut name = format!("{kyma}-{segment}-{hash}");
     // Names of objects are ASCII, so this cuts between characters; a stray non-ASCII one is not split.
     let mut end = name.len().min(MAX);
@@ -19,8 +19,20 @@ pub fn manifest_name(kyma: &str, component: &str, module: &str) -> String {
     name
 }
 
-fn fnv1_32(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, b| hash.wrapping_mul(0x0100_0193) ^ u32::from(*b))
+/// Whether a Manifest has the name that [`manifest_name`] makes. In doubt it has not: a name that is cut is not looked at.
+#[must_use]
+pub(super) fn is_manifest_name(name: &str, kyma: &str, component: &str, module: &str) -> bool {
+    let segment = component.rsplit('/').next().unwrap_or(component);
+    let hash = || fnv1_32(component.bytes().chain(module.bytes()));
+    let is = |name: &str| {
+        let number = name.strip_prefix(kyma)?.strip_prefix('-')?.strip_prefix(segment)?.strip_prefix('-')?;
+        Some(number.parse() == Ok(hash()) && !number.starts_with(['+', '0']))
+    };
+    name.len() < MAX && is(name) == Some(true)
+}
+
+fn fnv1_32(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    bytes.into_iter().fold(0x811c_9dc5, |hash, b| hash.wrapping_mul(0x0100_0193) ^ u32::from(b))
 }
 
 #[cfg(test)]
@@ -30,8 +42,8 @@ mod tests {
     #[test]
     fn fnv_of_known_values() {
         // Test vectors of the FNV specification.
-        assert_eq!(fnv1_32(b""), 0x811c_9dc5);
-        assert_eq!(fnv1_32(b"foobar"), 0x31f0_b262);
+        assert_eq!(fnv1_32(*b""), 0x811c_9dc5);
+        assert_eq!(fnv1_32(*b"foobar"), 0x31f0_b262);
     }
 
     #[test]
@@ -39,6 +51,19 @@ mod tests {
         let name =
             manifest_name("kyma-sample", "kyma-project.io/module/template-operator", "template-operator");
         assert_eq!(name, "kyma-sample-template-operator-2235966007");
+        let is = |name| {
+            let component = "kyma-project.io/module/template-operator";
+            is_manifest_name(name, "kyma-sample", component, "template-operator")
+        };
+        assert!(is(&name));
+        for other in [
+            "",
+            "kyma-sample",
+            "kyma-sample-template-operator-+2235966007",
+            "kyma-sample-template-operator-2235966008",
+        ] {
+            assert!(!is(other), "{other}");
+        }
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! An event names an object; this index names the reconciles that could care. It is fed before the
 //! objects are applied, so an object's first event finds its owner.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use super::object::{Gvk, ObjectRef};
-
-/// Group, kind, namespace, name.
-type Identity = (String, String, String, String);
 
 /// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
 /// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
@@ -20,14 +20,137 @@ pub enum Speaker {
     Reconcile,
 }
 
-/// Owners of installed objects, per runtime. Bounded by the inventories of the fleet.
+impl Speaker {
+    const fn bit(self) -> u8 {
+        match self {
+            Self::Watch => 1,
+            Self::Reconcile => 2,
+        }
+    }
+}
+
+/// Owners of installed objects, per runtime. Bounded by the inventories of the fleet, of which it is the largest part: one entry for
+/// each object of each Manifest, whose texts are held once for the fleet where they are the same.
 #[derive(Debug, Default)]
 pub struct Owners {
-    runtimes: HashMap<String, BTreeMap<Identity, BTreeSet<(String, Speaker)>>>,
-    /// What each (runtime, manifest, speaker) has claimed, to replace it in one step.
-    claims: HashMap<(String, String, Speaker), Vec<Identity>>,
+    runtimes: HashMap<String, Runtime>,
+    texts: Texts,
     /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
+}
+
+/// The owners of one runtime's objects.
+#[derive(Debug, Default)]
+struct Runtime {
+    /// Sorted, so that objects, and those of a kind, stand together. As many as modules have installed here: some hundreds.
+    entries: Vec<Entry>,
+    /// Manifests, by the number in `entries`; `None` is free.
+    manifests: Vec<Option<Box<str>>>,
+}
+
+/// Group, kind, namespace and name, each by its number in [`Texts`].
+type Identity = [u32; 4];
+
+/// An object, the number of a Manifest that owns it, and who says so: bits of [`Speaker`]s.
+type Entry = (Identity, u32, u8);
+
+/// Texts by number, each held once, and how often. Runtimes have the same modules, and so the same names.
+#[derive(Debug, Default)]
+struct Texts {
+    numbers: HashMap<Arc<str>, u32>,
+    held: Vec<Option<(Arc<str>, u32)>>,
+    free: Vec<u32>,
+}
+
+/// A place as a number. Nobody has room for 2^32 of them.
+fn as_number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+impl Texts {
+    fn number(&self, text: &str) -> Option<u32> {
+        self.numbers.get(text).copied()
+    }
+
+    /// The number of a text, which counts once more from now on.
+    fn hold(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.number(text) {
+            self.hold_again(number);
+            return number;
+        }
+        let held: Arc<str> = text.into();
+        let entry = Some((Arc::clone(&held), 1));
+        let number = if let Some(number) = self.free.pop() {
+            if let Some(slot) = self.held.get_mut(number as usize) {
+                *slot = entry;
+            }
+            number
+        } else {
+            self.held.push(entry);
+            as_number(self.held.len() - 1)
+        };
+        self.numbers.insert(held, number);
+        number
+    }
+
+    /// A text that is held counts once more.
+    fn hold_again(&mut self, number: u32) {
+        if let Some(Some((_, count))) = self.held.get_mut(number as usize) {
+            *count += 1;
+        }
+    }
+
+    fn let_go(&mut self, number: u32) {
+        let Some(slot) = self.held.get_mut(number as usize) else { return };
+        let Some((text, count)) = slot else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.numbers.remove(text);
+            *slot = None;
+            self.free.push(number);
+        }
+    }
+
+    fn find(&self, object: &ObjectRef) -> Option<Identity> {
+        let (group, kind, namespace, name) = object.identity();
+        Some([self.number(group)?, self.number(kind)?, self.number(namespace)?, self.number(name)?])
+    }
+
+    fn hold_all(&mut self, object: &ObjectRef) -> Identity {
+        let (group, kind, namespace, name) = object.identity();
+        [group, kind, namespace, name].map(|text| self.hold(text))
+    }
+}
+
+impl Runtime {
+    /// The number of a Manifest, a new one if it has none.
+    fn number(&mut self, manifest: &str) -> u32 {
+        let named = self.manifests.iter().position(|m| m.as_deref() == Some(manifest));
+        let at = named.or_else(|| self.manifests.iter().position(Option::is_none));
+        let at = at.unwrap_or(self.manifests.len());
+        if at == self.manifests.len() {
+            self.manifests.push(None);
+        }
+        if let Some(slot @ None) = self.manifests.get_mut(at) {
+            *slot = Some(manifest.into());
+        }
+        as_number(at)
+    }
+
+    /// The Manifests of entries, sorted, each once.
+    fn names<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Vec<String> {
+        let numbers: BTreeSet<u32> = entries.map(|(_, manifest, _)| *manifest).collect();
+        let names = numbers.into_iter().filter_map(|n| self.manifests.get(n as usize)?.as_deref());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    /// The entries that begin like this.
+    fn starting<'a>(&'a self, start: &'a [u32]) -> impl Iterator<Item = &'a Entry> {
+        let first = self.entries.partition_point(|(id, ..)| id[..start.len()] < *start);
+        self.entries.iter().skip(first).take_while(move |(id, ..)| id[..start.len()] == *start)
+    }
 }
 
 /// Who waits for the end of all objects of a kind.
@@ -36,11 +159,6 @@ struct Awaiting {
     /// A version in which the kind was named.
     version: String,
     manifests: BTreeSet<String>,
-}
-
-fn identity(object: &ObjectRef) -> Identity {
-    let (group, kind, namespace, name) = object.identity();
-    (group.into(), kind.into(), namespace.into(), name.into())
 }
 
 impl Owners {
@@ -52,16 +170,53 @@ impl Owners {
         manifest: &str,
         objects: impl IntoIterator<Item = &'a ObjectRef>,
     ) {
-        self.take_back(speaker, runtime, manifest);
-        let claimed: Vec<Identity> = objects.into_iter().map(identity).collect();
-        if claimed.is_empty() {
-            return;
-        }
+        let bit = speaker.bit();
+        let mut claimed: Vec<Identity> = objects.into_iter().map(|o| self.texts.hold_all(o)).collect();
+        claimed.sort_unstable();
         let index = self.runtimes.entry(runtime.to_owned()).or_default();
-        for id in &claimed {
-            index.entry(id.clone()).or_default().insert((manifest.to_owned(), speaker));
+        let number = index.number(manifest);
+        let mut new = claimed.clone();
+        new.dedup();
+        let texts = &mut self.texts;
+        index.entries.retain_mut(|(id, manifest, speakers)| {
+            if *manifest != number {
+                return true;
+            }
+            if let Ok(at) = new.binary_search(id) {
+                new.remove(at);
+                *speakers |= bit;
+            } else {
+                *speakers &= !bit;
+            }
+            if *speakers == 0 {
+                for text in id.iter() {
+                    texts.let_go(*text);
+                }
+            }
+            *speakers != 0
+        });
+        let stay = index.entries.len();
+        index.entries.extend(new.iter().map(|id| (*id, number, bit)));
+        if index.entries.len() > stay {
+            index.entries.sort_unstable();
         }
-        self.claims.insert((runtime.to_owned(), manifest.to_owned(), speaker), claimed);
+        // Each entry holds its texts once; what was claimed has held them for the time being.
+        for text in new.into_iter().flatten() {
+            texts.hold_again(text);
+        }
+        for text in claimed.into_iter().flatten() {
+            texts.let_go(text);
+        }
+        if !index.entries.iter().any(|(_, manifest, _)| *manifest == number)
+            && let Some(slot) = index.manifests.get_mut(number as usize)
+        {
+            *slot = None;
+        }
+        // Few runtimes grow: most have what they have.
+        index.entries.shrink_to_fit();
+        if index.entries.is_empty() {
+            self.runtimes.remove(runtime);
+        }
     }
 
     /// Sets the kinds whose objects a Manifest waits for, in place of those before: an event about any of them is for it.
@@ -117,54 +272,28 @@ impl Owners {
     /// Forgets a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
         self.wait_for(runtime, manifest, []);
-        self.take_back(Speaker::Watch, runtime, manifest);
-        self.take_back(Speaker::Reconcile, runtime, manifest);
-    }
-
-    fn take_back(&mut self, speaker: Speaker, runtime: &str, manifest: &str) {
-        let key = (runtime.to_owned(), manifest.to_owned(), speaker);
-        let Some(claimed) = self.claims.remove(&key) else { return };
-        let owner = (key.1, speaker);
-        let Some(index) = self.runtimes.get_mut(runtime) else { return };
-        for id in claimed {
-            if let Some(owners) = index.get_mut(&id) {
-                owners.remove(&owner);
-                if owners.is_empty() {
-                    index.remove(&id);
-                }
-            }
-        }
-        if index.is_empty() {
-            self.runtimes.remove(runtime);
-        }
+        self.claim(Speaker::Watch, runtime, manifest, []);
+        self.claim(Speaker::Reconcile, runtime, manifest, []);
     }
 
     /// The Manifests that own any object of a kind, sorted.
     pub fn of_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
-        let first: Identity = (group.into(), kind.into(), String::new(), String::new());
-        let names: BTreeSet<&String> = self
-            .runtimes
-            .get(runtime)
-            .into_iter()
-            .flat_map(|index| index.range(first.clone()..))
-            .take_while(|((g, k, ..), _)| g == group && k == kind)
-            .flat_map(|(_, owners)| owners.iter().map(|(name, _)| name))
-            .collect();
-        names.into_iter().cloned().collect()
+        let found = || {
+            let kind = [self.texts.number(group)?, self.texts.number(kind)?];
+            let index = self.runtimes.get(runtime)?;
+            Some(index.names(index.starting(&kind)))
+        };
+        found().unwrap_or_default()
     }
 
-    /// The Manifests that own an object.
+    /// The Manifests that own an object, sorted.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
-        self.runtimes
-            .get(runtime)
-            .and_then(|index| index.get(&identity(object)))
-            .map(|owners| {
-                let mut names: Vec<String> = owners.iter().map(|(name, _)| name.clone()).collect();
-                // Both speakers of one Manifest stand side by side.
-                names.dedup();
-                names
-            })
-            .unwrap_or_default()
+        let found = || {
+            let id = self.texts.find(object)?;
+            let index = self.runtimes.get(runtime)?;
+            Some(index.names(index.starting(&id)))
+        };
+        found().unwrap_or_default()
     }
 }
 
@@ -190,7 +319,55 @@ mod tests {
         assert_eq!(owners.of("r1", &other_version), ["m1"]);
         owners.release("r1", "m1");
         owners.release("r1", "m2");
-        assert!(owners.runtimes.is_empty() && owners.claims.is_empty());
+        assert!(owners.runtimes.is_empty() && owners.texts.numbers.is_empty());
+    }
+
+    /// Against an index as simple as can be.
+    #[test]
+    fn any_claims_in_any_order_leave_what_was_claimed_last() {
+        let mut owners = Owners::default();
+        let mut simple: BTreeMap<(&str, &str, Speaker), Vec<ObjectRef>> = BTreeMap::new();
+        let mut random = 7_u64;
+        let mut pick = |of: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % of
+        };
+        let all: Vec<ObjectRef> = (0..12)
+            .map(|n| {
+                let kind = Gvk::of("apps/v1", ["Deployment", "DaemonSet", "Deploy"][n % 3]);
+                ObjectRef { gvk: kind, ..object(&format!("o{}", n / 3)) }
+            })
+            .collect();
+        for _ in 0..3_000 {
+            let runtime = ["r1", "r2"][usize::try_from(pick(2)).unwrap()];
+            let manifest = ["m1", "m2", "m3"][usize::try_from(pick(3)).unwrap()];
+            if pick(9) == 0 {
+                owners.release(runtime, manifest);
+                simple.retain(|(r, m, _), _| (*r, *m) != (runtime, manifest));
+            } else {
+                let speaker = [Speaker::Watch, Speaker::Reconcile][usize::try_from(pick(2)).unwrap()];
+                let claimed: Vec<ObjectRef> = all.iter().filter(|_| pick(3) == 0).cloned().collect();
+                owners.claim(speaker, runtime, manifest, &claimed);
+                simple.insert((runtime, manifest, speaker), claimed);
+            }
+            for runtime in ["r1", "r2"] {
+                let who = |is: &dyn Fn(&ObjectRef) -> bool| -> Vec<String> {
+                    let has = simple.iter().filter(|((r, ..), o)| *r == runtime && o.iter().any(is));
+                    let names: BTreeSet<&str> = has.map(|((_, m, _), _)| *m).collect();
+                    names.into_iter().map(str::to_owned).collect()
+                };
+                for object in &all {
+                    assert_eq!(owners.of(runtime, object), who(&|o| o.same_object(object)));
+                    let kind = object.gvk.kind.as_str();
+                    assert_eq!(owners.of_kind(runtime, "apps", kind), who(&|o| o.gvk.kind == kind));
+                }
+            }
+        }
+        for (runtime, manifest, _) in simple.into_keys() {
+            owners.release(runtime, manifest);
+        }
+        assert!(owners.runtimes.is_empty() && owners.texts.numbers.is_empty());
+        assert_eq!(owners.texts.free.len(), owners.texts.held.len());
     }
 
     #[test]

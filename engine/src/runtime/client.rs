@@ -35,7 +35,9 @@ use rustls::{
 };
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::{AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests};
+use super::{
+    AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests, mapper::Pool,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Thousands of runtimes are talked to rarely; a connection is worth keeping for one burst only.
@@ -67,6 +69,7 @@ pub struct Connector {
     http: HttpConnector<PolicyResolver>,
     provider: Arc<CryptoProvider>,
     policy: Arc<AddressPolicy>,
+    kinds: Pool,
 }
 
 impl std::fmt::Debug for Connector {
@@ -84,7 +87,12 @@ impl Connector {
         http.set_nodelay(true);
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         http.set_keepalive(Some(KEEP_ALIVE));
-        Self { http, provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()), policy }
+        Self {
+            http,
+            provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
+            policy,
+            kinds: Pool::default(),
+        }
     }
 
     /// The policy that this connector enforces; parse kubeconfigs with the same one.
@@ -128,7 +136,8 @@ impl Connector {
             .map_result(move |result| guard(result, cap))
             .service(http);
         let kube = kube::Client::new(service, access.namespace.clone());
-        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper: Arc::new(Mapper::new()) })
+        let mapper = Arc::new(Mapper::sharing(self.kinds.clone()));
+        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper })
     }
 
     fn tls(&self, access: &RuntimeAccess) -> Result<ClientConfig, BoxError> {

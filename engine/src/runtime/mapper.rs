@@ -1,6 +1,9 @@
 //! Which path a kind has in a runtime.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use kube::{
@@ -18,7 +21,43 @@ const GROUP_VERSIONS: u64 = 128;
 /// REST mapping of one runtime: discovers a group version on first use and remembers it.
 #[derive(Debug)]
 pub struct Mapper {
-    known: Mutex<Lru<String, Arc<HashMap<String, Mapped>>>>,
+    known: Mutex<Lru<String, Arc<Kinds>>>,
+    shared: Pool,
+}
+
+/// Group versions that are shared, beyond which those are looked for that nobody holds any more.
+const SHELF: usize = 1024;
+
+/// The kinds of a group version, by name.
+type Kinds = HashMap<String, Mapped>;
+
+/// What runtimes serve. Most serve the same, and hold it together. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool(Arc<Mutex<Shelf>>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// By group version: what different runtimes serve of it.
+    kinds: HashMap<String, Vec<Weak<Kinds>>>,
+}
+
+impl Pool {
+    /// The same, held together with all who hold it.
+    fn share(&self, api_version: &str, kinds: Kinds) -> Arc<Kinds> {
+        let mut held = self.0.lock();
+        if held.kinds.len() >= SHELF {
+            held.kinds.retain(|_, all| all.iter().any(|kinds| kinds.strong_count() > 0));
+        }
+        let there = held.kinds.entry(api_version.to_owned()).or_default();
+        if let Some(same) = there.iter().filter_map(Weak::upgrade).find(|one| **one == kinds) {
+            return same;
+        }
+        // What nobody holds any more goes when something else comes.
+        there.retain(|kinds| kinds.strong_count() > 0);
+        let kinds = Arc::new(kinds);
+        there.push(Arc::downgrade(&kinds));
+        kinds
+    }
 }
 
 /// Whether objects of a kind live in namespaces.
@@ -87,7 +126,12 @@ impl Default for Mapper {
 impl Mapper {
     /// Knows nothing yet.
     pub fn new() -> Self {
-        Self { known: Mutex::new(Lru::new(GROUP_VERSIONS)) }
+        Self::sharing(Pool::default())
+    }
+
+    /// The same, and holds what it learns together with all others of this pool.
+    pub(super) fn sharing(shared: Pool) -> Self {
+        Self { known: Mutex::new(Lru::new(GROUP_VERSIONS)), shared }
     }
 
     /// The mapping of a kind: from memory, or by one request for its group version. That a kind is missing is never
@@ -100,7 +144,8 @@ impl Mapper {
         let missing = || MapError::KindMissing { kind: gvk.kind.clone(), api_version: api_version.clone() };
         let kinds = discover(client, gvk).await?.ok_or_else(missing)?;
         let mapped = kinds.get(&gvk.kind).cloned();
-        self.known.lock().insert(api_version.clone(), Arc::new(kinds), 1);
+        let kinds = self.shared.share(&api_version, kinds);
+        self.known.lock().insert(api_version.clone(), kinds, 1);
         mapped.ok_or_else(missing)
     }
 
@@ -165,4 +210,33 @@ fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Ma
         (resource.kind, Mapped { resource: api, scope, watchable })
     });
     mapped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(plural: &str) -> Kinds {
+        let resource = ApiResource {
+            group: String::new(),
+            version: "v1".into(),
+            api_version: "v1".into(),
+            kind: "Beam".into(),
+            plural: plural.into(),
+        };
+        HashMap::from([("Beam".to_owned(), Mapped { resource, scope: Scope::Cluster, watchable: true })])
+    }
+
+    #[test]
+    fn what_is_the_same_is_held_once_for_as_long_as_somebody_holds_it() {
+        let pool = Pool::default();
+        let one = pool.share("v1", kinds("beams"));
+        assert!(Arc::ptr_eq(&one, &pool.share("v1", kinds("beams"))));
+        let other = pool.share("v1", kinds("beamen"));
+        assert!(!Arc::ptr_eq(&one, &other), "a runtime may serve something else");
+        drop(one);
+        let again = pool.share("v1", kinds("beams"));
+        assert_eq!(*again, kinds("beams"));
+        assert_eq!(pool.0.lock().kinds["v1"].len(), 2, "what nobody holds is let go");
+    }
 }

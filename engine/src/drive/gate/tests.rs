@@ -67,7 +67,7 @@ async fn write_everything(runtime: &Gated) -> Vec<String> {
     let results = [
         apply::apply(runtime, &body, "m").await.map(drop),
         apply::apply_status(runtime, &body, "m").await,
-        apply::create(runtime, &body, "m").await,
+        apply::create(runtime, &body, "m").await.map(drop),
         apply::delete(runtime, &id, "u").await.map(drop),
     ];
     let held = results.into_iter().filter_map(Result::err);

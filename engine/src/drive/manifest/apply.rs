@@ -12,7 +12,9 @@ use crate::{
     drive::{
         apply::{self, ObjectError},
         gate::Gated,
+        seen::Seen,
     },
+    key::WorkKey,
     plan::{
         drift::{self, Difference, Ignored},
         fight::Verdict,
@@ -93,6 +95,10 @@ enum Settled {
 pub(super) struct Installer<'a> {
     pub(super) runtime: &'a Gated,
     pub(super) standing: &'a Standing,
+    /// Notes which version of each was seen.
+    pub(super) seen: &'a Seen,
+    /// The work in hand.
+    pub(super) key: &'a WorkKey,
     /// For [`Standing`]: whose objects they are.
     pub(super) kyma: &'a str,
     /// What was installed before. An object that was not is applied without a look at it.
@@ -119,7 +125,10 @@ impl Installer<'_> {
             match result {
                 Ok(Settled::There(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
-                    applied.judged.extend(ObjectRef::of(&object).map(|id| (id, judged)));
+                    if let Some(id) = ObjectRef::of(&object) {
+                        self.seen.saw(self.key, &id, &object);
+                        applied.judged.push((id, judged));
+                    }
                     applied.parked.extend(parked);
                 }
                 Ok(Settled::Goes(what)) => applied.missing = Some(what),

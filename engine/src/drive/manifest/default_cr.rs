@@ -1,5 +1,6 @@
 //! The module's default custom resource.
 
+use serde_json::Value;
 use tidewatch_api::{CustomResourcePolicy, Manifest, names::field_managers};
 
 use crate::{
@@ -18,10 +19,11 @@ pub(super) fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
 }
 
 /// Creates the default CR if it is not there. It is never changed: after its creation it is the user's.
-/// `None`: none is wanted; `Some(false)`: its kind is not served yet.
+/// `None`: none is wanted; `Some(false)`: its kind is not served yet. `saw` hears of what there is of it.
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
     runtime: &Gated,
+    saw: impl Fn(&ObjectRef, &Value),
 ) -> Result<Option<bool>, ObjectError> {
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| cr_condition(manifest, true).is_some()) else {
         return Ok(None);
@@ -29,12 +31,17 @@ pub(super) async fn create_default_cr(
     let body = cr.to_value();
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
     let there = match apply::get(runtime, &id).await {
-        Ok(Some(_)) => Ok(true),
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(|()| true),
-        Err(error) => Err(error),
+        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await,
+        there => there,
     };
     match there {
         Err(error) if error.is_kind_missing() => Ok(Some(false)),
-        other => other.map(Some),
+        Err(error) => Err(error),
+        Ok(there) => {
+            if let Some(live) = there {
+                saw(&id, &live);
+            }
+            Ok(Some(true))
+        }
     }
 }

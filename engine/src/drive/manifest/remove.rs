@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
-use super::{blockers::Obstacle, is_crd};
+use super::{blockers::Obstacle, is_crd, sync::Work};
 use crate::{
     drive::{
         Finish, Lost, Shared,
@@ -77,7 +77,9 @@ impl Shared {
         let (objects, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await {
             Ok(bundle) => {
                 let first = Progress::Deleting(what.clone());
-                let synced = self.sync(kyma, manifest, runtime, bundle, first).await?;
+                let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
+                let work = Work { key: &key, kyma, mark: 0, only: None };
+                let synced = self.sync(&work, manifest, runtime, bundle, first).await?;
                 (synced.objects, synced.applied.failed)
             }
             Err(stopped) => {

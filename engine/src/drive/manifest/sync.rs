@@ -1,25 +1,40 @@
 //! Makes a runtime have what a Manifest's bundle says: its objects, and no others of its inventory.
 
+use std::collections::HashSet;
+
 use kube::ResourceExt;
-use tidewatch_api::Manifest;
+use serde_json::Value;
+use tidewatch_api::{Manifest, ModuleTerms};
 
 use super::{
     Stopped,
     apply::{Applied, Installer},
     is_crd,
+    passed::Only,
 };
 use crate::{
     drive::{Lost, Shared, chain, gate::Gated},
     kcp::state::default_cr,
+    key::WorkKey,
     plan::{
         manifest::{self as plan, Bundle, Progress},
         object::ObjectRef,
         owners::Speaker,
-        readiness::{self, Facts},
+        readiness::{self, Facts, ObjectReadiness},
         transform,
     },
     stages::{Stage, stage},
 };
+
+/// A pass.
+pub(super) struct Work<'a> {
+    pub(super) key: &'a WorkKey,
+    pub(super) kyma: &'a str,
+    /// Of what the Manifest asks for.
+    pub(super) mark: u64,
+    /// What it looks at, if not at everything.
+    pub(super) only: Option<Only>,
+}
 
 /// What became of it.
 pub(super) struct Synced {
@@ -30,24 +45,35 @@ pub(super) struct Synced {
     pub(super) left: Vec<ObjectRef>,
     /// The inventory: the bundle's objects and those that are left.
     pub(super) objects: Vec<ObjectRef>,
+    /// What is in the inventory that KCP has, and gone for certain; `None` if something is to be removed that is not.
+    pub(super) gone: Option<Vec<ObjectRef>>,
+    /// What was looked at, if not everything: what is not among it is as it was.
+    pub(super) only: Option<Only>,
 }
 
 impl Shared {
     /// Applies what is wanted and removes what is not any more. `first` is what the status says if the inventory grows.
     pub(super) async fn sync(
         &self,
-        kyma: &str,
+        work: &Work<'_>,
         manifest: &Manifest,
         runtime: &Gated,
         mut bundle: Bundle,
         first: Progress,
     ) -> Result<Synced, Lost> {
+        let kyma = work.kyma;
         let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let gone = plan::prune(&before, &bundle.objects);
         let all = plan::union(&before, &bundle.objects);
         let mut manifest = manifest.clone();
         // Written before the first object is: whatever a crash leaves behind is in the inventory.
-        if all.iter().any(|o| !before.iter().any(|b| b.same_object(o))) {
+        let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
+        let grows = all.iter().any(|object| !known.contains(&object.identity()));
+        let only = work.only.clone().filter(|only| !grows && only.all_gone(&gone));
+        if let Some(only) = only {
+            return Ok(self.sync_only(work, (&manifest, &before), runtime, bundle, (gone, only)).await);
+        }
+        if grows {
             let cr = super::cr_condition(&manifest, false);
             let status = plan::manifest_status(&manifest, &first, &all, cr, self.now());
             self.write_manifest_status(&manifest, &status).await?;
@@ -64,24 +90,13 @@ impl Shared {
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer = Installer {
-                    runtime,
-                    standing: &self.standing,
-                    kyma,
-                    before: &before,
-                    terms: &terms,
-                    facts: Facts {
-                        not_ready_since: readiness::not_ready_since(&manifest),
-                        ..Facts::default()
-                    },
-                    now: self.now(),
-                };
+                let installer = self.installer(work, (&manifest, &before), runtime, &terms);
                 for phase in [bundle.first, bundle.main, bundle.custom] {
                     applied.take(stage(Stage::Apply, installer.all(phase)).await);
                 }
             }
         }
-        let mut left = gone;
+        let mut left = gone.clone();
         let mut kept = Vec::new();
         if applied.failed.is_none() {
             match stage(Stage::Delete, self.remove(kyma, &manifest, runtime, left.clone())).await {
@@ -99,7 +114,59 @@ impl Shared {
         let objects = plan::union(&plan::union(&left, &kept), &bundle.objects);
         // What was let go is not held against others any more.
         claim(&objects);
-        Ok(Synced { manifest, applied, left, objects })
+        let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
+        Ok(Synced { manifest, applied, left, objects, gone, only: None })
+    }
+
+    /// The same for some of the objects, after a pass that has looked at all of them and left nothing undone.
+    async fn sync_only(
+        &self,
+        work: &Work<'_>,
+        (manifest, before): (&Manifest, &[ObjectRef]),
+        runtime: &Gated,
+        mut bundle: Bundle,
+        (gone, only): (Vec<ObjectRef>, Only),
+    ) -> Synced {
+        let has = |object: &Value| ObjectRef::of(object).is_none_or(|id| only.has(&id));
+        for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
+            phase.retain(has);
+        }
+        self.mark_shared(work.kyma, manifest, &mut bundle);
+        let mut applied = Applied::default();
+        match manifest.terms() {
+            Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
+            Ok(terms) => {
+                let installer = self.installer(work, (manifest, before), runtime, &terms);
+                for phase in [bundle.first, bundle.main, bundle.custom] {
+                    applied.take(stage(Stage::Apply, installer.all(phase)).await);
+                }
+            }
+        }
+        // The others were ready, or are nothing that could be.
+        let others = bundle.objects.iter().filter(|id| !only.has(id));
+        applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
+        let (manifest, left, objects) = (manifest.clone(), Vec::new(), bundle.objects);
+        Synced { manifest, applied, left, objects, gone: Some(gone), only: Some(only) }
+    }
+
+    fn installer<'a>(
+        &'a self,
+        work: &Work<'a>,
+        (manifest, before): (&Manifest, &'a [ObjectRef]),
+        runtime: &'a Gated,
+        terms: &'a ModuleTerms,
+    ) -> Installer<'a> {
+        Installer {
+            runtime,
+            standing: &self.standing,
+            seen: &self.seen,
+            key: work.key,
+            kyma: work.kyma,
+            before,
+            terms,
+            facts: Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() },
+            now: self.now(),
+        }
     }
 
     /// Marks objects that another Manifest has too for one of them.

@@ -9,6 +9,7 @@ use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, unindex};
 use crate::{
     key::WorkKey,
     plan::{
+        kyma::{leaving_message, progress_at},
         manifest::{Claim, inventory},
         object::ObjectRef,
         owners::Speaker,
@@ -45,15 +46,11 @@ impl KcpState {
                 m.metadata.deletion_timestamp.is_some(),
             )
         };
+        // What its Kyma shows of it: of a status for another spec, nothing.
+        let generation = manifest.metadata.generation;
         let told = |m: &Manifest| {
-            let status = m.status.clone().unwrap_or_default();
-            let seen: Vec<_> = status.conditions.iter().map(|c| c.observed_generation).collect();
-            (
-                status.state,
-                status.last_operation.map(|op| op.operation),
-                seen,
-                m.metadata.deletion_timestamp.is_some(),
-            )
+            let (state, message) = progress_at(m, generation);
+            (state, message.to_owned(), leaving_message(m).map(str::to_owned))
         };
         let needs = |m: &Manifest| Needs::of([m]);
         let old = self.manifests.insert(name.clone(), Arc::clone(&manifest));
@@ -90,7 +87,9 @@ impl KcpState {
         let leaving = || self.kymas.get(&kyma).is_some_and(|k| k.metadata.deletion_timestamp.is_some());
         let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
         let shown = !manifest.is_mandatory() || required() || leaving();
-        if shown && old.as_deref().map(told) != Some(told(&manifest)) {
+        // Whoever has planned a Manifest knows that it is not ready yet.
+        let planned = old.is_none() && echo;
+        if shown && !planned && old.as_deref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
         if old.as_deref().map(needs).unwrap_or_default() != needs(&manifest) {

@@ -22,7 +22,7 @@ pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String
         ));
     }
     let mut owners = manifest.owner_references().iter().filter(|owner| owner.kind == "Kyma").peekable();
-    let first = owners.peek().map(|owner| owner.uid.clone());
+    let first = owners.peek().map(|owner| owner.uid.as_str());
     if owners.any(|owner| Some(&owner.uid) == kyma.metadata.uid.as_ref()) {
         return None;
     }
@@ -43,18 +43,19 @@ pub(super) struct OfModule<'a> {
 }
 
 impl<'a> OfModule<'a> {
-    /// `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it. One of a
+    /// `manifests` stand beside the names of their modules. `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it. One of a
     /// mandatory module is only if it is known that the module is mandatory no more.
     pub(super) fn of(
         kyma: &Kyma,
-        manifests: &'a [Manifest],
+        manifests: &[(&str, &'a Manifest)],
         choice: &Choice,
         planned: impl FnOnce() -> Option<String>,
     ) -> Self {
         let module = choice.module.name.as_str();
-        let counts =
-            |m: &Manifest| m.module_name() == Some(module) && (choice.outcome.is_ok() || !m.is_mandatory());
-        let mut all = manifests.iter().filter(|m| counts(m));
+        let counts = |(name, m): &&(&str, &Manifest)| {
+            *name == module && !module.is_empty() && (choice.outcome.is_ok() || !m.is_mandatory())
+        };
+        let mut all = manifests.iter().filter(counts).map(|(_, manifest)| *manifest);
         let (Some(first), second) = (all.next(), all.next()) else { return Self::default() };
         if second.is_none() && orphan(kyma, first).is_none() {
             return Self { current: Some(first), others: Vec::new() };

@@ -10,29 +10,43 @@ use tidewatch_api::{
 };
 
 use super::{Input, namespace_of};
-use crate::plan::status::{self, Says};
+use crate::plan::{
+    manifest::APPLYING,
+    status::{self, Says},
+};
 
 /// What a Manifest says of itself, if what it says is about its present spec.
 pub(in crate::plan) fn progress(manifest: &Manifest) -> (State, String) {
-    let Some(status) = &manifest.status else { return (State::Processing, String::new()) };
-    let generation = manifest.metadata.generation;
+    let (state, message) = progress_at(manifest, manifest.metadata.generation);
+    (state, message.to_owned())
+}
+
+/// The same, if what it says is about the spec of this generation.
+pub(crate) fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
+    let Some(status) = &manifest.status else { return (State::Processing, "") };
     let current = status.conditions.iter().any(|c| c.observed_generation == generation);
+    let operation = status.last_operation.as_ref().map_or("", |op| op.operation.as_str());
     match status.state {
-        State::Empty => (State::Processing, String::new()),
-        _ if !current => (State::Processing, String::new()),
-        State::Ready => (State::Ready, String::new()),
-        state => (state, status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()),
+        State::Empty => (State::Processing, ""),
+        _ if !current => (State::Processing, ""),
+        State::Ready => (State::Ready, ""),
+        // It is no cause, and goes without saying.
+        State::Processing if operation == APPLYING => (State::Processing, ""),
+        state => (state, operation),
     }
+}
+
+/// What is said of a Manifest that is being deleted; `None` for one that is not.
+pub(crate) fn leaving_message(manifest: &Manifest) -> Option<&str> {
+    manifest.metadata.deletion_timestamp.as_ref()?;
+    let status = manifest.status.as_ref().filter(|status| status.state != State::Ready);
+    let operation = status.and_then(|status| status.last_operation.as_ref());
+    Some(operation.map_or("", |op| op.operation.as_str()))
 }
 
 /// The entry of a module that is on its way out.
 pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
-    let message = match &manifest.status {
-        Some(s) if manifest.metadata.deletion_timestamp.is_some() && s.state != State::Ready => {
-            s.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
-        }
-        _ => String::new(),
-    };
+    let message = leaving_message(manifest).unwrap_or_default().to_owned();
     ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
 }
 
@@ -46,21 +60,24 @@ pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
         version: manifest.spec.version.clone(),
         fqdn: component.clone(),
         ocm_component_name: component,
-        manifest: Some(tracking("Manifest", &manifest.name_any(), &namespace_of(manifest), None)),
+        manifest: Some(tracking("Manifest", manifest, None)),
         ..ModuleStatus::default()
     }
 }
 
-pub(super) fn tracking(kind: &str, name: &str, namespace: &str, generation: Option<i64>) -> TrackingObject {
+/// Where an object in KCP is.
+pub(super) fn tracking(kind: &str, object: &impl ResourceExt, generation: Option<i64>) -> TrackingObject {
+    let (name, namespace) = (object.name_any(), namespace_of(object));
     TrackingObject {
         api_version: names::API_VERSION.into(),
         kind: kind.into(),
-        metadata: Some(PartialMeta { name: name.into(), namespace: namespace.into(), generation }),
+        metadata: Some(PartialMeta { name, namespace, generation }),
     }
 }
 
 pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
-    let before = input.kyma.status.clone().unwrap_or_default();
+    let before = input.kyma.status.as_ref();
+    let conditions_before = before.map_or(&[][..], |status| &status.conditions);
     let generation = input.kyma.metadata.generation;
     let now = status::whole_seconds(input.now);
     let unready: Vec<&ModuleStatus> =
@@ -101,11 +118,11 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> Kyma
         state,
         conditions: says
             .into_iter()
-            .map(|s| status::condition(&before.conditions, s, generation, now))
+            .map(|s| status::condition(conditions_before, s, generation, now))
             .collect(),
         modules,
         active_channel: input.wanted.channel.clone(),
-        last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
+        last_operation: Some(status::operation(before.and_then(|b| b.last_operation.as_ref()), text, now)),
     }
 }
 

@@ -1,7 +1,10 @@
 //! What a Manifest's status says.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
-use tidewatch_api::{Manifest, ManifestStatus, State, names::conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tidewatch_api::{Manifest, ManifestStatus, Resource, State, names::conditions};
 
 use super::inventory::synced;
 use crate::plan::{
@@ -9,6 +12,32 @@ use crate::plan::{
     readiness::Readiness,
     status::{self, Says},
 };
+
+/// What is said while the objects of a new version are brought there. It names no cause, so nobody has to be told of it.
+pub const APPLYING: &str = "the module's objects are being applied";
+
+/// Whether it can wait a moment to say this of a Manifest, as it was last read: that it is on its way. What stands there must not
+/// say that it is Ready as it is asked for now, since after a restart nobody would look at it again; and no object may be missing in
+/// its inventory.
+#[must_use]
+pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
+    let Some(before) = &manifest.status else { return false };
+    let current = |c: &Condition| c.observed_generation == manifest.metadata.generation;
+    let known: HashSet<_> = before.synced.iter().map(identity).collect();
+    status.state == State::Processing
+        && manifest.metadata.deletion_timestamp.is_none()
+        && match before.state {
+            State::Processing => true,
+            State::Ready => !before.conditions.iter().any(current),
+            _ => false,
+        }
+        && before != status
+        && status.synced.iter().all(|object| known.contains(&identity(object)))
+}
+
+fn identity(object: &Resource) -> (&str, &str, &str, &str) {
+    (&object.group, &object.kind, &object.namespace, &object.name)
+}
 
 /// What became of a Manifest in one reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]

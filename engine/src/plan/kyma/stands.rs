@@ -1,0 +1,281 @@
+//! Whether a module's Manifest is what it would be made as, without making it: nearly all of them are, nearly always.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use serde_json::Value;
+use tidewatch_api::{
+    CustomResourcePolicy, EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplate,
+    ModuleTemplateSpec, ModuleTerms, RawObject,
+    names::{self, annotations, labels},
+};
+
+use super::Source;
+use crate::plan::{
+    naming::is_manifest_name,
+    versions::{Chosen, Origin},
+};
+
+/// Whether [`manifest_for`](super::manifest_of::manifest_for) would make what `existing` has already. In doubt it would not.
+pub(super) fn stands(
+    existing: &Manifest,
+    kyma: &Kyma,
+    (module, channel): (&Module, &str),
+    chosen: &Chosen,
+    source: &Source,
+) -> bool {
+    let template = &chosen.template.spec;
+    let kyma_name = kyma.metadata.name.as_deref().unwrap_or_default();
+    is_manifest_name(
+        existing.metadata.name.as_deref().unwrap_or_default(),
+        kyma_name,
+        &chosen.component,
+        &module.name,
+    ) && existing.metadata.namespace.as_deref()
+        == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
+        && is_spec(&existing.spec, module, chosen, source)
+        && has_labels(existing.labels(), kyma_name, module, channel)
+        && has_annotations(existing.annotations(), module, chosen, template)
+        && is_owned(existing, kyma, kyma_name)
+        && !existing.is_mandatory()
+}
+
+fn has_labels(present: &BTreeMap<String, String>, kyma: &str, module: &Module, channel: &str) -> bool {
+    let has = |key: &str, value: &str| present.get(key).is_some_and(|present| present == value);
+    has(labels::CHANNEL, channel)
+        && has(labels::CONTROLLER_NAME, &module.controller)
+        && has(labels::KYMA_NAME, kyma)
+        && has(labels::MANAGED_BY, labels::MANAGED_BY_KCP)
+        && has(labels::MODULE_NAME, &module.name)
+}
+
+fn has_annotations(
+    present: &BTreeMap<String, String>,
+    module: &Module,
+    chosen: &Chosen,
+    template: &ModuleTemplateSpec,
+) -> bool {
+    let of = |key: &str| present.get(key).map(String::as_str);
+    let local = (chosen.origin == Origin::Local).then_some("true");
+    // A default CR that the user makes is among the terms.
+    let plain = template.data.is_none() || creates(module);
+    let terms = plain
+        && if says_nothing(template) {
+            of(annotations::MODULE_TERMS).is_none()
+        } else {
+            of(annotations::MODULE_TERMS) == ModuleTerms::of(template).to_annotation().as_deref()
+        };
+    terms
+        && of(annotations::FQDN) == Some(&chosen.component)
+        && of(annotations::OCM_COMPONENT_NAME) == Some(&chosen.component)
+        && of(annotations::RUNTIME_TEMPLATE) == local
+}
+
+/// Whether a template has no terms: those of [`ModuleTerms::of`].
+fn says_nothing(template: &ModuleTemplateSpec) -> bool {
+    template.associated_resources.is_empty()
+        && template.custom_state_check.is_empty()
+        && template.requires.is_none()
+        && template.ignore_fields.is_empty()
+        && template.recreate.is_empty()
+        && template.sources.is_empty()
+        && template.progress_deadline_seconds.is_none()
+}
+
+fn is_owned(existing: &Manifest, kyma: &Kyma, name: &str) -> bool {
+    let [owner] = existing.owner_references() else { return false };
+    owner.api_version == names::API_VERSION
+        && owner.kind == "Kyma"
+        && owner.name == name
+        && owner.uid == kyma.metadata.uid.as_deref().unwrap_or_default()
+        && owner.controller == Some(true)
+        && owner.block_owner_deletion == Some(true)
+}
+
+fn creates(module: &Module) -> bool {
+    module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
+}
+
+fn is_spec(present: &ManifestSpec, module: &Module, chosen: &Chosen, source: &Source) -> bool {
+    // A field that is new has to be looked at here.
+    let ManifestSpec {
+        custom_resource_policy,
+        remote,
+        version,
+        config,
+        install: InstallInfo { source: RawObject(present), name },
+        resource,
+        localized_images,
+        manager,
+    } = present;
+    let template = &chosen.template;
+    let text = |key: &str, value: &str| present.get(key).and_then(Value::as_str) == Some(value);
+    *custom_resource_policy == module.custom_resource_policy
+        && !*remote
+        && *version == chosen.version
+        && config.is_none()
+        && name == "raw-manifest"
+        && present.len() == 4
+        && text("ref", &source.layer)
+        && text("name", &chosen.component)
+        && text("repo", &source.repo)
+        && text("type", source.type_.as_str())
+        && *localized_images == source.images
+        && *manager == template.spec.manager
+        && match (resource, template.spec.data.as_ref().filter(|_| creates(module))) {
+            (None, None) => true,
+            (Some(present), Some(data)) => is_default_cr(present, data, template),
+            _ => false,
+        }
+}
+
+/// As the template has it, with the namespace that it gets if it has none.
+fn is_default_cr(present: &EmbeddedObject, data: &EmbeddedObject, template: &ModuleTemplate) -> bool {
+    if !data.namespace().is_empty() || template.is_cluster_scoped() {
+        return present == data;
+    }
+    let same = |(key, value): (&String, &Value)| match (key.as_str(), value) {
+        ("metadata", Value::Object(wanted)) => {
+            let Some(Value::Object(present)) = present.0.get("metadata") else { return false };
+            let rest =
+                |map: &serde_json::Map<String, Value>| map.len() - usize::from(map.contains_key("namespace"));
+            present.get("namespace").and_then(Value::as_str) == Some(names::RUNTIME_NAMESPACE)
+                && rest(present) == rest(wanted)
+                && wanted.iter().all(|(k, v)| k == "namespace" || present.get(k) == Some(v))
+        }
+        _ => present.0.get(key) == Some(value),
+    };
+    present.0.len() == data.0.len() && data.0.iter().all(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use tidewatch_api::SourceType;
+
+    use super::*;
+    use crate::plan::kyma::manifest_of::{manifest_for, same};
+
+    struct Case {
+        kyma: Kyma,
+        module: Module,
+        chosen: Chosen,
+        source: Source,
+        channel: &'static str,
+    }
+
+    impl Case {
+        fn new(template: &Value) -> Self {
+            let kyma = json!({"metadata": {"name": "harbour", "namespace": "kcp", "uid": "u"}, "spec": {"channel": "regular"}});
+            let mut meta = json!({"metadata": {"name": "beam-1.0.0"}});
+            meta["spec"] = json!({"moduleName": "beam", "version": "1.0.0", "descriptor": {}});
+            meta["spec"].as_object_mut().unwrap().extend(template.as_object().unwrap().clone());
+            let chosen = Chosen {
+                version: "1.0.0".into(),
+                component: "x.dev/module/beam".into(),
+                template: Arc::new(serde_json::from_value(meta).unwrap()),
+                origin: Origin::Channel,
+            };
+            let source = Source {
+                repo: "r.example".into(),
+                layer: "sha256:0a".into(),
+                type_: SourceType::OciDir,
+                images: vec!["a".into()],
+            };
+            let module = Module { name: "beam".into(), ..Module::default() };
+            Self { kyma: serde_json::from_value(kyma).unwrap(), module, chosen, source, channel: "regular" }
+        }
+
+        fn made(&self) -> Manifest {
+            manifest_for(&self.kyma, &self.module, self.channel, &self.chosen, &self.source)
+        }
+
+        fn stands(&self, existing: &Manifest) -> bool {
+            stands(existing, &self.kyma, (&self.module, self.channel), &self.chosen, &self.source)
+        }
+    }
+
+    fn templates() -> Vec<Value> {
+        let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beam", "metadata": {"name": "default"}, "spec": {"a": 1}});
+        let mut placed = cr.clone();
+        placed["metadata"]["namespace"] = "own".into();
+        vec![
+            json!({}),
+            json!({"data": cr}),
+            json!({"data": placed}),
+            json!({"manager": {"group": "apps", "version": "v1", "kind": "Deployment", "name": "keeper"}}),
+            json!({"recreate": [{"group": "batch", "kind": "Job"}]}),
+        ]
+    }
+
+    #[test]
+    fn what_was_made_stands() {
+        for template in templates() {
+            let case = Case::new(&template);
+            let made = case.made();
+            assert!(case.stands(&made), "{template}");
+            let mut later = made.clone();
+            later.metadata.generation = Some(3);
+            later.metadata.finalizers = Some(vec!["f".into()]);
+            later.annotations_mut().insert("others".into(), "x".into());
+            assert!(case.stands(&later), "{template}: what others add is theirs");
+        }
+    }
+
+    /// Whatever is asked for, and whatever is there: it never stands where something would be written.
+    #[test]
+    fn what_would_be_written_anew_does_not_stand() {
+        type Edit = fn(&mut Case);
+        let edits: [Edit; 13] = [
+            |_| (),
+            |c| c.channel = "fast",
+            |c| c.chosen.version = "1.1.0".into(),
+            |c| c.chosen.component = "x.dev/module/other".into(),
+            |c| c.chosen.origin = Origin::Local,
+            |c| c.source.layer = "sha256:0b".into(),
+            |c| c.source.repo = "other".into(),
+            |c| c.source.type_ = SourceType::OciRef,
+            |c| c.source.images.clear(),
+            |c| c.module.custom_resource_policy = CustomResourcePolicy::Ignore,
+            |c| c.module.controller = "someone".into(),
+            |c| c.kyma.metadata.uid = Some("v".into()),
+            |c| c.kyma.metadata.namespace = Some("elsewhere".into()),
+        ];
+        let mut stood = 0;
+        for was in templates() {
+            for becomes in templates() {
+                for (number, edit) in edits.iter().enumerate() {
+                    let (existing, mut case) = (Case::new(&was).made(), Case::new(&becomes));
+                    edit(&mut case);
+                    let wanted = case.made();
+                    if case.stands(&existing) {
+                        stood += 1;
+                        assert!(same(&existing, &wanted), "{was} {becomes} {number}");
+                        assert_eq!(existing.metadata.name, wanted.metadata.name);
+                        assert_eq!(existing.metadata.namespace, wanted.metadata.namespace);
+                    } else {
+                        assert!(number > 0 || was != becomes);
+                    }
+                }
+            }
+        }
+        assert_eq!(stood, 5, "as it was made, and no other");
+        let case = Case::new(&json!({}));
+        let edited: [fn(&mut Manifest); 7] = [
+            |m| drop(m.labels_mut().remove(labels::CHANNEL)),
+            |m| drop(m.annotations_mut().insert(annotations::MODULE_TERMS.into(), "{}".into())),
+            |m| drop(m.annotations_mut().insert(annotations::RUNTIME_TEMPLATE.into(), "true".into())),
+            |m| m.metadata.owner_references = None,
+            |m| drop(m.spec.install.source.0.insert("more".into(), 1.into())),
+            |m| m.spec.remote = true,
+            |m| m.metadata.name = Some("taken-over".into()),
+        ];
+        for (number, edit) in edited.iter().enumerate() {
+            let mut existing = case.made();
+            edit(&mut existing);
+            assert!(!case.stands(&existing), "{number}");
+        }
+    }
+}
