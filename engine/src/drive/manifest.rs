@@ -15,8 +15,6 @@ mod sync;
 
 pub(super) use self::{hold::Holds, passed::Passes, standing::Standing};
 
-use std::sync::Arc;
-
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
@@ -142,7 +140,7 @@ impl Shared {
         kyma: &str,
         name: &str,
         passed: Option<&Passed>,
-    ) -> Result<Option<(Arc<Manifest>, Vec<SecretRef>)>, Lost> {
+    ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
         let (secrets, watched) = {
             let state = self.state.read();
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
@@ -154,7 +152,7 @@ impl Shared {
         }
         let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
         let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
-        Ok(manifest.map(|manifest| (Arc::new(manifest), secrets)))
+        Ok(manifest.map(|manifest| (manifest, secrets)))
     }
 
     /// Finalizers, before anything is created in the runtime.

@@ -6,6 +6,7 @@ mod mandatory;
 mod manifests;
 mod readers;
 mod settings;
+mod store;
 mod users;
 
 use std::{
@@ -63,7 +64,7 @@ pub enum RuntimeLookup {
 pub struct KcpState {
     kymas: HashMap<String, Arc<Kyma>>,
     by_runtime: HashMap<String, BTreeSet<String>>,
-    manifests: HashMap<String, Arc<Manifest>>,
+    manifests: store::Store,
     /// The class under which each Manifest was last worked on, of those that its Kyma inherits.
     classes: HashMap<String, Class>,
     by_kyma: HashMap<String, BTreeSet<String>>,
@@ -150,11 +151,11 @@ impl KcpState {
     }
 
     /// A Manifest as last seen, unless something that we have written to it is still to come.
-    pub fn up_to_date(&self, manifest: &str) -> Option<Arc<Manifest>> {
+    pub fn up_to_date(&self, manifest: &str) -> Option<Manifest> {
         if self.own_writes.contains_key(&format!("Manifest/{manifest}")) {
             return None;
         }
-        self.manifests.get(manifest).cloned()
+        self.manifests.full(manifest)
     }
 
     fn is_echo(&mut self, kind: &str, object: &impl ResourceExt) -> bool {
@@ -167,8 +168,12 @@ impl KcpState {
     }
 
     /// A Kyma appeared or changed. Its status is ours and asks for nothing.
-    pub fn apply_kyma(&mut self, kyma: Kyma) -> Vec<Wanted> {
+    pub fn apply_kyma(&mut self, mut kyma: Kyma) -> Vec<Wanted> {
         let name = kyma.name_any();
+        // Nobody asks what it says of its modules: that is read freshly, or stands in their Manifests.
+        if let Some(status) = &mut kyma.status {
+            status.modules = Vec::new();
+        }
         let echo = self.is_echo("Kyma", &kyma);
         let mark = |k: &Kyma| {
             (
@@ -311,7 +316,7 @@ impl KcpState {
         self.paths.get(kyma).cloned()
     }
 
-    /// A Kyma as last seen.
+    /// A Kyma as last seen, without what its status says of modules.
     pub fn kyma(&self, name: &str) -> Option<Arc<Kyma>> {
         self.kymas.get(name).cloned()
     }

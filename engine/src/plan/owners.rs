@@ -56,7 +56,7 @@ type Entry = (Identity, u32, u8);
 
 /// Texts by number, each held once, and how often. Runtimes have the same modules, and so the same names.
 #[derive(Debug, Default)]
-struct Texts {
+pub(crate) struct Texts {
     numbers: HashMap<Arc<str>, u32>,
     held: Vec<Option<(Arc<str>, u32)>>,
     free: Vec<u32>,
@@ -73,7 +73,7 @@ impl Texts {
     }
 
     /// The number of a text, which counts once more from now on.
-    fn hold(&mut self, text: &str) -> u32 {
+    pub(crate) fn hold(&mut self, text: &str) -> u32 {
         if let Some(number) = self.number(text) {
             self.hold_again(number);
             return number;
@@ -100,7 +100,8 @@ impl Texts {
         }
     }
 
-    fn let_go(&mut self, number: u32) {
+    /// A text counts once less from now on; nobody holds it any more after the last time.
+    pub(crate) fn let_go(&mut self, number: u32) {
         let Some(slot) = self.held.get_mut(number as usize) else { return };
         let Some((text, count)) = slot else { return };
         *count -= 1;
@@ -109,6 +110,16 @@ impl Texts {
             *slot = None;
             self.free.push(number);
         }
+    }
+
+    /// A text that is held.
+    pub(crate) fn text(&self, number: u32) -> &str {
+        self.held.get(number as usize).and_then(Option::as_ref).map_or("", |(text, _)| text)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
     }
 
     fn find(&self, object: &ObjectRef) -> Option<Identity> {
@@ -319,7 +330,7 @@ mod tests {
         assert_eq!(owners.of("r1", &other_version), ["m1"]);
         owners.release("r1", "m1");
         owners.release("r1", "m2");
-        assert!(owners.runtimes.is_empty() && owners.texts.numbers.is_empty());
+        assert!(owners.runtimes.is_empty() && owners.texts.is_empty());
     }
 
     /// Against an index as simple as can be.
@@ -366,7 +377,7 @@ mod tests {
         for (runtime, manifest, _) in simple.into_keys() {
             owners.release(runtime, manifest);
         }
-        assert!(owners.runtimes.is_empty() && owners.texts.numbers.is_empty());
+        assert!(owners.runtimes.is_empty() && owners.texts.is_empty());
         assert_eq!(owners.texts.free.len(), owners.texts.held.len());
     }
 

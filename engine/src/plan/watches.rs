@@ -141,6 +141,15 @@ impl Needs {
         needs
     }
 
+    /// What others need is needed too.
+    pub fn extend(&mut self, others: &Self) {
+        for ((group, kind), need) in &others.0 {
+            for version in &need.versions {
+                self.add(group, version, kind, (need.rank, need.spec, need.status));
+            }
+        }
+    }
+
     /// Something waits for the end of all objects of a kind.
     pub fn await_end(&mut self, gvk: &Gvk) {
         self.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Which::All), None));

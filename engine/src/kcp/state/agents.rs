@@ -74,7 +74,8 @@ impl KcpState {
     /// What the agent of a Kyma should watch, by what is known of its Manifests.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
         let names = self.by_kyma.get(kyma).into_iter().flatten();
-        let mut needs = Needs::of(names.filter_map(|name| self.manifests.get(name)).map(Arc::as_ref));
+        let mut needs = Needs::default();
+        names.filter_map(|name| self.manifests.needs(name)).for_each(|of| needs.extend(of));
         for ((group, kind), version) in self.owners.awaited(kyma) {
             needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
         }

@@ -1,11 +1,9 @@
 //! Manifests: what is installed where.
 
-use std::sync::Arc;
-
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
-use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, unindex};
+use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, store, unindex};
 use crate::{
     key::WorkKey,
     plan::{
@@ -35,9 +33,10 @@ pub struct Successor {
 impl KcpState {
     /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
     pub fn apply_manifest(&mut self, manifest: Manifest) -> Vec<Wanted> {
-        let manifest = Arc::new(manifest);
         let name = manifest.name_any();
-        let echo = self.is_echo("Manifest", manifest.as_ref());
+        let echo = self.is_echo("Manifest", &manifest);
+        let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
+        let objects: Vec<ObjectRef> = synced.into_iter().chain(default_cr(&manifest)).collect();
         let spec = |m: &Manifest| {
             (
                 m.metadata.generation,
@@ -52,17 +51,19 @@ impl KcpState {
             let (state, message) = progress_at(m, generation);
             (state, message.to_owned(), leaving_message(m).map(str::to_owned))
         };
-        let needs = |m: &Manifest| Needs::of([m]);
-        let old = self.manifests.insert(name.clone(), Arc::clone(&manifest));
+        let (old, needed) = match self.manifests.insert(manifest) {
+            Some(old) => (Some(old.thin), Some(old.needs)),
+            None => (None, None),
+        };
+        let Some(manifest) = self.manifests.get(&name).cloned() else { return Vec::new() };
         if let Some(kyma) = old.as_deref().and_then(Manifest::kyma_name) {
             unindex(&mut self.by_kyma, kyma, &name);
         }
         let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return Vec::new() };
         self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
-        let mut objects = inventory(&manifest.status.clone().unwrap_or_default().synced);
-        objects.extend(default_cr(&manifest));
         self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
 
+        let none = Needs::default();
         let mut wanted = Vec::new();
         let change = match &old {
             None => Some("added"),
@@ -92,7 +93,8 @@ impl KcpState {
         if shown && !planned && old.as_deref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
-        if old.as_deref().map(needs).unwrap_or_default() != needs(&manifest) {
+        let needed = needed.as_deref().unwrap_or(&none);
+        if self.manifests.needs(&name).unwrap_or(&none) != needed {
             wanted.push((agent_key(&kyma), KINDS_CHANGED));
         }
         wanted
@@ -102,11 +104,13 @@ impl KcpState {
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
         self.classes.remove(name);
-        let Some(old) = self.manifests.remove(name) else { return Vec::new() };
+        let Some(store::Held { thin: old, needs, .. }) = self.manifests.remove(name) else {
+            return Vec::new();
+        };
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
-        let kinds = (Needs::of([old.as_ref()]) != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
+        let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
         let change = "manifest deleted";
         let wanted = std::iter::once((kyma_key(kyma), change)).chain(self.after_manifest(&old, change));
         wanted.chain(kinds).collect()
@@ -115,8 +119,10 @@ impl KcpState {
     /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
     /// again or found anew by a resync.
     pub fn working_on(&mut self, name: &str, class: Class) {
-        let Some(known) = self.manifests.get_key_value(name).map(|(name, _)| name.clone()) else { return };
-        let before = self.classes.entry(known).or_insert(Class::Rollout);
+        if self.manifests.get(name).is_none() {
+            return;
+        }
+        let before = self.classes.entry(name.to_owned()).or_insert(Class::Rollout);
         if class <= Class::Rollout {
             *before = class;
         }
@@ -155,7 +161,7 @@ impl KcpState {
                 && m.metadata.deletion_timestamp.is_none()
                 && !m.is_unmanaged()
         })?;
-        let synced = || inventory(&next.status.clone().unwrap_or_default().synced);
+        let synced = || self.manifests.inventory(&next.name_any());
         Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })
     }
 
@@ -164,10 +170,10 @@ impl KcpState {
         self.by_kyma.contains_key(kyma)
     }
 
-    /// The Manifests of a Kyma as last seen.
+    /// The Manifests of a Kyma as last seen, without their inventories.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
         let names = self.by_kyma.get(kyma).into_iter().flatten();
-        names.filter_map(|n| self.manifests.get(n)).map(|m| Manifest::clone(m)).collect()
+        names.filter_map(|n| self.manifests.without_inventory(n)).collect()
     }
 }
 

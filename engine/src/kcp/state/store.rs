@@ -1,0 +1,192 @@
+//! Manifests as they are kept. What many runtimes have in common, such as the spec of a version and the names of its objects, is held
+//! once for all of them: else they were most of what the engine remembers.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Weak},
+};
+
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ManifestSpec, Resource};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::plan::{manifest::inventory, object::ObjectRef, owners::Texts, watches::Needs};
+
+/// Things that are shared, beyond which those are looked for that nobody holds any more.
+const SHELF: usize = 1024;
+
+/// All Manifests, by name.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    held: HashMap<String, Held>,
+    specs: Shared<ManifestSpec>,
+    needs: Shared<Needs>,
+    texts: Texts,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Without its spec, and without its inventory.
+    pub(super) thin: Arc<Manifest>,
+    /// What its runtime's agent watches for it.
+    pub(super) needs: Arc<Needs>,
+    spec: Arc<ManifestSpec>,
+    /// Name, namespace, group, version and kind of each object, by their numbers.
+    synced: Box<[[u32; 5]]>,
+}
+
+/// What several hold together, by hash.
+#[derive(Debug)]
+struct Shared<T>(HashMap<u64, Vec<Weak<T>>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: PartialEq> Shared<T> {
+    fn share(&mut self, hash: u64, value: T) -> Arc<T> {
+        if self.0.len() >= SHELF {
+            self.0.retain(|_, all| all.iter().any(|one| one.strong_count() > 0));
+        }
+        let all = self.0.entry(hash).or_default();
+        if let Some(same) = all.iter().filter_map(Weak::upgrade).find(|one| **one == value) {
+            return same;
+        }
+        all.retain(|one| one.strong_count() > 0);
+        let value = Arc::new(value);
+        all.push(Arc::downgrade(&value));
+        value
+    }
+}
+
+impl Store {
+    /// Keeps a Manifest, and returns what was kept of it before.
+    pub(super) fn insert(&mut self, mut manifest: Manifest) -> Option<Held> {
+        let name = manifest.name_any();
+        let needs = Needs::of([&manifest]);
+        let mut hash = Xxh3::new();
+        needs.hash(&mut hash);
+        let needs = self.needs.share(hash.digest(), needs);
+        let spec = std::mem::take(&mut manifest.spec);
+        let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&spec).unwrap_or_default());
+        let spec = self.specs.share(hash, spec);
+        let synced = manifest.status.as_mut().map(|status| std::mem::take(&mut status.synced));
+        let texts = &mut self.texts;
+        let number = |Resource { name, namespace, group, version, kind }: Resource| {
+            [name, namespace, group, version, kind].map(|text| texts.hold(&text))
+        };
+        let synced = synced.unwrap_or_default().into_iter().map(number).collect();
+        let held = Held { thin: Arc::new(manifest), needs, spec, synced };
+        let old = self.held.insert(name, held);
+        self.let_go(old.as_ref());
+        old
+    }
+
+    /// Forgets a Manifest, and returns what was kept of it.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Held> {
+        let old = self.held.remove(name);
+        self.let_go(old.as_ref());
+        old
+    }
+
+    fn let_go(&mut self, old: Option<&Held>) {
+        for number in old.into_iter().flat_map(|held| &held.synced).flatten() {
+            self.texts.let_go(*number);
+        }
+    }
+
+    /// Without its spec, and without its inventory.
+    pub(super) fn get(&self, name: &str) -> Option<&Arc<Manifest>> {
+        self.held.get(name).map(|held| &held.thin)
+    }
+
+    /// All of them, without their specs and inventories.
+    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.held.values().map(|held| &held.thin)
+    }
+
+    /// What a runtime's agent watches for it.
+    pub(super) fn needs(&self, name: &str) -> Option<&Needs> {
+        self.held.get(name).map(|held| held.needs.as_ref())
+    }
+
+    /// As it was seen.
+    pub(super) fn full(&self, name: &str) -> Option<Manifest> {
+        let held = self.held.get(name)?;
+        let mut manifest = self.without_inventory(name)?;
+        if let Some(status) = &mut manifest.status {
+            status.synced = self.synced(held);
+        }
+        Some(manifest)
+    }
+
+    /// The same without its inventory.
+    pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
+        let held = self.held.get(name)?;
+        let Manifest { metadata, spec: _, status } = held.thin.as_ref();
+        let spec = ManifestSpec::clone(&held.spec);
+        Some(Manifest { metadata: metadata.clone(), spec, status: status.clone() })
+    }
+
+    /// The objects in its inventory.
+    pub(super) fn inventory(&self, name: &str) -> Vec<ObjectRef> {
+        self.held.get(name).map(|held| inventory(&self.synced(held))).unwrap_or_default()
+    }
+
+    fn synced(&self, held: &Held) -> Vec<Resource> {
+        let text = |number: u32| self.texts.text(number).to_owned();
+        let named = |object: &[u32; 5]| {
+            let [name, namespace, group, version, kind] = object.map(text);
+            Resource { name, namespace, group, version, kind }
+        };
+        held.synced.iter().map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn manifest(name: &str, version: &str, objects: &[&str]) -> Manifest {
+        let synced: Vec<_> = objects
+            .iter()
+            .map(|o| json!({"group": "apps", "version": "v1", "kind": "Deployment", "namespace": "s", "name": o}))
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"l": name}},
+            "spec": {"remote": false, "version": version, "install": {"name": "raw-manifest", "source": {"a": "b"}}},
+            "status": {"state": "Ready", "synced": synced}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_seen_and_what_is_equal_is_kept_once() {
+        let mut store = Store::default();
+        let (a, b) = (manifest("a", "1.0.0", &["x", "y"]), manifest("b", "1.0.0", &["y", "x"]));
+        assert!(store.insert(a.clone()).is_none() && store.insert(b.clone()).is_none());
+        assert_eq!((store.full("a"), store.full("b")), (Some(a.clone()), Some(b.clone())), "in their order");
+        let held = |store: &Store, name: &str| Arc::as_ptr(&store.held[name].spec);
+        assert_eq!(held(&store, "a"), held(&store, "b"));
+        assert!(Arc::ptr_eq(&store.held["a"].needs, &store.held["b"].needs));
+        assert_eq!(store.needs("a"), Some(&Needs::of([&a])));
+        assert_eq!(store.inventory("b"), inventory(&b.status.unwrap().synced));
+        assert!(store.without_inventory("a").unwrap().status.unwrap().synced.is_empty());
+        let newer = manifest("b", "1.1.0", &["z"]);
+        assert_eq!(store.insert(newer.clone()).unwrap().thin.labels()["l"], "b");
+        assert_eq!((store.full("a"), store.full("b")), (Some(a), Some(newer)));
+        for name in ["a", "b"] {
+            assert!(store.remove(name).is_some() && store.full(name).is_none());
+        }
+        assert!(store.texts.is_empty());
+        let none = Manifest { status: None, ..manifest("c", "1.0.0", &[]) };
+        store.insert(none.clone());
+        assert_eq!(store.full("c"), Some(none));
+    }
+}
