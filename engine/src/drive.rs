@@ -316,7 +316,11 @@ impl Engine {
             "what the engine may write has changed"
         );
         let label = mode.label();
-        for key in self.0.gate.set(mode) {
+        let held = self.0.gate.set(mode);
+        // Another process may have worked meanwhile, and have been told what would be news to this one.
+        self.0.passes.forget();
+        self.0.seen.forget();
+        for key in held {
             let cause = Some(Cause::Mode { mode: label });
             self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });
         }
@@ -419,8 +423,8 @@ impl Shared {
             Outcome::Done | Outcome::Waiting => tracing::debug!(%key, ?outcome, message, "reconciled"),
         }
         // A failure may have left undone what is to be done about something that was seen.
-        let well =
-            matches!(&result, Ok(finish) if !matches!(finish, Finish::Failed(..) | Finish::Settled(_)));
+        let failed = matches!(&result, Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)));
+        let well = !failed && matches!(self.gate.mode(), Mode::Live);
         waiting.extend(self.seen.end(&key, well));
         let guards = lease.take_guards().into_iter().chain(waiting);
         let ended_at = self.queue.now();

@@ -31,7 +31,7 @@ use super::{
     Finish, Lost, NEXT_TRY, Shared, Why,
     apply::ObjectError,
     error_report,
-    gate::{Gated, Held},
+    gate::{Gated, Held, Mode},
     kcp_writes::lost,
 };
 use crate::{
@@ -239,7 +239,8 @@ impl Shared {
         }
         let status = write(Progress::Applied(readiness.clone()));
         let held = self.say(manifest, &status).await?;
-        if let Some(gone) = gone.filter(|_| applied.parked.is_empty()) {
+        let live = matches!(self.gate.mode(), Mode::Live);
+        if let Some(gone) = gone.filter(|_| live && applied.parked.is_empty()) {
             let waits = applied.judged.iter().filter(|(_, readiness)| readiness.is_unready());
             let unready = waits.map(|(object, _)| object.clone()).collect();
             self.passes.put(kyma, &manifest.name_any(), Passed { mark, unready, gone, cr: cr_there });

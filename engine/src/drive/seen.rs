@@ -95,6 +95,11 @@ impl Seen {
         waiting
     }
 
+    /// Forgets what work has seen that has ended.
+    pub(super) fn forget(&self) {
+        self.0.lock().done = Lru::new(REMEMBERED);
+    }
+
     /// Takes an event that says nothing new to this work: its guard is let go, or waits for the end of the work in hand. Gives the
     /// guard back if the event is news.
     pub(super) fn take(
@@ -208,6 +213,11 @@ mod tests {
         tokio::time::advance(FRESH).await;
         assert!(!world.takes(&harbour, ("u", "7")), "after so long it may be anything");
         assert_eq!(world.finished(), 2);
+        world.seen.begin(&harbour);
+        world.saw(&harbour, "7");
+        world.seen.end(&harbour, true);
+        world.seen.forget();
+        assert!(!world.takes(&harbour, ("u", "7")));
     }
 
     #[tokio::test(start_paused = true)]

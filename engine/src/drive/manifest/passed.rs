@@ -56,6 +56,11 @@ impl Passes {
         self.0.lock().remove(&key(kyma, name))
     }
 
+    /// Forgets all of it.
+    pub(in crate::drive) fn forget(&self) {
+        *self.0.lock() = Lru::new(REMEMBERED);
+    }
+
     pub(super) fn put(&self, kyma: &str, name: &str, passed: Passed) {
         self.0.lock().insert(key(kyma, name), passed, 1);
     }
@@ -207,6 +212,9 @@ mod tests {
         assert_eq!(memory.take("k", "n"), None);
         assert_eq!(memory.take("k", "m"), Some(passed.clone()));
         assert_eq!(memory.take("k", "m"), None, "the pass that has begun may fail");
+        memory.put("k", "m", passed.clone());
+        memory.forget();
+        assert_eq!(memory.take("k", "m"), None);
         let heard = || Some(BTreeSet::from([b.to_string()]));
         let only = Only::after(passed.clone(), 7, heard()).unwrap();
         assert!(only.has(&a) && only.has(&b) && !only.has(&c));
