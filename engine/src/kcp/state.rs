@@ -237,7 +237,7 @@ impl KcpState {
         }
         let manifests = self.by_kyma.get(kyma).into_iter().flatten();
         let unsettled = manifests
-            .filter(|m| self.manifests.get(*m).is_some_and(|m| !is_settled(m)))
+            .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(m)))
             .map(|m| manifest_key(kyma, m));
         std::iter::once(kyma_key(kyma))
             .chain(unsettled)
