@@ -112,7 +112,7 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> Kyma
 /// Whether a condition of a Kyma is written by the Kyma's reconcile; others belong to other writers.
 #[must_use]
 pub fn is_own(condition: &str) -> bool {
-    [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
+    [conditions::CRDS_SYNC, conditions::MODULES, conditions::IMAGE_PULL_SECRET_SYNC].contains(&condition)
 }
 
 /// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
@@ -165,6 +165,27 @@ pub fn crds_failed_status(kyma: &Kyma, message: String, now: Timestamp) -> KymaS
         None => status.conditions.insert(0, condition),
     }
     status
+}
+
+/// Adds whether the runtime has the platform's image pull Secret. Without it a Kyma is not Ready.
+pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
+    let before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let message = match synced {
+        Ok(()) => "skr image pull secret is synchronized".to_owned(),
+        Err(why) => format!("skr image pull secret is out of sync and needs to be resynchronized: {why}"),
+    };
+    if synced.is_err() && status.state == State::Ready {
+        status.state = State::Processing;
+        status.last_operation = Some(status::operation(before.last_operation.as_ref(), message.clone(), now));
+    }
+    let says = Says {
+        type_: conditions::IMAGE_PULL_SECRET_SYNC,
+        holds: synced.is_ok(),
+        reason: conditions::REASON_READY,
+        message,
+    };
+    status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
 }
 
 /// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for.
