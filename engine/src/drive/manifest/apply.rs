@@ -298,3 +298,6 @@ impl From<ObjectErrorOrFinal> for Stopped {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
