@@ -437,6 +437,10 @@ impl Shared {
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
+            // Looks at set times are for what does not get ready.
+            WorkKey::Manifest { name, .. } if is_due(causes) && self.state.read().is_ready(name) => {
+                Ok(Finish::Done)
+            }
             WorkKey::Manifest { kyma, name } => {
                 self.state.write().working_on(name, class);
                 Box::pin(self.reconcile_manifest(kyma, name)).await
@@ -448,6 +452,11 @@ impl Shared {
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
+}
+
+/// Whether nothing but the time asks for a reconcile.
+fn is_due(causes: &[Cause]) -> bool {
+    !causes.is_empty() && causes.iter().all(|cause| matches!(cause, Cause::Due { .. }))
 }
 
 pub(crate) fn error_report(message: String) -> Report {

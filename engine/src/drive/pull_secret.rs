@@ -25,14 +25,18 @@ fn in_runtime(name: &str) -> ObjectRef {
 
 /// The Secret as a runtime is to have it.
 fn wanted(secret: &Secret, name: &str, owner: &str) -> Value {
-    json!({
+    let mut wanted = json!({
         "apiVersion": "v1", "kind": "Secret", "type": secret.type_, "data": secret.data,
         "metadata": {
             "name": name, "namespace": names::RUNTIME_NAMESPACE,
             "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
             "annotations": {annotations::OWNED_BY: owner}
         }
-    })
+    });
+    if let Some(members) = wanted.as_object_mut() {
+        members.retain(|_, member| !member.is_null());
+    }
+    wanted
 }
 
 impl Shared {

@@ -34,7 +34,7 @@ use super::{
 pub use decision::{Decided, Decision};
 pub(in crate::plan) use status::progress;
 pub use status::{
-    crds_failed_status, deleting_status, failed_status, is_own, runtime_status, tell_pull_secret,
+    crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
 };
 
 /// Where a module's objects come from, read from its component descriptor.

@@ -13,6 +13,7 @@ use crate::plan::{
     },
 };
 
+mod besides;
 mod managed;
 mod mandatory;
 
