@@ -245,6 +245,12 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
     };
     solo.module("deployer", "to say why it gets nothing", told).await?;
     holds(&solo, "deployer", "injected", "b3Vycw==").await?;
+    // With the Kyma it goes.
+    kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    let gone = || async { Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(())) };
+    wait::until("the Kyma to be gone", SOON, gone).await?;
+    let left = solo.objects(SECRET, Some(RUNTIME_NAMESPACE)).get_opt("platform-pull").await?;
+    ensure!(left.is_none(), "the platform's Secret is left in the runtime");
     for data in ["Zmlyc3Q=", "c2Vjb25k", "b3Vycw==", "dGhlaXJz"] {
         let log = std::fs::read_to_string(solo.receiver.process.log())?;
         ensure!(!log.contains(data), "a Secret's data is in the log");

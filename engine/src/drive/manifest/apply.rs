@@ -155,6 +155,21 @@ impl Installer<'_> {
         applied
     }
 
+    /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
+    pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
+        let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
+            is_crd(&id.gvk) && matches!(judged, ObjectReadiness::Processing { .. })
+        };
+        stream::iter(applied.judged.iter_mut().filter(pending))
+            .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
+                // One that cannot be read is looked at the next time.
+                if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
+                    *judged = readiness::readiness(&crd, &self.facts, self.now);
+                }
+            })
+            .await;
+    }
+
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {

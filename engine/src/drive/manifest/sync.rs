@@ -82,6 +82,7 @@ impl Shared {
                 for phase in [bundle.first, bundle.main] {
                     applied.take(stage(Stage::Apply, installer.all(phase)).await);
                 }
+                stage(Stage::Apply, installer.look_at_definitions(&mut applied)).await;
                 let served = applied.hold_back(definitions.sort(bundle.custom, &applied.judged));
                 applied.take(stage(Stage::Apply, installer.all(served)).await);
             }

@@ -44,6 +44,11 @@ fn stored(mut object: Value) -> Value {
 }
 
 fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
+    runtime_with(schema, false)
+}
+
+/// `established`: a CRD that is read is served.
+fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
     let service = tower::service_fn(move |request: Request<Body>| {
         let schema = *schema.lock();
         async move {
@@ -52,6 +57,7 @@ fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
                     {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}]})
             };
             let path = request.uri().path().to_owned();
+            let reads = request.method() == http::Method::GET;
             let body = request.into_body().collect_bytes().await.unwrap();
             let applied: Value = serde_json::from_slice(&body).unwrap_or_default();
             let (code, answer) = match path.as_str() {
@@ -60,6 +66,14 @@ fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
                     (200, list("apiextensions.k8s.io/v1", "customresourcedefinitions", kind, false))
                 }
                 "/apis/x.dev/v1" => (200, list("x.dev/v1", "beacons", "Beacon", true)),
+                path if reads && path.contains("/customresourcedefinitions/") => {
+                    let holds = |type_: &str| json!({"type": type_, "status": "True"});
+                    let mut crd = stored(crd());
+                    if established {
+                        crd["status"] = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
+                    }
+                    (200, crd)
+                }
                 path if path.contains("/beacons/") => match schema {
                     Schema::New => (200, stored(applied)),
                     Schema::Old => {
@@ -86,17 +100,26 @@ fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
 /// Applies objects at a second, for the first time.
 async fn install(runtime: &Gated, standing: &Standing, objects: Vec<Value>, second: i64) -> Applied {
     let (terms, definitions) = (ModuleTerms::default(), Definitions::of(&[crd()]));
-    let installer = Installer {
+    installer(runtime, standing, &terms, &definitions, second).all(objects).await
+}
+
+fn installer<'a>(
+    runtime: &'a Gated,
+    standing: &'a Standing,
+    terms: &'a ModuleTerms,
+    definitions: &'a Definitions,
+    second: i64,
+) -> Installer<'a> {
+    Installer {
         runtime,
         standing,
         kyma: "harbour",
         before: &[],
-        terms: &terms,
+        terms,
         facts: Facts::default(),
-        definitions: &definitions,
+        definitions,
         now: Timestamp::from_second(second).unwrap(),
-    };
-    installer.all(objects).await
+    }
 }
 
 #[tokio::test]
@@ -148,4 +171,14 @@ async fn objects_wait_for_a_definition_that_is_not_served() {
     assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
     assert_eq!(applied.awaited, [ObjectRef::of(&crd()).unwrap().gvk]);
     assert!(!applied.untold, "its definition's next change of status is an event");
+    // A moment later it may be; nobody waits for that.
+    for (established, served) in [(false, 0), (true, 1)] {
+        let (runtime, standing) =
+            (runtime_with(Arc::new(Mutex::new(Schema::New)), established), Standing::default());
+        let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
+        let (terms, definitions) = (ModuleTerms::default(), Definitions::of(&[crd()]));
+        installer(&runtime, &standing, &terms, &definitions, 100).look_at_definitions(&mut applied).await;
+        let sorted = definitions.sort(vec![beacon()], &applied.judged);
+        assert_eq!(applied.hold_back(sorted).len(), served);
+    }
 }
