@@ -14,6 +14,7 @@ mod mandatory;
 mod manifest;
 mod path;
 mod prepare;
+mod pull_secret;
 mod seen;
 mod sources;
 mod tell;
@@ -69,6 +70,10 @@ pub struct EngineConfig {
     pub restricted_modules: Vec<String>,
     /// Least time that has to be left of a maintenance window for an update to begin in it.
     pub min_window: Duration,
+    /// The Secret in KCP's namespace by which modules pull their images, brought to every runtime; none by default.
+    pub pull_secret: Option<String>,
+    /// Whether a default custom resource that says that it is in Error, or in Warning, makes its module a Warning.
+    pub module_cr_state: bool,
     /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
     pub rollout_window: Duration,
 }
@@ -87,6 +92,8 @@ impl Default for EngineConfig {
             agent_users: Vec::new(),
             restricted_modules: Vec::new(),
             min_window: MIN_WINDOW,
+            pull_secret: None,
+            module_cr_state: true,
             rollout_window: Duration::ZERO,
         }
     }
@@ -113,6 +120,7 @@ pub(crate) struct Shared {
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
+    rendered: manifest::Rendered,
     passes: manifest::Passes,
     holds: manifest::Holds,
     seen: seen::Seen,
@@ -251,6 +259,7 @@ impl Engine {
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
+            rendered: manifest::Rendered::default(),
             passes: manifest::Passes::default(),
             holds: manifest::Holds::default(),
             seen: seen::Seen::default(),
@@ -335,7 +344,7 @@ impl Engine {
     /// called once, when everything in KCP has been seen and work begins.
     pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
         let Shared { kcp, config, state, queue, .. } = &*self.0;
-        let mut feeds = Feeds::start(kcp, &config.namespace, state, queue, config.rollout_window);
+        let mut feeds = Feeds::start(kcp, config, state, queue);
         tokio::select! {
             () = feeds.ready() => {}
             () = stop.cancelled() => return,
@@ -474,9 +483,13 @@ impl Shared {
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
+            // Looks at set times are for what does not get ready.
+            WorkKey::Manifest { name, .. } if is_due(why) && self.state.read().is_ready(name) => {
+                Ok(Finish::Done)
+            }
             WorkKey::Manifest { kyma, name } => {
                 self.state.write().working_on(name, class);
-                self.reconcile_manifest(key, (kyma, name), why).await
+                Box::pin(self.reconcile_manifest(key, (kyma, name), why)).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
@@ -485,6 +498,12 @@ impl Shared {
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
+}
+
+/// Whether nothing but the time asks for a reconcile.
+fn is_due(why: Why<'_>) -> bool {
+    let all_known = !why.causes.is_empty() && why.causes.len() >= why.count;
+    all_known && why.causes.iter().all(|cause| matches!(cause, Cause::Due { .. }))
 }
 
 pub(crate) fn error_report(message: String) -> Report {

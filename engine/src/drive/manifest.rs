@@ -2,6 +2,7 @@
 
 mod apply;
 mod blockers;
+mod causes;
 mod default_cr;
 mod force;
 mod give_up;
@@ -9,11 +10,14 @@ mod hand_over;
 mod hold;
 mod passed;
 mod remove;
+mod rendered;
+mod schemas;
 mod source;
 mod standing;
 mod sync;
+mod transforms;
 
-pub(super) use self::{hold::Holds, passed::Passes, standing::Standing};
+pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing::Standing};
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -23,8 +27,10 @@ use tidewatch_api::{
 };
 
 use self::{
-    default_cr::{cr_condition, create_default_cr},
-    passed::{Only, Passed, mark, named},
+    causes::looking_again,
+    default_cr::{DefaultCr, cr_condition, create_default_cr},
+    hold::said_in_time,
+    passed::{Mark, Only, Passed, asked, named},
     sync::{Synced, Work},
 };
 use super::{
@@ -65,7 +71,8 @@ impl From<ObjectError> for Stopped {
             held: error.held(),
             message: error.message(),
             retryable: error.is_retryable(),
-            discredits_client: error.discredits_client(),
+            // A connection by which an answer has come is good.
+            discredits_client: error.discredits_client() && !(error.is_unreachable() && error.is_answered()),
             class: error.class(),
         }
     }
@@ -124,12 +131,12 @@ impl Shared {
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
         self.hold(&manifest).await?;
-        let mark = mark(&manifest, &secrets);
-        let only = passed.and_then(|passed| Only::after(passed, mark, named));
-        let bundle = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
+        let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
+        let mark = Mark { asked: self.asked(&manifest, &secrets), given };
+        let only = passed.and_then(|passed| Only::after(passed, mark, named));
         self.install(Work { key, kyma, mark, only }, &manifest, &runtime, bundle).await
     }
 
@@ -146,13 +153,17 @@ impl Shared {
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)
-            && mark(&manifest, &secrets) == passed.mark
+            && self.asked(&manifest, &secrets) == passed.mark.asked
         {
             return Ok(Some((manifest, secrets)));
         }
         let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
         let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
         Ok(manifest.map(|manifest| (manifest, secrets)))
+    }
+
+    fn asked(&self, manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
+        asked(manifest, secrets, self.config.pull_secret.as_deref())
     }
 
     /// Finalizers, before anything is created in the runtime.
@@ -184,49 +195,53 @@ impl Shared {
             self.sync(&work, manifest, runtime, bundle, first).await?;
         let Work { key, kyma, mark, .. } = work;
         let manifest = &manifest;
-        let named = |only: &Only| default_cr(manifest).is_some_and(|cr| only.names(&cr));
+        let cr_id = default_cr(manifest);
+        let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
         let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
             Ok(only.cr())
         } else if applied.failed.is_none() {
             stage(Stage::Apply, create_default_cr(manifest, runtime, |cr, live| self.seen.saw(key, cr, live)))
                 .await
         } else {
-            Ok(Some(false))
+            Ok(DefaultCr::Unknown)
         };
         let mut cr_there = None;
+        let mut cr_said = None;
         match cr {
-            Ok(there) => {
-                cr_there = there;
-                if there == Some(false) && applied.failed.is_none() {
+            Ok(cr) => {
+                cr_there = cr.there();
+                if cr.is_anew(manifest) {
+                    self.tell_anew(kyma, manifest, runtime).await;
+                }
+                cr_said = self.config.module_cr_state.then(|| cr.said()).flatten();
+                if cr_there == Some(false) && applied.failed.is_none() {
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
                 }
             }
             Err(error) => applied.failed = Some(error.into()),
         }
 
+        let cr_state = cr_id.clone().zip(cr_said.clone());
         let write = |progress: Progress| {
-            plan::manifest_status(
-                manifest,
-                &progress,
-                &objects,
-                cr_condition(manifest, cr_there == Some(true)),
-                self.now(),
-            )
+            let there = cr_condition(manifest, cr_there == Some(true));
+            let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
+            plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
         if let Some(stopped) = applied.failed {
             return self.stopped_with(kyma, manifest, stopped, write).await;
         }
-        if let Some(what) = applied.missing {
+        if let Some(what) = applied.missing.take() {
             let status = write(Progress::Waiting(what.clone()));
-            self.say(manifest, &status).await?;
-            return Ok(Finish::Recheck(what));
+            let held = self.say(manifest, &status, false).await?;
+            return Ok(said_in_time(held, self.missed(kyma, runtime, what, &applied).await));
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
             let status = write(Progress::Waiting(what.clone()));
-            self.say(manifest, &status).await?;
+            self.say(manifest, &status, false).await?;
             return Ok(Finish::Recheck(what));
         }
+        let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
         if let (Readiness::Ready, Some(first)) = (&readiness, applied.parked.first()) {
             let report = Report { state: State::Warning, message: first.message() };
@@ -238,32 +253,43 @@ impl Shared {
             return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
         }
         let status = write(Progress::Applied(readiness.clone()));
-        let held = self.say(manifest, &status).await?;
+        let held = self.say(manifest, &status, looked.found).await?;
         let live = matches!(self.gate.mode(), Mode::Live);
-        if let Some(gone) = gone.filter(|_| live && applied.parked.is_empty()) {
+        if let Some(gone) = gone.filter(|_| live && applied.is_clean()) {
             let waits = applied.judged.iter().filter(|(_, readiness)| readiness.is_unready());
             let unready = waits.map(|(object, _)| object.clone()).collect();
-            self.passes.put(kyma, &manifest.name_any(), Passed { mark, unready, gone, cr: cr_there });
+            let passed = Passed { mark, unready, gone, cr: cr_there, said: cr_said };
+            self.passes.put(kyma, &manifest.name_any(), passed);
         }
         if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {
             return Ok(Finish::Again(left, what.clone()));
         }
         if readiness == Readiness::Ready {
-            return Ok(Finish::Done);
+            return Ok(match status.state {
+                State::Ready => Finish::Done,
+                // What its default CR says; each change of that is an event.
+                _ => Finish::Waiting(said(&status)),
+            });
         }
         // The agent reports the next change of state.
         let told = self.is_told_of_status(kyma, runtime, &unready).await;
-        Ok(match readiness {
-            Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
-            // But not that there was none for too long; a Deployment tells that itself.
-            Readiness::Processing(what) if told => {
-                Finish::RecheckAt(self.now() + readiness::DEADLINE, Box::new(Finish::Waiting(what)))
-            }
-            Readiness::Processing(what) => Finish::Recheck(what),
-            Readiness::Error(message) if unready.is_empty() || told => Finish::Settled(error_report(message)),
-            Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
-            Readiness::Ready => Finish::Done,
-        })
+        Ok(looking_again(
+            looked.again,
+            match readiness {
+                Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
+                // But not that there was none for too long; a Deployment tells that itself.
+                Readiness::Processing(what) if told => Finish::RecheckAt(
+                    self.now() + causes::deadline(manifest),
+                    Box::new(Finish::Waiting(what)),
+                ),
+                Readiness::Processing(what) => Finish::Recheck(what),
+                Readiness::Error(message) if unready.is_empty() || told => {
+                    Finish::Settled(error_report(message))
+                }
+                Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
+                Readiness::Ready => Finish::Done,
+            },
+        ))
     }
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.
@@ -303,6 +329,10 @@ impl Shared {
         self.write_manifest_status(manifest, &status).await?;
         Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
     }
+}
+
+fn said(status: &ManifestStatus) -> String {
+    status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
 }
 
 fn is_crd(gvk: &Gvk) -> bool {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
-use super::{Stopped, standing::Standing};
+use super::{Stopped, causes, is_crd, standing::Standing};
 use crate::{
     drive::{
         apply::{self, ObjectError},
@@ -18,6 +18,7 @@ use crate::{
     plan::{
         drift::{self, Difference, Ignored},
         fight::Verdict,
+        manifest::Definitions,
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
         refusal,
@@ -33,7 +34,15 @@ pub(super) struct Applied {
     pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
     /// A kind that is not served yet, or an object that has to go first.
     pub(super) missing: Option<String>,
+    /// Kinds whose next change of status ends what is missing, unless something is `untold`.
+    pub(super) awaited: Vec<Gvk>,
+    /// Whether something is missing of which no event tells.
+    pub(super) untold: bool,
+    /// Whether objects were left out whose kind the module defines, and is not served.
+    pub(super) left_out: bool,
     pub(super) failed: Option<Stopped>,
+    /// Objects that are not ready, and of which more can be found out.
+    pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
     pub(super) parked: Vec<Parked>,
 }
@@ -64,12 +73,22 @@ impl Applied {
     pub(super) fn take(&mut self, other: Self) {
         self.judged.extend(other.judged);
         self.parked.extend(other.parked);
+        self.awaited.extend(other.awaited);
+        self.untold |= other.untold;
+        self.left_out |= other.left_out;
+        self.unclear.extend(other.unclear);
+        self.unclear.truncate(causes::OBJECTS);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
         if self.failed.is_none() {
             self.failed = other.failed;
         }
+    }
+
+    /// Whether nothing is left undone: a later pass need not look at what is ready.
+    pub(super) const fn is_clean(&self) -> bool {
+        self.failed.is_none() && self.missing.is_none() && !self.left_out && self.parked.is_empty()
     }
 
     /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
@@ -87,7 +106,7 @@ impl Applied {
 enum Settled {
     /// It is there, as wanted or as somebody keeps it.
     There(Value, Option<Parked>),
-    /// It has to go before it can be made anew.
+    /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String),
 }
 
@@ -105,6 +124,8 @@ pub(super) struct Installer<'a> {
     pub(super) before: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
+    /// The kinds that the module itself defines.
+    pub(super) definitions: &'a Definitions,
     pub(super) now: Timestamp,
 }
 
@@ -125,15 +146,23 @@ impl Installer<'_> {
             match result {
                 Ok(Settled::There(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
+                    let is_unclear = judged.is_unready() && applied.unclear.len() < causes::OBJECTS;
                     if let Some(id) = ObjectRef::of(&object) {
                         self.seen.saw(self.key, &id, &object);
                         applied.judged.push((id, judged));
                     }
                     applied.parked.extend(parked);
+                    if is_unclear && causes::can_tell_more(&object) {
+                        applied.unclear.push(object);
+                    }
                 }
-                Ok(Settled::Goes(what)) => applied.missing = Some(what),
+                Ok(Settled::Goes(what)) => {
+                    applied.missing = Some(what);
+                    applied.untold = true;
+                }
                 Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
                     applied.missing = Some(error.message());
+                    applied.untold = true;
                 }
                 Err(error) => {
                     applied.failed.get_or_insert(error.into());
@@ -143,10 +172,33 @@ impl Installer<'_> {
         applied
     }
 
+    /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
+    pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
+        let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
+            is_crd(&id.gvk) && matches!(judged, ObjectReadiness::Processing { .. })
+        };
+        stream::iter(applied.judged.iter_mut().filter(pending))
+            .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
+                // One that cannot be read is looked at the next time.
+                if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
+                    self.seen.saw(self.key, id, &crd);
+                    *judged = readiness::readiness(&crd, &self.facts, self.now);
+                }
+            })
+            .await;
+    }
+
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
-            let made = apply::apply(self.runtime, &wanted, field_managers::APPLIER).await?;
+            let made = match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
+                Ok(made) => made,
+                Err(error) => return self.refused(id, error),
+            };
+            if self.met_old_schema(id, &made, &wanted, &Ignored::default()) {
+                return Ok(behind(id));
+            }
+            self.note_schema(id);
             if drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some() {
                 let key = Standing::key(self.kyma, id);
                 self.standing.applied(
@@ -184,6 +236,10 @@ impl Installer<'_> {
         match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
             Ok(applied) => {
                 tracing::debug!(kyma = self.kyma, object = %id, %difference, "applied again");
+                if self.met_old_schema(id, &applied, &wanted, &ignored) {
+                    return Ok(behind(id));
+                }
+                self.note_schema(id);
                 self.standing.applied(
                     key,
                     content,
@@ -195,8 +251,36 @@ impl Installer<'_> {
             Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
                 self.immutable(id, &live, error).await
             }
-            Err(error) => Err(error.into()),
+            Err(error) => self.refused(id, error),
         }
+    }
+
+    /// Notes that a CRD was written.
+    fn note_schema(&self, id: &ObjectRef) {
+        if is_crd(&id.gvk) {
+            self.standing.wrote_schema(Standing::key(self.kyma, id), self.now);
+        }
+    }
+
+    /// Whether the CRD of an object's kind was written just now.
+    fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
+        let crd = self.definitions.definition(&id.gvk);
+        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.kyma, crd), self.now))
+    }
+
+    /// Whether an API server has left out what is wanted, and may have done so by a schema that it does not have any more: it
+    /// drops what a schema does not know, and says nothing.
+    fn met_old_schema(&self, id: &ObjectRef, made: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
+        self.is_schema_fresh(id)
+            && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
+    }
+
+    /// An object that was not taken; if its schema is fresh, it may be in a moment.
+    fn refused(&self, id: &ObjectRef, error: ObjectError) -> Result<Settled, ObjectErrorOrFinal> {
+        if error.is_refused() && self.is_schema_fresh(id) {
+            return Ok(behind(id));
+        }
+        Err(error.into())
     }
 
     /// A change that cannot be made in place.
@@ -221,6 +305,11 @@ impl Installer<'_> {
     }
 }
 
+/// What became of an object that has met an old schema.
+fn behind(id: &ObjectRef) -> Settled {
+    Settled::Goes(format!("waiting for the new schema of {id} to be served"))
+}
+
 /// Why an object is not as wanted.
 enum ObjectErrorOrFinal {
     Object(ObjectError),
@@ -242,3 +331,6 @@ impl From<ObjectErrorOrFinal> for Stopped {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,24 @@
 //! The module's default custom resource.
 
 use serde_json::Value;
-use tidewatch_api::{CustomResourcePolicy, Manifest, names::field_managers};
+use tidewatch_api::{
+    CustomResourcePolicy, Manifest,
+    names::{conditions, field_managers},
+};
 
 use crate::{
     drive::{
+        Shared,
         apply::{self, ObjectError},
         gate::Gated,
+        kyma::runtime_kyma,
     },
-    plan::object::ObjectRef,
+    kcp::state::default_cr,
+    plan::{
+        notice::{About, Kind, Notice},
+        object::ObjectRef,
+        readiness::{CrState, module_cr},
+    },
 };
 
 /// The `ModuleCR` condition, for Manifests that create one.
@@ -18,30 +28,130 @@ pub(super) fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
     wanted.then_some(there)
 }
 
-/// Creates the default CR if it is not there. It is never changed: after its creation it is the user's.
-/// `None`: none is wanted; `Some(false)`: its kind is not served yet. `saw` hears of what there is of it.
+/// What became of the default CR.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum DefaultCr {
+    /// None is wanted.
+    NotWanted,
+    /// Its kind is not served yet.
+    NotServed,
+    /// Nobody has looked.
+    Unknown,
+    /// It was made just now, as this; `None` if somebody else was faster.
+    Made(Option<Value>),
+    /// It was there.
+    There(Value),
+    /// Nothing was heard of it since it was looked at: whether it was there, and what it said.
+    AsBefore(Option<bool>, Option<CrState>),
+}
+
+impl DefaultCr {
+    /// Whether it is there; `None` if none is wanted.
+    pub(super) const fn there(&self) -> Option<bool> {
+        match self {
+            Self::NotWanted => None,
+            Self::NotServed | Self::Unknown => Some(false),
+            Self::Made(_) | Self::There(_) => Some(true),
+            Self::AsBefore(there, _) => *there,
+        }
+    }
+
+    /// Whether it was made again: the Manifest says that it has been there.
+    pub(super) fn is_anew(&self, manifest: &Manifest) -> bool {
+        let said = manifest.status.iter().flat_map(|status| &status.conditions);
+        let was_there = said.filter(|c| c.type_ == conditions::MODULE_CR).any(|c| c.status == "True");
+        matches!(self, Self::Made(_)) && was_there
+    }
+
+    /// What it says of itself.
+    pub(super) fn said(&self) -> Option<CrState> {
+        match self {
+            Self::Made(Some(live)) | Self::There(live) => Some(module_cr(Some(live))),
+            Self::AsBefore(_, said) => said.clone(),
+            Self::NotWanted | Self::NotServed | Self::Unknown | Self::Made(None) => None,
+        }
+    }
+}
+
+/// Creates the default CR if it is not there. It is never changed: after its creation it is the user's. `saw` hears of what there is
+/// of it.
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
     runtime: &Gated,
     saw: impl Fn(&ObjectRef, &Value),
-) -> Result<Option<bool>, ObjectError> {
+) -> Result<DefaultCr, ObjectError> {
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| cr_condition(manifest, true).is_some()) else {
-        return Ok(None);
+        return Ok(DefaultCr::NotWanted);
     };
     let body = cr.to_value();
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
     let there = match apply::get(runtime, &id).await {
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await,
-        there => there,
-    };
-    match there {
-        Err(error) if error.is_kind_missing() => Ok(Some(false)),
+        Ok(Some(live)) => Ok(DefaultCr::There(live)),
+        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made),
         Err(error) => Err(error),
-        Ok(there) => {
-            if let Some(live) = there {
-                saw(&id, &live);
-            }
-            Ok(Some(true))
+    };
+    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there {
+        saw(&id, live);
+    }
+    match there {
+        Err(error) if error.is_kind_missing() => Ok(DefaultCr::NotServed),
+        other => other,
+    }
+}
+
+impl Shared {
+    /// Tells the runtime's user that the default CR was deleted in vain, and how it can be done.
+    pub(super) async fn tell_anew(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
+        let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
+        let module = manifest.module_name().unwrap_or_default();
+        let notice = Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Warning,
+            reason: "DefaultCRRecreated",
+            message: format!(
+                "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
+                 Ignore at the module it stays away"
+            ),
+        };
+        let there = apply::look(runtime, &runtime_kyma()).await.ok().flatten();
+        let uid = there.map(|there| there.uid).unwrap_or_default();
+        self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_api::State;
+
+    use super::*;
+
+    #[test]
+    fn what_it_says_is_read_of_what_there_is_and_else_stays() {
+        let live = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}, "status": {"state": "Warning"}});
+        let said = || Some(CrState { state: State::Warning, message: String::new() });
+        for (cr, there, says) in [
+            (DefaultCr::NotWanted, None, None),
+            (DefaultCr::NotServed, Some(false), None),
+            (DefaultCr::Unknown, Some(false), None),
+            (DefaultCr::There(live.clone()), Some(true), said()),
+            // Somebody may have made it, and written its status, between the look and the write.
+            (DefaultCr::Made(Some(live)), Some(true), said()),
+            (DefaultCr::Made(None), Some(true), None),
+            (DefaultCr::AsBefore(Some(true), said()), Some(true), said()),
+            (DefaultCr::AsBefore(None, None), None, None),
+        ] {
+            assert_eq!((cr.there(), cr.said()), (there, says), "{cr:?}");
         }
+    }
+
+    #[test]
+    fn only_what_is_made_again_is_made_anew() {
+        let manifest: Manifest = serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": {}, "status": {"state": "Ready", "conditions": [
+            {"type": conditions::MODULE_CR, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
+        .unwrap();
+        assert!(DefaultCr::Made(None).is_anew(&manifest));
+        assert!(!DefaultCr::Made(None).is_anew(&Manifest::default()), "for the first time");
+        assert!(!DefaultCr::AsBefore(Some(true), None).is_anew(&manifest));
     }
 }

@@ -9,7 +9,7 @@ use tidewatch_api::{Manifest, ManifestStatus};
 use tokio::time::Instant;
 
 use crate::{
-    drive::{Lost, Shared},
+    drive::{Finish, Lost, Shared},
     oci::lru::Lru,
     plan::manifest as plan,
 };
@@ -51,15 +51,24 @@ impl Holds {
     }
 }
 
+/// A reconcile that waits for an event looks again once what is held is to be said.
+pub(super) fn said_in_time(held: Option<Duration>, finish: Finish) -> Finish {
+    match (held, finish) {
+        (Some(left), Finish::Waiting(what)) => Finish::Again(left, what),
+        (_, finish) => finish,
+    }
+}
+
 impl Shared {
     /// Writes a Manifest's status if it differs, unless that can wait. Returns how long: by then, the Manifest has to be looked at
-    /// again.
+    /// again. `found`: it says what nobody but a look could find out, and is said at once.
     pub(super) async fn say(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
+        found: bool,
     ) -> Result<Option<Duration>, Lost> {
-        let may = plan::may_wait(manifest, status);
+        let may = !found && plan::may_wait(manifest, status);
         let left = self.holds.left(&manifest.uid().unwrap_or_default(), may);
         if left.is_none() {
             self.write_manifest_status(manifest, status).await?;
@@ -71,6 +80,16 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_held_is_said_though_no_event_comes() {
+        let waits = || Finish::Waiting("for a kind".into());
+        let again = said_in_time(Some(FOR), waits());
+        assert!(matches!(again, Finish::Again(left, what) if left == FOR && what == "for a kind"));
+        assert!(matches!(said_in_time(None, waits()), Finish::Waiting(_)));
+        // It looks again soon, anyway.
+        assert!(matches!(said_in_time(Some(FOR), Finish::Recheck("w".into())), Finish::Recheck(_)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn something_is_said_at_least_each_five_seconds() {

@@ -11,11 +11,16 @@ use parking_lot::Mutex;
 use tidewatch_api::Manifest;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::default_cr::DefaultCr;
 use crate::{
     kcp::state::SecretRef,
     key::{Cause, WorkKey},
     oci::lru::Lru,
-    plan::object::ObjectRef,
+    plan::{
+        manifest::Definitions,
+        object::ObjectRef,
+        readiness::{CrState, ObjectReadiness},
+    },
 };
 
 /// Manifests remembered, of the whole fleet. One that is forgotten is looked at as a whole.
@@ -33,17 +38,28 @@ impl Default for Passes {
     }
 }
 
+/// What a pass was to bring about, and of what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// What the Manifest asks for, and where; see [`asked`].
+    pub(super) asked: u64,
+    /// What data of the control plane are in its objects.
+    pub(super) given: u64,
+}
+
 /// What a pass has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Passed {
-    /// Of what it was asked to bring about; see [`mark`].
-    pub(super) mark: u64,
+    /// Of what it was to bring about.
+    pub(super) mark: Mark,
     /// What was not ready.
     pub(super) unready: Vec<ObjectRef>,
     /// What is gone, and still in the inventory that KCP has.
     pub(super) gone: Vec<ObjectRef>,
     /// Whether the default CR was there; `None`: none is wanted.
     pub(super) cr: Option<bool>,
+    /// What the default CR said of itself.
+    pub(super) said: Option<CrState>,
 }
 
 fn key(kyma: &str, name: &str) -> u64 {
@@ -66,9 +82,11 @@ impl Passes {
     }
 }
 
-/// The same number for as long as a Manifest asks for the same, in the same cluster.
-pub(super) fn mark(manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
+/// The same number for as long as a Manifest asks for the same, in the same cluster, and is transformed alike. Its terms, and with them
+/// its further sources, are in its annotations; `pull_secret` is the name of the platform's image pull Secret.
+pub(super) fn asked(manifest: &Manifest, secrets: &[SecretRef], pull_secret: Option<&str>) -> u64 {
     let mut mark = Xxh3::new();
+    pull_secret.hash(&mut mark);
     let metadata = &manifest.metadata;
     (&metadata.uid, metadata.generation, manifest.labels(), manifest.annotations()).hash(&mut mark);
     metadata.deletion_timestamp.is_some().hash(&mut mark);
@@ -88,7 +106,7 @@ pub(super) struct Only {
 
 impl Only {
     /// What has to be looked at after a pass for these causes; `None`: everything.
-    pub(super) fn after(before: Passed, mark: u64, named: Option<BTreeSet<String>>) -> Option<Self> {
+    pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<String>>) -> Option<Self> {
         let named = named.filter(|_| before.mark == mark && before.cr != Some(false))?;
         Some(Self { named, before })
     }
@@ -108,9 +126,30 @@ impl Only {
         gone.iter().all(|object| self.before.gone.iter().any(|o| o.same_object(object)))
     }
 
-    /// Whether the default CR was there; `None`: none is wanted.
-    pub(super) const fn cr(&self) -> Option<bool> {
-        self.before.cr
+    /// The same, and those of these objects whose kinds are defined by what is looked at: of a definition that was changed, or was not
+    /// served, nobody knows what has become of them.
+    pub(super) fn with_kinds<'a>(
+        mut self,
+        definitions: &Definitions,
+        objects: impl IntoIterator<Item = &'a ObjectRef>,
+    ) -> Self {
+        let of_such = |object: &&ObjectRef| {
+            definitions.definition(&object.gvk).is_some_and(|definition| self.has(definition))
+        };
+        let more: Vec<String> = objects.into_iter().filter(of_such).map(ToString::to_string).collect();
+        self.named.extend(more);
+        self
+    }
+
+    /// The definitions that are not looked at, as they were: all of them were served.
+    pub(super) fn stood(&self, definitions: &Definitions) -> Vec<(ObjectRef, ObjectReadiness)> {
+        let others = definitions.all().filter(|definition| !self.has(definition));
+        others.map(|definition| (definition.clone(), ObjectReadiness::Ready)).collect()
+    }
+
+    /// What was found of the default CR.
+    pub(super) fn cr(&self) -> DefaultCr {
+        DefaultCr::AsBefore(self.before.cr, self.before.said.clone())
     }
 }
 
@@ -144,6 +183,7 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tidewatch_api::{Layer, ModuleTerms, State, names::annotations};
 
     use super::*;
     use crate::plan::object::Gvk;
@@ -207,7 +247,10 @@ mod tests {
     fn a_pass_after_a_whole_one_looks_at_what_is_named_and_at_what_was_not_ready() {
         let (a, b, c) = (object("Deployment", "a"), object("Deployment", "b"), object("Deployment", "c"));
         let memory = Passes::default();
-        let passed = Passed { mark: 7, unready: vec![a.clone()], gone: vec![c.clone()], cr: Some(true) };
+        let mark = Mark { asked: 7, given: 1 };
+        let said = Some(CrState { state: State::Warning, message: "too dark".into() });
+        let (unready, gone) = (vec![a.clone()], vec![c.clone()]);
+        let passed = Passed { mark, unready, gone, cr: Some(true), said: said.clone() };
         memory.put("k", "m", passed.clone());
         assert_eq!(memory.take("k", "n"), None);
         assert_eq!(memory.take("k", "m"), Some(passed.clone()));
@@ -216,7 +259,8 @@ mod tests {
         memory.forget();
         assert_eq!(memory.take("k", "m"), None);
         let heard = || Some(BTreeSet::from([b.to_string()]));
-        let only = Only::after(passed.clone(), 7, heard()).unwrap();
+        let only = Only::after(passed.clone(), mark, heard()).unwrap();
+        assert_eq!(only.cr(), DefaultCr::AsBefore(Some(true), said));
         assert!(only.has(&a) && only.has(&b) && !only.has(&c));
         assert!(!only.names(&a) && only.names(&b));
         assert!(
@@ -224,9 +268,44 @@ mod tests {
                 && only.all_gone(&[])
                 && !only.all_gone(std::slice::from_ref(&b))
         );
-        assert_eq!(Only::after(passed.clone(), 8, heard()), None, "it asks for something else");
-        assert_eq!(Only::after(passed.clone(), 7, None), None);
-        assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, 7, heard()), None);
+        for other in [Mark { asked: 8, ..mark }, Mark { given: 2, ..mark }] {
+            assert_eq!(Only::after(passed.clone(), other, heard()), None, "it asks for something else");
+        }
+        assert_eq!(Only::after(passed.clone(), mark, None), None);
+        assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, mark, heard()), None);
+    }
+
+    #[test]
+    fn a_look_at_a_set_time_is_one_at_what_was_not_ready() {
+        let (a, b) = (object("Deployment", "a"), object("Deployment", "b"));
+        let due = [Cause::Due { at: jiff::Timestamp::UNIX_EPOCH }];
+        let before = Passed { unready: vec![a.clone()], cr: Some(true), ..Passed::default() };
+        let only = Only::after(before, Mark::default(), named(&own(), &due, 1)).unwrap();
+        assert!(only.has(&a), "so that its pods are read");
+        assert!(!only.has(&b) && !only.names(&a));
+    }
+
+    #[test]
+    fn with_a_definition_its_objects_are_looked_at() {
+        let definition = |kind: &str| {
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                   "metadata": {"name": format!("{}s.x.dev", kind.to_lowercase())},
+                   "spec": {"group": "x.dev", "names": {"kind": kind}}})
+        };
+        let id = |kind: &str| ObjectRef::of(&definition(kind)).unwrap();
+        let of = |kind: &str| ObjectRef { gvk: Gvk::of("x.dev/v1", kind), namespace: "n".into(), name: "o".into() };
+        let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
+        let before = Passed { unready: vec![id("Buoy")], cr: Some(true), ..Passed::default() };
+        let heard = BTreeSet::from([id("Beacon").to_string()]);
+        let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
+        let objects = [of("Beacon"), of("Buoy"), of("Crane"), object("Deployment", "a")];
+        assert!(objects.iter().all(|object| !only.has(object)));
+        let only = only.with_kinds(&definitions, &objects);
+        assert!(only.has(&of("Beacon")), "its definition was changed");
+        assert!(only.has(&of("Buoy")), "its definition was not ready");
+        assert!(!only.has(&of("Crane")) && !only.has(&object("Deployment", "a")));
+        assert!(only.names(&of("Beacon")), "a default CR is read then");
+        assert_eq!(only.stood(&definitions), [(id("Crane"), ObjectReadiness::Ready)]);
     }
 
     #[test]
@@ -240,12 +319,27 @@ mod tests {
             .unwrap()
         };
         let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
-        let of = |m: &Manifest| mark(m, std::slice::from_ref(&secret));
+        let of = |m: &Manifest| asked(m, std::slice::from_ref(&secret), None);
         let first = of(&manifest("1", 1, "a"));
         assert_eq!(first, of(&manifest("2", 1, "a")), "its status");
         assert_ne!(first, of(&manifest("2", 2, "a")));
         assert_ne!(first, of(&manifest("2", 1, "b")));
         let other = SecretRef { resource_version: "2".into(), ..secret.clone() };
-        assert_ne!(first, mark(&manifest("1", 1, "a"), &[other]), "it may be another cluster");
+        assert_ne!(first, asked(&manifest("1", 1, "a"), &[other], None), "it may be another cluster");
+        let secrets = std::slice::from_ref(&secret);
+        assert_ne!(first, asked(&manifest("1", 1, "a"), secrets, Some("pull")), "its workloads name it");
+        // What is asked for besides the spec: a deadline, a further source.
+        let with = |terms: &ModuleTerms| {
+            let mut manifest = manifest("1", 1, "a");
+            let text = terms.to_annotation().unwrap_or_default();
+            manifest.metadata.annotations = Some([(annotations::MODULE_TERMS.to_owned(), text)].into());
+            of(&manifest)
+        };
+        let layer = |digest: &str| Layer { name: "crds".into(), ref_: digest.into(), type_: "oci-dir".into() };
+        let terms = |digest: &str| ModuleTerms { layers: vec![layer(digest)], ..ModuleTerms::default() };
+        let later = ModuleTerms { progress_deadline_seconds: Some(60), ..terms("sha256:0a") };
+        assert_eq!(with(&terms("sha256:0a")), with(&terms("sha256:0a")));
+        assert_ne!(with(&terms("sha256:0a")), with(&terms("sha256:0b")));
+        assert_ne!(with(&terms("sha256:0a")), with(&later));
     }
 }

@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
-use super::{blockers::Obstacle, is_crd, sync::Work};
+use super::{blockers::Obstacle, is_crd, passed::Mark, sync::Work};
 use crate::{
     drive::{
         Finish, Lost, Shared,
@@ -75,10 +75,10 @@ impl Shared {
         Obstacle { what, kinds }: Obstacle,
     ) -> Result<Finish, Lost> {
         let (objects, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await {
-            Ok(bundle) => {
+            Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-                let work = Work { key: &key, kyma, mark: 0, only: None };
+                let work = Work { key: &key, kyma, mark: Mark::default(), only: None };
                 let synced = self.sync(&work, manifest, runtime, bundle, first).await?;
                 (synced.objects, synced.applied.failed)
             }

@@ -10,14 +10,14 @@ use super::{
     Stopped,
     apply::{Applied, Installer},
     is_crd,
-    passed::Only,
+    passed::{Mark, Only},
 };
 use crate::{
     drive::{Lost, Shared, chain, gate::Gated},
     kcp::state::default_cr,
     key::WorkKey,
     plan::{
-        manifest::{self as plan, Bundle, Progress},
+        manifest::{self as plan, Bundle, Definitions, Progress},
         object::ObjectRef,
         owners::Speaker,
         readiness::{self, Facts, ObjectReadiness},
@@ -31,7 +31,7 @@ pub(super) struct Work<'a> {
     pub(super) key: &'a WorkKey,
     pub(super) kyma: &'a str,
     /// Of what the Manifest asks for.
-    pub(super) mark: u64,
+    pub(super) mark: Mark,
     /// What it looks at, if not at everything.
     pub(super) only: Option<Only>,
 }
@@ -87,13 +87,12 @@ impl Shared {
         self.mark_shared(kyma, &manifest, &mut bundle);
 
         let mut applied = Applied::default();
+        let definitions = Definitions::of(&bundle.first);
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer = self.installer(work, (&manifest, &before), runtime, &terms);
-                for phase in [bundle.first, bundle.main, bundle.custom] {
-                    applied.take(stage(Stage::Apply, installer.all(phase)).await);
-                }
+                let installer = self.installer(work, (&manifest, &before), runtime, (&terms, &definitions));
+                applied = installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new()).await;
             }
         }
         let mut left = gone.clone();
@@ -127,6 +126,8 @@ impl Shared {
         mut bundle: Bundle,
         (gone, only): (Vec<ObjectRef>, Only),
     ) -> Synced {
+        let definitions = Definitions::of(&bundle.first);
+        let only = only.with_kinds(&definitions, bundle.objects.iter().chain(default_cr(manifest).as_ref()));
         let has = |object: &Value| ObjectRef::of(object).is_none_or(|id| only.has(&id));
         for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
             phase.retain(has);
@@ -136,10 +137,9 @@ impl Shared {
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer = self.installer(work, (manifest, before), runtime, &terms);
-                for phase in [bundle.first, bundle.main, bundle.custom] {
-                    applied.take(stage(Stage::Apply, installer.all(phase)).await);
-                }
+                let installer = self.installer(work, (manifest, before), runtime, (&terms, &definitions));
+                let stood = only.stood(&definitions);
+                applied = installer.phases([bundle.first, bundle.main, bundle.custom], stood).await;
             }
         }
         // The others were ready, or are nothing that could be.
@@ -154,7 +154,7 @@ impl Shared {
         work: &Work<'a>,
         (manifest, before): (&Manifest, &'a [ObjectRef]),
         runtime: &'a Gated,
-        terms: &'a ModuleTerms,
+        (terms, definitions): (&'a ModuleTerms, &'a Definitions),
     ) -> Installer<'a> {
         Installer {
             runtime,
@@ -164,7 +164,12 @@ impl Shared {
             kyma: work.kyma,
             before,
             terms,
-            facts: Facts { not_ready_since: readiness::not_ready_since(manifest), ..Facts::default() },
+            facts: Facts {
+                not_ready_since: readiness::not_ready_since(manifest),
+                deadline: readiness::deadline_of(terms),
+                ..Facts::default()
+            },
+            definitions,
             now: self.now(),
         }
     }
@@ -172,7 +177,7 @@ impl Shared {
     /// Marks objects that another Manifest has too for one of them.
     fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
         let name = manifest.name_any();
-        for object in bundle.first.iter_mut().chain(&mut bundle.main).chain(&mut bundle.custom) {
+        for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
             let others = self.state.read().other_claims(kyma, &name, &id);
             let marked = plan::marked_for(&name, &others);

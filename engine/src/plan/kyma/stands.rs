@@ -24,7 +24,6 @@ pub(super) fn stands(
     chosen: &Chosen,
     source: &Source,
 ) -> bool {
-    let template = &chosen.template.spec;
     let kyma_name = kyma.metadata.name.as_deref().unwrap_or_default();
     is_manifest_name(
         existing.metadata.name.as_deref().unwrap_or_default(),
@@ -35,7 +34,7 @@ pub(super) fn stands(
         == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
         && is_spec(&existing.spec, module, chosen, source)
         && has_labels(existing.labels(), kyma_name, module, channel)
-        && has_annotations(existing.annotations(), module, chosen, template)
+        && has_annotations(existing.annotations(), module, chosen, source)
         && is_owned(existing, kyma, kyma_name)
         && !existing.is_mandatory()
 }
@@ -53,8 +52,9 @@ fn has_annotations(
     present: &BTreeMap<String, String>,
     module: &Module,
     chosen: &Chosen,
-    template: &ModuleTemplateSpec,
+    source: &Source,
 ) -> bool {
+    let template = &chosen.template.spec;
     let of = |key: &str| present.get(key).map(String::as_str);
     let local = (chosen.origin == Origin::Local).then_some("true");
     // A default CR that the user makes is among the terms.
@@ -63,7 +63,12 @@ fn has_annotations(
         && if says_nothing(template) {
             of(annotations::MODULE_TERMS).is_none()
         } else {
-            of(annotations::MODULE_TERMS) == ModuleTerms::of(template).to_annotation().as_deref()
+            // What the component lacks is for whoever makes the Manifest to say.
+            let layers = source.layers(&template.sources);
+            layers.is_ok_and(|layers| {
+                let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
+                of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
+            })
         };
     terms
         && of(annotations::FQDN) == Some(&chosen.component)
@@ -153,7 +158,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use tidewatch_api::SourceType;
+    use tidewatch_api::{Layer, SourceType};
 
     use super::*;
     use crate::plan::kyma::manifest_of::{manifest_for, same};
@@ -183,18 +188,23 @@ mod tests {
                 layer: "sha256:0a".into(),
                 type_: SourceType::OciDir,
                 images: vec!["a".into()],
+                further: ["crds", "tables"].map(|name| (name.to_owned(), layer(name))).into(),
             };
             let module = Module { name: "beam".into(), ..Module::default() };
             Self { kyma: serde_json::from_value(kyma).unwrap(), module, chosen, source, channel: "regular" }
         }
 
         fn made(&self) -> Manifest {
-            manifest_for(&self.kyma, &self.module, self.channel, &self.chosen, &self.source)
+            manifest_for(&self.kyma, &self.module, self.channel, &self.chosen, &self.source).unwrap()
         }
 
         fn stands(&self, existing: &Manifest) -> bool {
             stands(existing, &self.kyma, (&self.module, self.channel), &self.chosen, &self.source)
         }
+    }
+
+    fn layer(name: &str) -> Option<Layer> {
+        Some(Layer { name: name.into(), ref_: format!("sha256:{name}"), type_: "oci-dir".into() })
     }
 
     fn templates() -> Vec<Value> {
@@ -207,6 +217,9 @@ mod tests {
             json!({"data": placed}),
             json!({"manager": {"group": "apps", "version": "v1", "kind": "Deployment", "name": "keeper"}}),
             json!({"recreate": [{"group": "batch", "kind": "Job"}]}),
+            json!({"sources": ["crds"]}),
+            json!({"sources": ["tables", "crds"]}),
+            json!({"progressDeadlineSeconds": 60}),
         ]
     }
 
@@ -221,6 +234,21 @@ mod tests {
             later.metadata.finalizers = Some(vec!["f".into()]);
             later.annotations_mut().insert("others".into(), "x".into());
             assert!(case.stands(&later), "{template}: what others add is theirs");
+        }
+    }
+
+    #[test]
+    fn further_layers_count_as_far_as_the_template_names_them() {
+        let made = Case::new(&json!({"sources": ["crds"]})).made();
+        for (name, becomes, stands) in [
+            ("tables", layer("other"), true),
+            ("crds", layer("crds"), true),
+            ("crds", layer("other"), false),
+            ("crds", None, false),
+        ] {
+            let mut case = Case::new(&json!({"sources": ["crds"]}));
+            case.source.further.insert(name.into(), becomes);
+            assert_eq!(case.stands(&made), stands, "{name}");
         }
     }
 
@@ -261,7 +289,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(stood, 5, "as it was made, and no other");
+        assert_eq!(stood, templates().len(), "as it was made, and no other");
         let case = Case::new(&json!({}));
         let edited: [fn(&mut Manifest); 7] = [
             |m| drop(m.labels_mut().remove(labels::CHANNEL)),

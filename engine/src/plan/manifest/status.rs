@@ -9,7 +9,7 @@ use tidewatch_api::{Manifest, ManifestStatus, Resource, State, names::conditions
 use super::inventory::synced;
 use crate::plan::{
     object::ObjectRef,
-    readiness::Readiness,
+    readiness::{CrState, Readiness},
     status::{self, Says},
 };
 
@@ -17,8 +17,8 @@ use crate::plan::{
 pub const APPLYING: &str = "the module's objects are being applied";
 
 /// Whether it can wait a moment to say this of a Manifest, as it was last read: that it is on its way. What stands there must not
-/// say that it is Ready as it is asked for now, since after a restart nobody would look at it again; and no object may be missing in
-/// its inventory.
+/// say that it is Ready as it is asked for now, since after a restart nobody would look at it again; no object may be missing in its
+/// inventory; and its default CR may have no other trouble than the one that is told.
 #[must_use]
 pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
     let Some(before) = &manifest.status else { return false };
@@ -32,7 +32,15 @@ pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
             _ => false,
         }
         && before != status
+        && trouble(before) == trouble(status)
         && status.synced.iter().all(|object| known.contains(&identity(object)))
+}
+
+/// What a default CR says that its user has to do something about.
+fn trouble(status: &ManifestStatus) -> Option<(&str, &str)> {
+    let said = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE)?;
+    let is = |state| said.reason == reason(state);
+    (is(State::Error) || is(State::Warning)).then_some((said.reason.as_str(), said.message.as_str()))
 }
 
 fn identity(object: &Resource) -> (&str, &str, &str, &str) {
@@ -113,5 +121,46 @@ pub fn manifest_status(
             .collect(),
         synced: synced(objects),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
+    }
+}
+
+/// The status with what the module's default custom resource says of itself. In Error or Warning it makes a module that is Ready a
+/// Warning: what is installed works, and its user has something to do. Whatever else it says stands in a condition only, as it may
+/// be on its way for as long as its operator needs.
+#[must_use]
+pub fn with_cr_state(
+    mut status: ManifestStatus,
+    manifest: &Manifest,
+    cr: Option<&(ObjectRef, CrState)>,
+    now: Timestamp,
+) -> ManifestStatus {
+    let Some((cr, said)) = cr.filter(|(_, said)| said.state != State::Empty) else { return status };
+    let now = status::whole_seconds(now);
+    let before = manifest.status.clone().unwrap_or_default();
+    let text = match said.message.as_str() {
+        "" => format!("{cr} is in state {}", said.state),
+        why => format!("{cr} is in state {}: {why}", said.state),
+    };
+    let says = Says {
+        type_: conditions::MODULE_CR_STATE,
+        holds: said.state == State::Ready,
+        reason: reason(said.state),
+        message: text.clone(),
+    };
+    status.conditions.push(status::condition(&before.conditions, says, manifest.metadata.generation, now));
+    if status.state == State::Ready && matches!(said.state, State::Error | State::Warning) {
+        status.state = State::Warning;
+        status.last_operation = Some(status::operation(before.last_operation.as_ref(), text, now));
+    }
+    status
+}
+
+const fn reason(state: State) -> &'static str {
+    match state {
+        State::Ready => "Ready",
+        State::Warning => "Warning",
+        State::Error => "Error",
+        State::Deleting => "Deleting",
+        State::Processing | State::Unmanaged | State::Empty => "Processing",
     }
 }
