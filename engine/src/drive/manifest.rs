@@ -338,3 +338,6 @@ fn said(status: &ManifestStatus) -> String {
 fn is_crd(gvk: &Gvk) -> bool {
     gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,10 +27,10 @@ impl Acknowledge for Waiter {
 }
 
 /// The requests that a scripted KCP has heard, as `METHOD path`.
-type Heard = Arc<Mutex<Vec<String>>>;
+pub(super) type Heard = Arc<Mutex<Vec<String>>>;
 
 /// An engine on a KCP that answers like this to a method and path: a code and a body.
-fn engine_on(answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static) -> (Engine, Heard) {
+pub(super) fn engine_on(answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static) -> (Engine, Heard) {
     let heard = Heard::default();
     let (ear, answer) = (Arc::clone(&heard), Arc::new(answer));
     let kcp = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -45,7 +45,7 @@ fn engine_on(answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static
     (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), heard)
 }
 
-fn not_found() -> (u16, Value) {
+pub(super) fn not_found() -> (u16, Value) {
     let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
         "message": "not found", "reason": "NotFound", "code": 404});
     (404, answer)

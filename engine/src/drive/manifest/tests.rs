@@ -1,0 +1,278 @@
+//! Passes over a Manifest, on a scripted runtime and a scripted KCP.
+
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use jiff::Timestamp;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tidewatch_api::names::{conditions, labels};
+
+use super::*;
+use crate::{
+    drive::{
+        Engine,
+        gate::Gate,
+        tests::{Heard, engine_on, not_found},
+    },
+    key::Cause,
+    plan::{
+        manifest::{Scope, synced},
+        object::ObjectRef,
+        readiness::CrState,
+    },
+    runtime::RuntimeClient,
+};
+
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/beacons.x.dev";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/n/deployments/a";
+const BEACON: &str = "/apis/x.dev/v1/namespaces/n/beacons/a";
+const DEFAULT_CR: &str = "/apis/x.dev/v1/namespaces/n/beacons/b";
+const PODS: &str = "/api/v1/namespaces/n/pods";
+
+fn beacon(name: &str) -> Value {
+    json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": name, "namespace": "n"}, "spec": {"light": "on"}})
+}
+
+/// A CRD, an object of it, and a Deployment.
+fn bundle() -> Bundle {
+    let rendered = vec![
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "beacons.x.dev"},
+               "spec": {"group": "x.dev", "scope": "Namespaced", "names": {"kind": "Beacon", "plural": "beacons"}}}),
+        beacon("a"),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "n"},
+               "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}}}),
+    ];
+    let scopes = BTreeMap::from([
+        (Gvk::of("apps/v1", "Deployment"), Scope::Namespaced),
+        (Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"), Scope::Cluster),
+    ]);
+    plan::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
+}
+
+/// Its Manifest, on its way for a minute, with a default CR.
+fn manifest() -> Manifest {
+    let installation = json!({"type": conditions::INSTALLATION, "status": "False", "reason": "Ready", "message": "",
+        "observedGeneration": 1, "lastTransitionTime": "1969-12-31T23:59:00Z"});
+    serde_json::from_value(json!({
+        "apiVersion": names::API_VERSION, "kind": "Manifest",
+        "metadata": {"name": "m", "namespace": "kcp-system", "uid": "m1", "generation": 1, "labels": {labels::KYMA_NAME: "harbour"}},
+        "spec": {"resource": beacon("b"), "customResourcePolicy": "CreateAndDelete"},
+        "status": {"state": "Processing", "conditions": [installation], "synced": synced(&bundle().objects),
+                   "lastOperation": {"operation": "for something", "lastUpdateTime": "1969-12-31T23:59:00Z"}}
+    }))
+    .unwrap()
+}
+
+/// An object as it is stored: what was applied, and by whom.
+fn stored(mut object: Value) -> Value {
+    fn fields(value: &Value) -> Value {
+        let members = value.as_object().into_iter().flatten();
+        members
+            .map(|(key, value)| (format!("f:{key}"), fields(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+    let mut owned = object.clone();
+    let members = owned.as_object_mut().unwrap();
+    members.retain(|key, _| !["apiVersion", "kind"].contains(&key.as_str()));
+    members["metadata"].as_object_mut().unwrap().retain(|key, _| !["name", "namespace"].contains(&key.as_str()));
+    object["metadata"]["uid"] = "u".into();
+    object["metadata"]["resourceVersion"] = "1".into();
+    object["metadata"]["managedFields"] = json!([{"manager": field_managers::APPLIER, "operation": "Apply",
+        "apiVersion": object["apiVersion"], "fieldsType": "FieldsV1", "fieldsV1": fields(&owned)}]);
+    object
+}
+
+fn with_status(object: Value, status: Value) -> Value {
+    let mut object = stored(object);
+    object["status"] = status;
+    object
+}
+
+/// What is in the runtime, by path: all of the module, and all well.
+fn well() -> BTreeMap<&'static str, Value> {
+    let Bundle { mut first, mut main, mut custom, .. } = bundle();
+    let holds = |type_: &str| json!({"type": type_, "status": "True"});
+    let served = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
+    let available = json!({"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "readyReplicas": 1});
+    BTreeMap::from([
+        (CRD, with_status(first.remove(0), served)),
+        (DEPLOYMENT, with_status(main.remove(0), available)),
+        (BEACON, stored(custom.remove(0))),
+        (DEFAULT_CR, with_status(beacon("b"), json!({"state": "Warning"}))),
+    ])
+}
+
+/// A runtime with these objects, which takes what is applied, and what it has heard but discovery.
+fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
+    let heard = Heard::default();
+    let (ear, objects) = (Arc::clone(&heard), Arc::new(objects));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (ear, objects) = (Arc::clone(&ear), Arc::clone(&objects));
+        async move {
+            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let (code, answer) = if let Some(kinds) = kinds(&path) {
+                (200, kinds)
+            } else {
+                ear.lock().push(format!("{method} {path}"));
+                let applied = serde_json::from_slice(&body).ok().map(stored);
+                let found = if method == "GET" { objects.get(path.as_str()).cloned() } else { applied };
+                found.map_or_else(not_found, |object| (200, object))
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    (Gated::new(client, Gate::default(), "harbour"), heard)
+}
+
+fn kinds(path: &str) -> Option<Value> {
+    let (group_version, name, kind, namespaced) = match path {
+        "/api/v1" => ("v1", "pods", "Pod", true),
+        "/apis/apps/v1" => ("apps/v1", "deployments", "Deployment", true),
+        "/apis/x.dev/v1" => ("x.dev/v1", "beacons", "Beacon", true),
+        "/apis/apiextensions.k8s.io/v1" => {
+            ("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", false)
+        }
+        _ => return None,
+    };
+    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
+        {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}]}))
+}
+
+/// An engine, and the writes that its KCP has heard.
+fn engine() -> (Engine, Heard) {
+    engine_on(|method, path| match (method, path.contains("/manifests/")) {
+        ("PATCH", true) => (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})),
+        _ => not_found(),
+    })
+}
+
+/// One pass: over what these causes say after such a pass, else over all.
+async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: &[Cause]) -> Finish {
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let mark = Mark::default();
+    let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
+    assert_eq!(only.is_some(), !causes.is_empty());
+    let work = Work { key: &key, kyma: "harbour", mark, only };
+    engine.0.install(work, &manifest(), runtime, bundle()).await.unwrap()
+}
+
+fn passed(engine: &Engine) -> Option<Passed> {
+    engine.0.passes.take("harbour", "m")
+}
+
+fn event(object: &Value) -> Cause {
+    let object = ObjectRef::of(object).unwrap().to_string();
+    Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
+}
+
+fn heard_paths(heard: &Heard) -> Vec<String> {
+    let mut all = std::mem::take(&mut *heard.lock());
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
+    let pulls = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}});
+    let due = [Cause::Due { at: Timestamp::UNIX_EPOCH }];
+    let deployment = ObjectRef::of(&bundle().main[0]).unwrap();
+    for pods in [vec![], vec![pulls]] {
+        let says_more = !pods.is_empty();
+        objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
+        let (runtime, heard) = runtime(objects.clone());
+        let before =
+            Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
+        let finish = pass(&engine, &runtime, Some(before), &due).await;
+        assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
+        assert_eq!(kcp.lock().len(), usize::from(says_more), "{:?}", kcp.lock());
+        if says_more {
+            assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(20).unwrap()));
+        } else {
+            assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
+        }
+        assert_eq!(passed(&engine).unwrap().unready, [deployment.clone()]);
+    }
+}
+
+#[tokio::test]
+async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
+    let (engine, _) = engine();
+    let all = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
+    let (runtime, heard) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    assert_eq!(heard_paths(&heard), all, "all of it, and nothing is written");
+    let before = passed(&engine).unwrap();
+    let said = Some(CrState { state: State::Warning, message: String::new() });
+    assert_eq!((before.cr, &before.said, before.unready.len()), (Some(true), &said, 0));
+
+    let deployment = bundle().main.remove(0);
+    let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&deployment)]).await;
+    assert_eq!(heard_paths(&heard), [format!("GET {DEPLOYMENT}")]);
+    assert!(matches!(finish, Finish::Waiting(what) if what.contains("is in state Warning")));
+    assert_eq!(passed(&engine), Some(before.clone()), "nothing was heard of the default CR");
+
+    let mut objects = well();
+    objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
+    let (runtime, heard) = self::runtime(objects);
+    let finish = pass(&engine, &runtime, Some(before.clone()), &[event(&beacon("b"))]).await;
+    assert_eq!(heard_paths(&heard), [format!("GET {DEFAULT_CR}")]);
+    assert!(matches!(finish, Finish::Done));
+    assert_eq!(passed(&engine).unwrap().said.unwrap().state, State::Ready);
+
+    // One that was deleted is made again.
+    let mut objects = well();
+    objects.remove(DEFAULT_CR);
+    let (runtime, heard) = self::runtime(objects);
+    pass(&engine, &runtime, Some(before), &[event(&beacon("b"))]).await;
+    assert!(heard_paths(&heard).contains(&format!("PATCH {DEFAULT_CR}")));
+    let passed = passed(&engine).unwrap();
+    assert_eq!((passed.cr, passed.said.unwrap().state), (Some(true), State::Empty));
+}
+
+#[tokio::test]
+async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    let mut changed = objects[CRD].clone();
+    changed["spec"]["names"]["plural"] = "lights".into();
+    objects.insert(CRD, changed);
+    let before = Passed { cr: Some(true), ..Passed::default() };
+    let definition = event(&bundle().first[0]);
+    let (runtime, heard) = runtime(objects);
+    pass(&engine, &runtime, Some(before), &[definition]).await;
+    let heard = heard_paths(&heard);
+    assert!(heard.contains(&format!("PATCH {CRD}")), "{heard:?}");
+    let of_it = [BEACON, DEFAULT_CR].map(|path| format!("GET {path}"));
+    assert!(of_it.iter().all(|get| heard.contains(get)), "{heard:?}");
+    assert!(!heard.iter().any(|line| line.ends_with(DEPLOYMENT)), "{heard:?}");
+}
+
+#[tokio::test]
+async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    for (status, waits) in [
+        (json!({}), true),
+        // Its names are another one's: nothing is on its way, and its objects were left out.
+        (json!({"conditions": [{"type": "NamesAccepted", "status": "False", "reason": "KindConflict", "message": "taken"}]}), false),
+    ] {
+        objects.insert(CRD, with_status(bundle().first.remove(0), status));
+        let (runtime, heard) = runtime(objects.clone());
+        let finish = pass(&engine, &runtime, None, &[]).await;
+        assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
+        assert_eq!(matches!(finish, Finish::Recheck(what) if what.contains("to be served")), waits);
+        assert_eq!(passed(&engine), None);
+    }
+    let (runtime, _) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    assert!(passed(&engine).is_some());
+}
