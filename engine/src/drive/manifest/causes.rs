@@ -109,7 +109,7 @@ impl Shared {
             };
             match found {
                 Ok(found) => {
-                    looked.found |= found != *judged;
+                    looked.found |= found.is_unready() && found != *judged;
                     *judged = found;
                 }
                 Err(error) => {
