@@ -193,7 +193,8 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
             Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
         let finish = pass(&engine, &runtime, Some(before), &due).await;
         assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
-        assert_eq!(kcp.lock().len(), usize::from(says_more), "{:?}", kcp.lock());
+        let written = kcp.lock().clone();
+        assert_eq!(written.len(), usize::from(says_more), "{written:?}");
         if says_more {
             assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(20).unwrap()));
         } else {
