@@ -30,7 +30,9 @@ impl Acknowledge for Waiter {
 pub(super) type Heard = Arc<Mutex<Vec<String>>>;
 
 /// An engine on a KCP that answers like this to a method and path: a code and a body.
-pub(super) fn engine_on(answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static) -> (Engine, Heard) {
+pub(super) fn engine_on(
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Heard) {
     let heard = Heard::default();
     let (ear, answer) = (Arc::clone(&heard), Arc::new(answer));
     let kcp = tower::service_fn(move |request: http::Request<kube::client::Body>| {

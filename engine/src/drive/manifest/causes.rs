@@ -72,12 +72,7 @@ pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
 impl Shared {
     /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
     /// that the object tells itself.
-    pub(super) async fn causes(
-        &self,
-        manifest: &Manifest,
-        runtime: &Gated,
-        applied: &mut Applied,
-    ) -> Looked {
+    pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
         let now = self.now();
         let mut looked = Looked::default();
         let since = readiness::not_ready_since(manifest);

@@ -293,7 +293,11 @@ mod tests {
                    "spec": {"group": "x.dev", "names": {"kind": kind}}})
         };
         let id = |kind: &str| ObjectRef::of(&definition(kind)).unwrap();
-        let of = |kind: &str| ObjectRef { gvk: Gvk::of("x.dev/v1", kind), namespace: "n".into(), name: "o".into() };
+        let of = |kind: &str| ObjectRef {
+            gvk: Gvk::of("x.dev/v1", kind),
+            namespace: "n".into(),
+            name: "o".into(),
+        };
         let definitions = Definitions::of(&["Beacon", "Buoy", "Crane"].map(definition));
         let before = Passed { unready: vec![id("Buoy")], cr: Some(true), ..Passed::default() };
         let heard = BTreeSet::from([id("Beacon").to_string()]);
@@ -335,7 +339,8 @@ mod tests {
             manifest.metadata.annotations = Some([(annotations::MODULE_TERMS.to_owned(), text)].into());
             of(&manifest)
         };
-        let layer = |digest: &str| Layer { name: "crds".into(), ref_: digest.into(), type_: "oci-dir".into() };
+        let layer =
+            |digest: &str| Layer { name: "crds".into(), ref_: digest.into(), type_: "oci-dir".into() };
         let terms = |digest: &str| ModuleTerms { layers: vec![layer(digest)], ..ModuleTerms::default() };
         let later = ModuleTerms { progress_deadline_seconds: Some(60), ..terms("sha256:0a") };
         assert_eq!(with(&terms("sha256:0a")), with(&terms("sha256:0a")));

@@ -76,7 +76,10 @@ fn stored(mut object: Value) -> Value {
     let mut owned = object.clone();
     let members = owned.as_object_mut().unwrap();
     members.retain(|key, _| !["apiVersion", "kind"].contains(&key.as_str()));
-    members["metadata"].as_object_mut().unwrap().retain(|key, _| !["name", "namespace"].contains(&key.as_str()));
+    members["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| !["name", "namespace"].contains(&key.as_str()));
     object["metadata"]["uid"] = "u".into();
     object["metadata"]["resourceVersion"] = "1".into();
     object["metadata"]["managedFields"] = json!([{"manager": field_managers::APPLIER, "operation": "Apply",
@@ -189,8 +192,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         let says_more = !pods.is_empty();
         objects.insert(PODS, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}));
         let (runtime, heard) = runtime(objects.clone());
-        let before =
-            Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
+        let before = Passed { unready: vec![deployment.clone()], cr: Some(true), ..Passed::default() };
         let finish = pass(&engine, &runtime, Some(before), &due).await;
         assert_eq!(heard_paths(&heard), [format!("GET {PODS}"), format!("GET {DEPLOYMENT}")]);
         let written = kcp.lock().clone();
@@ -264,7 +266,10 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
     for (status, waits) in [
         (json!({}), true),
         // Its names are another one's: nothing is on its way, and its objects were left out.
-        (json!({"conditions": [{"type": "NamesAccepted", "status": "False", "reason": "KindConflict", "message": "taken"}]}), false),
+        (
+            json!({"conditions": [{"type": "NamesAccepted", "status": "False", "reason": "KindConflict", "message": "taken"}]}),
+            false,
+        ),
     ] {
         objects.insert(CRD, with_status(bundle().first.remove(0), status));
         let (runtime, heard) = runtime(objects.clone());

@@ -45,7 +45,8 @@ pub fn given(module: &str, secret: Option<&Secret>) -> Injected {
 /// The same number for as long as the control plane gives the same; 0 for nothing.
 #[must_use]
 pub fn mark_of(injected: &BTreeMap<String, Injected>) -> u64 {
-    let given: Vec<_> = injected.iter().filter_map(|(name, data)| Some((name, data.as_ref().ok()?))).collect();
+    let given: Vec<_> =
+        injected.iter().filter_map(|(name, data)| Some((name, data.as_ref().ok()?))).collect();
     if given.is_empty() {
         return 0;
     }
