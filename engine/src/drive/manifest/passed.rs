@@ -342,9 +342,9 @@ mod tests {
         let layer =
             |digest: &str| Layer { name: "crds".into(), ref_: digest.into(), type_: "oci-dir".into() };
         let terms = |digest: &str| ModuleTerms { layers: vec![layer(digest)], ..ModuleTerms::default() };
-        let later = ModuleTerms { progress_deadline_seconds: Some(60), ..terms("sha256:0a") };
+        let patient = ModuleTerms { progress_deadline_seconds: Some(60), ..terms("sha256:0a") };
         assert_eq!(with(&terms("sha256:0a")), with(&terms("sha256:0a")));
         assert_ne!(with(&terms("sha256:0a")), with(&terms("sha256:0b")));
-        assert_ne!(with(&terms("sha256:0a")), with(&later));
+        assert_ne!(with(&terms("sha256:0a")), with(&patient));
     }
 }

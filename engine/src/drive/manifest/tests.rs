@@ -202,7 +202,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         } else {
             assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
         }
-        assert_eq!(passed(&engine).unwrap().unready, [deployment.clone()]);
+        assert_eq!(passed(&engine).unwrap().unready, std::slice::from_ref(&deployment));
     }
 }
 

@@ -188,7 +188,7 @@ mod tests {
                 layer: "sha256:0a".into(),
                 type_: SourceType::OciDir,
                 images: vec!["a".into()],
-                further: ["crds", "tables"].map(|name| (name.to_owned(), layer(name))).into(),
+                further: ["crds", "tables"].map(|name| (name.to_owned(), Some(layer(name)))).into(),
             };
             let module = Module { name: "beam".into(), ..Module::default() };
             Self { kyma: serde_json::from_value(kyma).unwrap(), module, chosen, source, channel: "regular" }
@@ -203,8 +203,8 @@ mod tests {
         }
     }
 
-    fn layer(name: &str) -> Option<Layer> {
-        Some(Layer { name: name.into(), ref_: format!("sha256:{name}"), type_: "oci-dir".into() })
+    fn layer(name: &str) -> Layer {
+        Layer { name: name.into(), ref_: format!("sha256:{name}"), type_: "oci-dir".into() }
     }
 
     fn templates() -> Vec<Value> {
@@ -241,9 +241,9 @@ mod tests {
     fn further_layers_count_as_far_as_the_template_names_them() {
         let made = Case::new(&json!({"sources": ["crds"]})).made();
         for (name, becomes, stands) in [
-            ("tables", layer("other"), true),
-            ("crds", layer("crds"), true),
-            ("crds", layer("other"), false),
+            ("tables", Some(layer("other")), true),
+            ("crds", Some(layer("crds")), true),
+            ("crds", Some(layer("other")), false),
             ("crds", None, false),
         ] {
             let mut case = Case::new(&json!({"sources": ["crds"]}));
