@@ -179,6 +179,24 @@ fn a_runtime_that_is_gone_is_forgotten() {
 }
 
 #[test]
+fn the_worst_come_first() {
+    let (mut paths, kymas) = fleet(4);
+    beat(&mut paths, &kymas[..2], at(100));
+    beat(&mut paths, &kymas[2..3], at(130));
+    paths.heard("k3", Some(healthy()), at(130));
+    beat(&mut paths, &kymas[1..2], at(150));
+    // k0 is late, k3 has never proven itself, and the grace is over.
+    paths.tick(|_| "c1", at(185));
+    let worst = paths.worst(3, at(185));
+    let worst: Vec<_> =
+        worst.iter().map(|(kyma, state, age)| (&**kyma, *state, age.map(|a| a.as_secs()))).collect();
+    assert_eq!(
+        worst,
+        [("k3", State::Unproven, None), ("k0", State::Unproven, Some(85)), ("k2", State::Proven, Some(55))]
+    );
+}
+
+#[test]
 fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
     let mut paths = Paths::new(Settings::default());
     paths.heard("k0", Some(healthy()), at(1));
