@@ -21,6 +21,7 @@ use kube::{
     core::Status,
     runtime::watcher,
 };
+use replay::Replay;
 use source::{heard, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
@@ -182,7 +183,9 @@ impl Watcher {
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
     pub async fn run(mut self, client: Client) {
         let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
-        let client = tapped(&client, move || conditions.heard(&name));
+        // What is asked beside a watch is no sign of its life.
+        let beside = client;
+        let client = tapped(&beside, move || conditions.heard(&name));
         let by_content = self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group);
         let mut whole = by_content;
         let mut attempt = 0;
@@ -219,8 +222,9 @@ impl Watcher {
                     };
                     let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
                     let events = events.take_until(Box::pin(pause));
-                    let check = Check::new(&client, &self.spec, &resolved, whole);
-                    match self.pump(events, &resolved, check, &mut attempt).await {
+                    let check = Check::new(&beside, &self.spec, &resolved, whole);
+                    let replay = Replay::new(&beside, &self.spec, &resolved, whole);
+                    match self.pump(events, &resolved, (check, replay), &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {
                             whole = true;
@@ -274,14 +278,14 @@ impl Watcher {
     ) -> bool {
         let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
         let check = beside.map_or_else(Check::never, Check::beside);
-        !matches!(self.pump(events, resolved, check, &mut 0).await, Left::Closed)
+        !matches!(self.pump(events, resolved, (check, Replay::never()), &mut 0).await, Left::Closed)
     }
 
     async fn pump(
         &mut self,
         mut events: impl Stream<Item = watcher::Result<Heard>> + Unpin,
         resolved: &Resolved,
-        mut check: Check,
+        (mut check, mut replay): (Check, Replay),
         attempt: &mut u32,
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
@@ -308,10 +312,17 @@ impl Watcher {
                 () = changed(&mut baseline) => continue,
                 listed = check.next(), if well => {
                     let judgement = check.judge(listed, self.index.fine_sums(check.salt()), self.index.len());
-                    self.shared.metrics.checked(judgement.label());
-                    if judgement == Judgement::Missed {
-                        tracing::warn!(watch = self.spec.name, "the watch has missed an event; beginning anew");
-                        return Left::Broken;
+                    if let Err(left) = self.judged("list", judgement) {
+                        return left;
+                    }
+                    continue;
+                }
+                // Of few objects the lists tell soon enough.
+                round = replay.next(), if well && self.index.len() > check.soon() => {
+                    if let Some(judgement) = replay.judge(round, &self.index)
+                        && let Err(left) = self.judged("replay", judgement)
+                    {
+                        return left;
                     }
                     continue;
                 }
@@ -353,6 +364,7 @@ impl Watcher {
                             (listing, failing) = (false, false);
                             *attempt = 0;
                             check.rest(self.index.len());
+                            replay.begin();
                         }
                         Heard::Applied(_) | Heard::Deleted(_) if failing && !listing => {
                             failing = false;
@@ -366,6 +378,16 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// A look beside the watch has told something of it.
+    fn judged(&self, by: &str, judgement: Judgement) -> Result<(), Left> {
+        self.shared.metrics.checked(by, judgement.label());
+        if judgement == Judgement::Missed {
+            tracing::warn!(watch = self.spec.name, by, "the watch has missed an event; beginning anew");
+            return Err(Left::Broken);
+        }
+        Ok(())
     }
 
     async fn hear(&mut self, heard: Heard, resolved: &Resolved) -> Result<(), Left> {
@@ -493,6 +515,7 @@ fn words(error: &watcher::Error) -> String {
     status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
+mod replay;
 mod report;
 mod source;
 mod verify;

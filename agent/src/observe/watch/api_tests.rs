@@ -25,7 +25,10 @@ struct Server {
     served: Option<Versions>,
     then: Option<Versions>,
     items: Vec<Value>,
+    /// What a short watch is told, again.
+    again: Vec<(&'static str, Value)>,
     lists: Vec<String>,
+    replays: Vec<String>,
 }
 
 type Shown = Arc<Mutex<Server>>;
@@ -88,11 +91,20 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             let open = std::future::pending::<Option<Result<_, Infallible>>>();
             return Response::new(Full::new(Bytes::from(text)).with_trailers(open).boxed());
         }
+        "/apis/g.example/v1/things" if query.contains("watch=true") && asks(query, "timeoutSeconds=5") => {
+            server.replays.push(query.to_owned());
+            let line = |(kind, object): &(_, Value)| format!("{}\n", json!({"type": kind, "object": object}));
+            let text: String = server.again.iter().map(line).collect();
+            return Response::new(Full::new(Bytes::from(text)).boxed());
+        }
         "/apis/g.example/v1/things" if query.contains("watch=true") => {
             // A watch that stays open and says nothing.
             let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
             return Response::new(body.boxed());
         }
+        "/apis/g.example/v1/things" if asks(query, "limit=1") => shown(json!({
+            "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": &server.items[..1],
+        })),
         "/apis/g.example/v1/things" => {
             let accept = request.headers().get(header::ACCEPT).map_or("", |accept| accept.to_str().unwrap());
             let what = if accept.contains("PartialObjectMetadata") { "metadata" } else { "whole" };
@@ -106,6 +118,10 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
     let mut response = Response::new(Full::new(body.to_string().into()).boxed());
     *response.status_mut() = status;
     response
+}
+
+fn asks(query: &str, parameter: &str) -> bool {
+    query.split('&').any(|one| one == parameter)
 }
 
 fn item(generation: Option<u64>) -> Value {
@@ -217,6 +233,97 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     run.abort();
 }
 
+/// 30,000 with generations.
+fn many() -> Vec<Value> {
+    let one = |n: u32| {
+        let mut item = item(Some(1));
+        (item["metadata"]["name"], item["metadata"]["uid"]) =
+            (json!(format!("o-{n}")), json!(format!("u-{n}")));
+        item
+    };
+    (0..30_000).map(one).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_changed() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams, server.items) = (true, true, many());
+    }
+    let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(100_000);
+    let (resume, resumed) = watch::channel(0);
+    watcher.shared.resumed = resumed;
+    let run = tokio::spawn(watcher.run(client(&server)));
+    let mut names = std::collections::HashSet::new();
+    for _ in 0..30_000 {
+        names.insert(next(&mut taken, &conditions).await.key.name);
+    }
+    assert_eq!(names.len(), 30_000);
+    reason(&conditions, Reason::Watching).await;
+    assert_eq!(conditions.get("w").unwrap().objects, 30_000);
+    {
+        let items = &mut server.lock().items;
+        items[7]["metadata"]["generation"] = json!(2);
+        // Deleted, and made anew under its name: by its generation it is the same.
+        items[19_999]["metadata"]["uid"] = json!("another");
+        items.remove(29_998);
+    }
+    resume.send(1).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let seen = next(&mut taken, &conditions).await;
+        told.push((seen.key.name.to_string(), seen.change));
+    }
+    let whole = told.pop().map(|(_, change)| change);
+    assert_eq!(whole, Some(Change::Resync), "what came and went meanwhile has no name");
+    told.sort_by(|one, other| one.0.cmp(&other.0));
+    let expected = [("o-19999", Change::Changed), ("o-29998", Change::Gone), ("o-7", Change::Changed)];
+    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
+    reason(&conditions, Reason::Watching).await;
+    assert!(taken.is_empty() && conditions.get("w").unwrap().objects == 29_999);
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_within_90_s() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams, server.items) = (true, true, many());
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, registry, .. } = bench(100_000);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    for _ in 0..30_000 {
+        next(&mut taken, &conditions).await;
+    }
+    reason(&conditions, Reason::Watching).await;
+    // What is told again was told before, so nothing is said.
+    let known = server.lock().items[6].clone();
+    server.lock().again = vec![("MODIFIED", known)];
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert!(taken.is_empty());
+    let replays = server.lock().replays.clone();
+    assert!((2..=4).contains(&replays.len()) && asks(&replays[0], "resourceVersion=9"), "{replays:?}");
+    {
+        let mut server = server.lock();
+        server.items[7]["metadata"]["generation"] = json!(2);
+        let gone = server.items.remove(29_998);
+        let changed = server.items[7].clone();
+        server.again = vec![("MODIFIED", changed), ("DELETED", gone)];
+    }
+    let begin = tokio::time::Instant::now();
+    let (one, other) = (next(&mut taken, &conditions).await, next(&mut taken, &conditions).await);
+    assert!(begin.elapsed() <= Duration::from_secs(90), "after {:?}", begin.elapsed());
+    assert_eq!((&*one.key.name, one.change), ("o-7", Change::Changed));
+    assert_eq!((&*other.key.name, other.change), ("o-29998", Change::Gone));
+    let text = registry.encode().unwrap();
+    assert!(text.contains("t_watch_checks_total{by=\"replay\",result=\"missed\"} 1\n"), "{text}");
+    assert!(text.contains("t_watch_checks_total{by=\"replay\",result=\"equal\"}"), "{text}");
+    assert!(conditions.get("w").is_some_and(|condition| condition.objects == 29_999));
+    run.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_version_that_ends_ends_its_objects_only_if_there_is_no_other() {
     for then in [&[][..], &["v1beta1"]] {
@@ -286,7 +393,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
         assert!(taken.is_empty());
         let text = registry.encode().unwrap();
         assert!(
-            text.lines().any(|line| line.starts_with("t_watch_checks_total{result=\"equal\"}")),
+            text.lines().any(|line| line.starts_with("t_watch_checks_total{by=\"list\",result=\"equal\"}")),
             "{text}"
         );
         // It goes, and the watch, which stays open, says nothing.
@@ -295,7 +402,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
         assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
         assert!(after <= 90, "after {after} s");
         let text = registry.encode().unwrap();
-        assert!(text.contains("t_watch_checks_total{result=\"missed\"} 1\n"), "{text}");
+        assert!(text.contains("t_watch_checks_total{by=\"list\",result=\"missed\"} 1\n"), "{text}");
         run.abort();
     }
 }

@@ -24,7 +24,7 @@ use tidewatch_delivery::digest::{FineSums, SLOTS, add_fine, contribution};
 use tokio::time::Instant;
 
 /// Between two lists, if there are few objects.
-const PERIOD: Duration = Duration::from_mins(1);
+pub(super) const PERIOD: Duration = Duration::from_mins(1);
 /// Objects that are listed a second, over a period, at most; and whole ones, which are larger.
 const METADATA_PER_SECOND: f64 = 20.0;
 const WHOLE_PER_SECOND: f64 = 5.0;
@@ -134,6 +134,12 @@ impl Check {
             .boxed()
         };
         Self::by(Some(Box::new(list)), jitter)
+    }
+
+    /// Of at most so many objects, the lists come each minute.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
+    pub(super) fn soon(&self) -> usize {
+        (self.rate * PERIOD.as_secs_f64()) as usize
     }
 
     /// The watch has listed by itself, or was judged: the next list is due in a while.
