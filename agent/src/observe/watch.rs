@@ -15,12 +15,8 @@ use crate::{
 };
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
-use kube::{
-    Client,
-    api::{ApiResource, DynamicObject, PartialObjectMeta},
-    core::Status,
-    runtime::watcher,
-};
+use kube::{Client, api::ApiResource, core::Status, runtime::watcher};
+pub use metadata::Metadata;
 use replay::Replay;
 use source::{heard, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
@@ -62,9 +58,6 @@ pub struct Shared {
     /// Changes when the process did not run for a while: each watch begins anew, from a list.
     pub resumed: watch::Receiver<u64>,
 }
-
-/// An object without its body.
-pub type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -515,6 +508,7 @@ fn words(error: &watcher::Error) -> String {
     status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
+mod metadata;
 mod replay;
 mod report;
 mod source;
