@@ -40,6 +40,9 @@ const LIST_STALL: Duration = Duration::from_mins(1);
 /// error for longer than its longest backoff (30 s) and the connect timeout together, it does.
 const RECOVERED_AFTER: Duration = Duration::from_mins(1);
 
+/// A watch that has missed something so often in a row is no proof of anything.
+const UNRELIABLE: u32 = 3;
+
 /// What all watches of an agent share.
 #[derive(Clone, Debug)]
 pub struct Shared {
@@ -85,6 +88,8 @@ pub struct Watcher {
     unready: Option<readiness::Guard>,
     /// New objects that found the index full, since the last list.
     overflow: u64,
+    /// How often in a row a look beside the watch has found that it had missed something.
+    missed: u32,
     /// Whether a list was complete, ever.
     listed: bool,
     /// The round of the baseline that was compared; 0 is none, and nothing is reported.
@@ -149,6 +154,7 @@ impl Watcher {
             wanted: None,
             unready: Some(unready),
             overflow: 0,
+            missed: 0,
             listed: false,
             round: 0,
             early: 0,
@@ -311,10 +317,12 @@ impl Watcher {
                     continue;
                 }
                 // Of few objects the lists tell soon enough.
-                round = replay.next(), if well && self.index.len() > check.soon() => {
-                    if let Some(judgement) = replay.judge(round, &self.index)
-                        && let Err(left) = self.judged("replay", judgement)
-                    {
+                round = replay.next(), if (well || !listing && !replay.has_begun()) && self.index.len() > check.soon() => {
+                    let Some(judgement) = replay.judge(round, &self.index) else { continue };
+                    if judgement == Judgement::Unknown {
+                        check.hurry(self.index.len());
+                    }
+                    if let Err(left) = self.judged("replay", judgement) {
                         return left;
                     }
                     continue;
@@ -357,7 +365,9 @@ impl Watcher {
                             (listing, failing) = (false, false);
                             *attempt = 0;
                             check.rest(self.index.len());
-                            replay.begin();
+                            let later = self.brake();
+                            check.delay(later);
+                            replay.begin(later);
                         }
                         Heard::Applied(_) | Heard::Deleted(_) if failing && !listing => {
                             failing = false;
@@ -373,12 +383,31 @@ impl Watcher {
         }
     }
 
+    /// How much later than else the next looks come: each of one that finds something costs a list.
+    fn brake(&self) -> Duration {
+        let doublings = self.missed.saturating_sub(1).min(6);
+        verify::PERIOD * ((1 << doublings) - 1)
+    }
+
     /// A look beside the watch has told something of it.
-    fn judged(&self, by: &str, judgement: Judgement) -> Result<(), Left> {
+    fn judged(&mut self, by: &str, judgement: Judgement) -> Result<(), Left> {
         self.shared.metrics.checked(by, judgement.label());
-        if judgement == Judgement::Missed {
-            tracing::warn!(watch = self.spec.name, by, "the watch has missed an event; beginning anew");
-            return Err(Left::Broken);
+        match judgement {
+            Judgement::Equal if self.missed > 0 => {
+                self.missed = 0;
+                self.watching();
+            }
+            Judgement::Missed => {
+                self.missed = self.missed.saturating_add(1);
+                tracing::warn!(
+                    watch = self.spec.name,
+                    by,
+                    in_a_row = self.missed,
+                    "the watch has missed an event; beginning anew"
+                );
+                return Err(Left::Broken);
+            }
+            Judgement::Equal | Judgement::Unsettled | Judgement::Failed | Judgement::Unknown => {}
         }
         Ok(())
     }
@@ -432,6 +461,13 @@ impl Watcher {
                 self.index.len()
             );
             self.condition(Reason::TooManyObjects, &message);
+        } else if self.missed >= UNRELIABLE {
+            let message = format!(
+                "the last {} looks beside the watch have each found an event that it missed; the API server, or what is before it, \
+                 loses events or tells them late",
+                self.missed
+            );
+            self.condition(Reason::Unreliable, &message);
         } else {
             self.condition(Reason::Watching, "");
         }

@@ -25,14 +25,19 @@ use std::{collections::HashMap, fmt, time::Duration};
 use tidewatch_delivery::digest::contribution;
 use tokio::time::Instant;
 
-/// Seconds that the API server has for telling again. It begins at once, and ends the watch then.
+/// Seconds that the API server has for telling again. It begins at once, and says how far it is two seconds before it ends the
+/// watch.
 const SECONDS: u32 = 5;
 /// For one request, and for a watch to end that should have.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// What is told again, a watch that is well has told after this.
 const LAG: Duration = Duration::from_secs(5);
+/// Until a look that failed is made again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Most objects that a look takes up. A watch that tells of more in a minute is not judged.
 const MOST: usize = 5_000;
+/// The answer to a version that an API server has forgotten.
+const EXPIRED: u16 = 410;
 
 /// The last that was told of each object: what it contributes, 0 if it is gone.
 type Told = HashMap<ObjectKey, u64>;
@@ -41,11 +46,27 @@ type Told = HashMap<ObjectKey, u64>;
 pub(super) struct Round {
     /// Where the next look begins.
     until: String,
-    told: Told,
+    told: Heard,
 }
 
-/// `None` if it failed. The watch has a say about that itself.
+enum Heard {
+    /// All that was said since the last look.
+    All(Told),
+    /// More than is taken up.
+    TooMuch,
+    /// That the last look is too long ago.
+    TooLate,
+}
+
+/// `None` if it failed: it is made again from the same place.
 type Looked = BoxFuture<'static, Option<Round>>;
+
+/// What the last look and the index said of objects on which they differ.
+struct Suspect {
+    /// How far that look came.
+    until: String,
+    differ: HashMap<ObjectKey, (u64, u64)>,
+}
 
 /// Looks when it is time to.
 pub(super) struct Replay {
@@ -54,8 +75,9 @@ pub(super) struct Replay {
     from: Option<String>,
     running: Option<Looked>,
     due: Instant,
-    /// What the last look and the index said of objects on which they differ.
-    suspect: Option<HashMap<ObjectKey, (u64, u64)>>,
+    /// How much later than else the first look is made.
+    later: Duration,
+    suspect: Option<Suspect>,
 }
 
 impl Replay {
@@ -79,12 +101,25 @@ impl Replay {
 
     /// Of a watch that nobody can be asked about.
     pub(super) fn never() -> Self {
-        Self { look: None, from: None, running: None, due: Instant::now(), suspect: None }
+        Self {
+            look: None,
+            from: None,
+            running: None,
+            due: Instant::now(),
+            later: Duration::ZERO,
+            suspect: None,
+        }
     }
 
-    /// The watch has listed: what comes after this is to be told.
-    pub(super) fn begin(&mut self) {
+    /// The watch has listed: what comes after this is to be told. The first look comes so much `later` than else.
+    pub(super) fn begin(&mut self, later: Duration) {
         (self.from, self.running, self.due, self.suspect) = (None, None, Instant::now(), None);
+        self.later = later;
+    }
+
+    /// Whether it knows yet where to begin. To find that out needs no watch that could be judged.
+    pub(super) fn has_begun(&self) -> bool {
+        self.from.is_some()
     }
 
     /// The next look that has ended. Cancel-safe: a look that has begun goes on.
@@ -102,19 +137,28 @@ impl Replay {
     /// What a look says of a watch that has shown `index`; none if it only found out where to begin. Two looks that differ
     /// from it about an object in the same way, while it stays as it is, show that something is missing.
     pub(super) fn judge(&mut self, round: Option<Round>, index: &Index) -> Option<Judgement> {
-        let pause = PERIOD.mul_f64(0.75 + jitter::random() / 4.0);
-        let before = self.suspect.take();
-        self.due = Instant::now() + pause;
         let Some(Round { until, told }) = round else {
-            // Too long ago, perhaps: from where it is now, then.
-            self.begin();
-            self.due += pause;
+            self.due = Instant::now() + AGAIN;
             return Some(Judgement::Failed);
         };
+        let before = self.suspect.take();
+        self.due = Instant::now() + PERIOD.mul_f64(0.75 + jitter::random() / 4.0);
         if self.from.is_none() {
             self.from = Some(until);
+            self.due += std::mem::take(&mut self.later);
             return None;
         }
+        let told = match told {
+            Heard::All(told) => told,
+            Heard::TooMuch => {
+                self.from = Some(until);
+                return Some(Judgement::Failed);
+            }
+            Heard::TooLate => {
+                self.from = Some(until);
+                return Some(Judgement::Unknown);
+            }
+        };
         let differ: HashMap<_, _> = told
             .into_iter()
             .map(|(key, told)| (told, index.contribution(&key), key))
@@ -127,14 +171,14 @@ impl Replay {
         }
         let Some(before) = before else {
             // Once more from the same place.
-            (self.suspect, self.due) = (Some(differ), Instant::now() + LAG);
+            (self.suspect, self.due) = (Some(Suspect { until, differ }), Instant::now() + LAG);
             return Some(Judgement::Unsettled);
         };
-        if differ.iter().any(|(key, values)| before.get(key) == Some(values)) {
+        if differ.iter().any(|(key, values)| before.differ.get(key) == Some(values)) {
             return Some(Judgement::Missed);
         }
-        // These change all the time, and the watch tells of them: whatever it misses of them, the next change mends.
-        self.from = Some(until);
+        // What the first look differed in has been shown since, or changes all the time. What came after it is looked at again.
+        self.from = Some(before.until);
         Some(Judgement::Unsettled)
     }
 }
@@ -159,36 +203,62 @@ where
     let one = ListParams { label_selector: selector.clone(), limit: Some(1), ..ListParams::default() };
     let list = tokio::time::timeout(TIMEOUT, marks.list(&one)).await.ok()?.ok()?;
     let until = list.metadata.resource_version.filter(|version| !version.is_empty())?;
-    let mut told = Told::new();
-    let Some(from) = from else { return Some(Round { until, told }) };
+    let Some(from) = from else { return Some(Round { until, told: Heard::All(Told::new()) }) };
+    let told = tokio::time::timeout(TIMEOUT, again(objects, selector, &from, &until, seen)).await.ok()??;
+    Some(Round { until, told })
+}
+
+/// All that is told since `from`, at least up to `until`; `None`: it was not all.
+async fn again<K>(
+    objects: Api<K>,
+    selector: Option<String>,
+    from: &str,
+    until: &str,
+    seen: impl Fn(K) -> Seen + Send,
+) -> Option<Heard>
+where
+    K: Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+{
     let params = WatchParams {
         label_selector: selector,
         timeout: Some(SECONDS),
-        bookmarks: false,
+        bookmarks: true,
         ..WatchParams::default()
     };
-    let again = async {
-        let mut events = Box::pin(objects.watch(&params, &from).await.ok()?);
-        while let Some(event) = events.try_next().await.ok()? {
-            let (seen, there) = match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => (seen(object), true),
-                WatchEvent::Deleted(object) => (seen(object), false),
-                WatchEvent::Bookmark(_) => continue,
-                WatchEvent::Error(_) => return None,
-            };
-            let Seen { key, resource_version, content, fingerprint, .. } = seen;
-            let version = content.then_some(resource_version.as_str());
-            let contributed =
-                if there { contribution(&key.namespace, &key.name, fingerprint?, version) } else { 0 };
-            told.insert(key, contributed);
-            if told.len() > MOST {
-                return None;
-            }
-        }
-        Some(told)
+    let begun = Instant::now();
+    let events = match objects.watch(&params, from).await {
+        Err(kube::Error::Api(status)) if status.code == EXPIRED => return Some(Heard::TooLate),
+        events => events.ok()?,
     };
-    let told = tokio::time::timeout(TIMEOUT, again).await.ok()??;
-    Some(Round { until, told })
+    let (mut events, mut told) = (Box::pin(events), Told::new());
+    while let Some(event) = events.try_next().await.ok()? {
+        let (seen, there) = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (seen(object), true),
+            WatchEvent::Deleted(object) => (seen(object), false),
+            WatchEvent::Bookmark(mark) if reaches(&mark.metadata.resource_version, until) => {
+                return Some(Heard::All(told));
+            }
+            WatchEvent::Bookmark(_) => continue,
+            WatchEvent::Error(status) if status.code == EXPIRED => return Some(Heard::TooLate),
+            WatchEvent::Error(_) => return None,
+        };
+        let Seen { key, resource_version, content, fingerprint, .. } = seen;
+        let version = content.then_some(resource_version.as_str());
+        let contributed =
+            if there { contribution(&key.namespace, &key.name, fingerprint?, version) } else { 0 };
+        told.insert(key, contributed);
+        if told.len() > MOST {
+            return Some(Heard::TooMuch);
+        }
+    }
+    // An API server that gives no bookmarks has told all by then. One that ended the watch earlier was stopped, or had enough of it.
+    (begun.elapsed() >= Duration::from_secs(u64::from(SECONDS)) - Duration::from_secs(1))
+        .then_some(Heard::All(told))
+}
+
+/// Whether a version is at least another one. They are numbers (KEP-5504); of what is none, nothing is concluded.
+fn reaches(version: &str, until: &str) -> bool {
+    matches!((version.parse::<u64>(), until.parse::<u64>()), (Ok(version), Ok(until)) if version >= until)
 }
 
 #[cfg(test)]
@@ -213,7 +283,7 @@ mod tests {
         let told = objects.iter().map(|(name, fingerprint)| {
             (key(name), fingerprint.map_or(0, |fingerprint| contribution("n", name, fingerprint, None)))
         });
-        Some(Round { until: until.into(), told: told.collect() })
+        Some(Round { until: until.into(), told: Heard::All(told.collect()) })
     }
 
     fn begun() -> Replay {
@@ -261,15 +331,39 @@ mod tests {
         // It changes all the time; the next look does not begin ever earlier.
         replay.judge(told("4", 3), &index(&[("a", 2)]));
         assert_eq!(replay.judge(told("5", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
-        assert_eq!(from(&replay), ("5", true));
+        assert_eq!(
+            from(&replay),
+            ("4", true),
+            "what came after the first of the two looks is looked at again"
+        );
         // What it differs in after that is a matter of its own.
         assert_eq!(replay.judge(told("6", 4), &index(&[("a", 3)])), Some(Judgement::Unsettled));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_fails_begins_anew_after_a_while() {
+    async fn a_look_that_fails_is_made_again_from_the_same_place_soon() {
         let mut replay = begun();
         assert_eq!(replay.judge(None, &index(&[])), Some(Judgement::Failed));
-        assert!(replay.from.is_none() && replay.due >= Instant::now() + PERIOD.mul_f64(0.75));
+        assert_eq!((from(&replay), replay.due - Instant::now()), (("1", false), AGAIN));
+        // What was suspected before stays so.
+        let told = |until| round(until, &[("a", Some(2))]);
+        replay.judge(told("2"), &index(&[("a", 1)]));
+        replay.judge(None, &index(&[("a", 1)]));
+        assert_eq!(replay.judge(told("3"), &index(&[("a", 1)])), Some(Judgement::Missed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_too_much_or_too_late_it_goes_on_from_now() {
+        for (told, judgement) in [(Heard::TooMuch, Judgement::Failed), (Heard::TooLate, Judgement::Unknown)] {
+            let mut replay = begun();
+            assert_eq!(replay.judge(Some(Round { until: "2".into(), told }), &index(&[])), Some(judgement));
+            assert_eq!(from(&replay), ("2", true));
+        }
+    }
+
+    #[test]
+    fn versions_are_numbers_or_say_nothing() {
+        assert!(reaches("10", "9") && reaches("9", "9"));
+        assert!(!reaches("9", "10") && !reaches("b", "a") && !reaches("", ""));
     }
 }

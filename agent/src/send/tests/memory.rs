@@ -76,7 +76,7 @@ async fn a_digest_that_is_on_its_way_to_be_stored_at_the_end_is_declared_all_the
     let ca = new_ca();
     let mut peer = peer(&ca).await;
     let (kept, memory) = memory();
-    let mut agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
+    let agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
     let Shelf { found, mut snapshots, stored, .. } = kept;
     found.send(Found::default()).unwrap();
     agent.see("one").await;
