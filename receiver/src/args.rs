@@ -124,7 +124,8 @@ pub struct PathArgs {
     /// Between two safety resyncs of a proven runtime, in seconds; 0 resyncs never.
     #[arg(long, default_value = "43200", value_parser = seconds, value_name = "SECONDS")]
     pub safety_resync: Duration,
-    /// Between two polls of a runtime that is silent and does not answer (hibernated, cut off or gone), in seconds.
+    /// Between two polls of a runtime that is silent and does not answer (hibernated, cut off or gone), in seconds; 0 polls
+    /// never.
     #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS")]
     pub unreachable_poll: Duration,
     /// The path itself counts as ill when more than this share of the fleet is unproven, in percent, ...

@@ -179,6 +179,16 @@ fn a_runtime_that_is_gone_is_forgotten() {
 }
 
 #[test]
+fn what_is_never_to_be_polled_is_never_polled() {
+    let mut paths = Paths::new(Settings { poll_unreachable: Duration::ZERO, ..Settings::default() });
+    paths.registered(["k0"].into_iter(), at(0));
+    paths.reachable("k0", false);
+    let polls = (1..7200).flat_map(|second| looks(&paths.tick(|_| "c1", at(second)))).count();
+    // The first is made before it is known that nobody answers.
+    assert_eq!((paths.state("k0"), polls <= 1), (Some(State::Unreachable), true), "{polls}");
+}
+
+#[test]
 fn the_worst_come_first() {
     let (mut paths, kymas) = fleet(4);
     beat(&mut paths, &kymas[..2], at(100));
