@@ -40,6 +40,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> {
     let Command::Push { component, module_version, manifest, default_cr, image, to, insecure } = command;
     let package = ModulePackage {
+        sources: Vec::new(),
         component_name: component,
         version: module_version,
         raw_manifest: files::read(&manifest)?,

@@ -57,6 +57,7 @@ pub const COMPONENT: &str = "tidewatch.dev/module/lighthouse";
 pub async fn push_lighthouse(registry: &str, version: &str, raw_manifest: &str) -> Result<Pushed> {
     let client = Registry::new(RegistryConfig::default())?;
     let package = ModulePackage {
+        sources: Vec::new(),
         component_name: COMPONENT.to_owned(),
         version: version.to_owned(),
         raw_manifest: raw_manifest.to_owned(),

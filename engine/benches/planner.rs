@@ -174,6 +174,7 @@ impl Fleet {
             .map(|choice| {
                 let chosen = choice.outcome.as_ref().unwrap();
                 let source = Source {
+                    further: BTreeMap::new(),
                     repo: "registry.example:5000/modules".into(),
                     layer: format!("sha256:{}", "0a".repeat(32)),
                     type_: SourceType::OciDir,

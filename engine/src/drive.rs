@@ -14,6 +14,7 @@ mod mandatory;
 mod manifest;
 mod path;
 mod prepare;
+mod pull_secret;
 mod sources;
 mod tell;
 mod windows;
@@ -68,6 +69,10 @@ pub struct EngineConfig {
     pub restricted_modules: Vec<String>,
     /// Least time that has to be left of a maintenance window for an update to begin in it.
     pub min_window: Duration,
+    /// The Secret in KCP's namespace by which modules pull their images, brought to every runtime; none by default.
+    pub pull_secret: Option<String>,
+    /// Whether a default custom resource that says that it is in Error, or in Warning, makes its module a Warning.
+    pub module_cr_state: bool,
     /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
     pub rollout_window: Duration,
 }
@@ -86,6 +91,8 @@ impl Default for EngineConfig {
             agent_users: Vec::new(),
             restricted_modules: Vec::new(),
             min_window: MIN_WINDOW,
+            pull_secret: None,
+            module_cr_state: true,
             rollout_window: Duration::ZERO,
         }
     }
@@ -112,6 +119,7 @@ pub(crate) struct Shared {
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
+    rendered: manifest::Rendered,
     gate: gate::Gate,
     windows: windows::Windows,
     waiting: kyma::Waiting,
@@ -236,6 +244,7 @@ impl Engine {
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
+            rendered: manifest::Rendered::default(),
             gate: gate::Gate::default(),
             windows: windows::Windows::default(),
             waiting: kyma::Waiting::default(),
@@ -300,7 +309,7 @@ impl Engine {
     /// called once, when everything in KCP has been seen and work begins.
     pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
         let Shared { kcp, config, state, queue, .. } = &*self.0;
-        let mut feeds = Feeds::start(kcp, &config.namespace, state, queue, config.rollout_window);
+        let mut feeds = Feeds::start(kcp, config, state, queue);
         tokio::select! {
             () = feeds.ready() => {}
             () = stop.cancelled() => return,
@@ -428,9 +437,13 @@ impl Shared {
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
+            // Looks at set times are for what does not get ready.
+            WorkKey::Manifest { name, .. } if is_due(causes) && self.state.read().is_ready(name) => {
+                Ok(Finish::Done)
+            }
             WorkKey::Manifest { kyma, name } => {
                 self.state.write().working_on(name, class);
-                self.reconcile_manifest(kyma, name).await
+                Box::pin(self.reconcile_manifest(kyma, name)).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
@@ -439,6 +452,11 @@ impl Shared {
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
+}
+
+/// Whether nothing but the time asks for a reconcile.
+fn is_due(causes: &[Cause]) -> bool {
+    !causes.is_empty() && causes.iter().all(|cause| matches!(cause, Cause::Due { .. }))
 }
 
 pub(crate) fn error_report(message: String) -> Report {

@@ -120,6 +120,8 @@ impl From<Args> for Config {
             workers_per_runtime,
             agent_user,
             restricted_default_modules,
+            skr_image_pull_secret,
+            module_cr_state,
             identity,
             pause,
             updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
@@ -146,6 +148,8 @@ impl From<Args> for Config {
                 per_runtime: workers_per_runtime,
                 agent_users: agent_user,
                 restricted_modules: restricted_default_modules,
+                pull_secret: skr_image_pull_secret,
+                module_cr_state,
                 min_window: min_maintenance_window,
                 rollout_window,
                 ..EngineConfig::default()

@@ -76,6 +76,13 @@ pub struct Args {
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub restricted_default_modules: Vec<String>,
+    /// Secret in the control plane's namespace by which modules pull their images: it is brought to the namespace kyma-system of every
+    /// runtime, and named in the workloads of modules.
+    #[arg(long, env = "TIDEWATCH_SKR_IMAGE_PULL_SECRET", value_name = "NAME")]
+    pub skr_image_pull_secret: Option<String>,
+    /// Whether a default custom resource that says that it is in Error or Warning makes its module a Warning.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub module_cr_state: bool,
     /// About updates of many runtimes, and of those that need a downtime.
     #[command(flatten)]
     pub updates: UpdateArgs,

@@ -134,6 +134,7 @@ impl Fleet {
         let (name, version) = (modules::name(module), modules::version(number));
         let (_, cr) = modules::default_cr(module);
         let package = ModulePackage {
+            sources: Vec::new(),
             component_name: modules::component(module),
             version: version.clone(),
             raw_manifest: modules::raw_manifest(module, number),

@@ -32,6 +32,7 @@ pub async fn release(kcp: &Client, namespace: &str, registry: &str) -> Result<()
     for (_, version, numbers) in RELEASES {
         let documents: Vec<String> = numbers.iter().map(|n| deployment(*n, version).to_string()).collect();
         let package = ModulePackage {
+            sources: Vec::new(),
             component_name: kcp::component(MODULE),
             version: version.to_owned(),
             raw_manifest: documents.join("\n---\n"),

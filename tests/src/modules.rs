@@ -26,6 +26,10 @@ pub struct Version {
     pub version: String,
     /// What it installs.
     pub objects: Vec<Value>,
+    /// References of its images.
+    pub images: Vec<String>,
+    /// Further resources of its component, with their objects.
+    pub sources: Vec<(String, Vec<Value>)>,
     /// The channels that get this version.
     pub channels: Vec<String>,
     /// More of its template's spec: `data`, `requires`, `associatedResources` and so on.
@@ -41,6 +45,8 @@ impl Version {
             module: module.to_owned(),
             version: version.to_owned(),
             objects,
+            images: Vec::new(),
+            sources: Vec::new(),
             channels: vec!["regular".to_owned()],
             template: json!({}),
             release: json!({}),
@@ -49,13 +55,13 @@ impl Version {
 
     /// Pushes the component.
     pub async fn push(&self, registry: &str) -> Result<()> {
-        let documents: Vec<String> = self.objects.iter().map(Value::to_string).collect();
         let package = ModulePackage {
             component_name: kcp::component(&self.module),
             version: self.version.clone(),
-            raw_manifest: documents.join("\n---\n"),
+            raw_manifest: documents(&self.objects),
             default_cr: None,
-            images: Vec::new(),
+            images: self.images.clone(),
+            sources: self.sources.iter().map(|(name, objects)| (name.clone(), documents(objects))).collect(),
         };
         push(&Registry::new(RegistryConfig::default())?, registry, &package).await?;
         Ok(())
@@ -91,6 +97,11 @@ impl Version {
         api.patch(&self.module, &params, &Patch::Apply(release)).await?;
         Ok(())
     }
+}
+
+fn documents(objects: &[Value]) -> String {
+    let documents: Vec<String> = objects.iter().map(Value::to_string).collect();
+    documents.join("\n---\n")
 }
 
 /// Puts the fields of `more` into `spec`, in place of those it has.

@@ -199,6 +199,7 @@ mod tests {
     #[test]
     fn only_the_manifest_is_wrong() {
         let package = ModulePackage {
+            sources: Vec::new(),
             component_name: "tidewatch.dev/module/garbled".to_owned(),
             version: "1.0.0".to_owned(),
             raw_manifest: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {}\n".to_owned(),

@@ -118,6 +118,12 @@ impl ObjectError {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
     }
 
+    /// Whether an API server has answered, if only with an error. What is wrong may be wrong with this one thing then, such as with
+    /// the server behind it that serves one kind.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self, Self::Call(error) if error.status().is_some())
+    }
+
     /// What failed, with the API server's own words or the underlying cause.
     pub(super) fn message(&self) -> String {
         match self {

@@ -15,7 +15,7 @@ use super::{
     gate::{Side, Tried},
 };
 use crate::{
-    plan::{kyma::is_own, ownership::has_stale_condition},
+    plan::{kyma::is_written, ownership::has_stale_condition},
     stages::{Stage, stage},
 };
 
@@ -79,12 +79,13 @@ impl Shared {
     /// Writes a Kyma's status if it differs.
     pub(super) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
         let mut present = kyma.status.clone().unwrap_or_default();
-        present.conditions.retain(|c| is_own(&c.type_));
+        let written = |condition: &str| is_written(status, condition);
+        present.conditions.retain(|c| written(&c.type_));
         // What the Go manager has applied under the same name and we do not write is taken away.
         let stale = || {
             let entries = serde_json::to_value(&kyma.metadata.managed_fields).unwrap_or_default();
             let object = json!({"metadata": {"managedFields": entries}});
-            has_stale_condition(&object, names::field_managers::KCP, is_own)
+            has_stale_condition(&object, names::field_managers::KCP, written)
         };
         if kyma.status.is_some() && present == *status && !stale() {
             return Ok(());

@@ -26,7 +26,7 @@ use crate::{
     key::{Cause, Report},
     plan::{
         gates::Facts,
-        kyma::{Input, Plan, crds_failed_status, failed_status, plan},
+        kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret},
         needs::required,
         policy::rule,
         versions::{Choice, choose},
@@ -113,6 +113,7 @@ impl Shared {
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
+        let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
         let policy = self.state.read().policy();
         let (wanted, ruled) = match &policy {
@@ -151,6 +152,10 @@ impl Shared {
             },
             now: self.now(),
         });
+        if let Some(synced) = &pull_secret {
+            tell_pull_secret(&mut plan.status, kyma, synced, self.now());
+            plan.retry |= synced.is_err();
+        }
         plan.notices.extend(local.notices);
         plan.look_at = plan.look_at.into_iter().chain(look_at).min();
         let waits = plan.status.modules.iter().any(|module| module.maintenance);

@@ -234,6 +234,12 @@ impl Shared {
             // The watch has not shown it yet.
             return Ok(Finish::Recheck("waiting for a Manifest that was just made".into()));
         }
+        if let Some(runtime) = &deletion.runtime
+            && let Err(error) = self.remove_pull_secret(&name, runtime).await
+            && (deletion.force.is_none() || error.held().is_some())
+        {
+            return self.runtime_failed(deletion.kyma, &error).await;
+        }
         if let Some(force) = &deletion.force {
             tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);

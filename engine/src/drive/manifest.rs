@@ -2,15 +2,20 @@
 
 mod apply;
 mod blockers;
+mod causes;
 mod default_cr;
 mod force;
 mod give_up;
 mod hand_over;
 mod remove;
+mod rendered;
+mod schemas;
 mod source;
 mod standing;
 mod sync;
+mod transforms;
 
+pub(super) use rendered::Rendered;
 pub(super) use standing::Standing;
 
 use kube::ResourceExt;
@@ -21,7 +26,7 @@ use tidewatch_api::{
 };
 
 use self::{
-    default_cr::{cr_condition, create_default_cr},
+    default_cr::{DefaultCr, cr_condition, create_default_cr},
     sync::Synced,
 };
 use super::{
@@ -61,7 +66,8 @@ impl From<ObjectError> for Stopped {
             held: error.held(),
             message: error.message(),
             retryable: error.is_retryable(),
-            discredits_client: error.discredits_client(),
+            // A connection by which an answer has come is good.
+            discredits_client: error.discredits_client() && !(error.is_unreachable() && error.is_answered()),
             class: error.class(),
         }
     }
@@ -153,13 +159,18 @@ impl Shared {
         let cr = if applied.failed.is_none() {
             stage(Stage::Apply, create_default_cr(manifest, runtime)).await
         } else {
-            Ok(Some(false))
+            Ok(DefaultCr::Unknown)
         };
         let mut cr_there = None;
+        let mut cr_state = None;
         match cr {
-            Ok(there) => {
-                cr_there = there;
-                if there == Some(false) && applied.failed.is_none() {
+            Ok(cr) => {
+                cr_there = cr.there();
+                if cr.is_anew(manifest) {
+                    self.tell_anew(kyma, manifest, runtime).await;
+                }
+                cr_state = self.config.module_cr_state.then(|| cr.state(manifest)).flatten();
+                if cr_there == Some(false) && applied.failed.is_none() {
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
                 }
             }
@@ -167,21 +178,17 @@ impl Shared {
         }
 
         let write = |progress: Progress| {
-            plan::manifest_status(
-                manifest,
-                &progress,
-                &objects,
-                cr_condition(manifest, cr_there == Some(true)),
-                self.now(),
-            )
+            let there = cr_condition(manifest, cr_there == Some(true));
+            let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
+            plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
         if let Some(stopped) = applied.failed {
             return self.stopped_with(kyma, manifest, stopped, write).await;
         }
-        if let Some(what) = applied.missing {
+        if let Some(what) = applied.missing.take() {
             let status = write(Progress::Waiting(what.clone()));
             self.write_manifest_status(manifest, &status).await?;
-            return Ok(Finish::Recheck(what));
+            return Ok(self.missed(kyma, runtime, what, &applied).await);
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
@@ -189,6 +196,7 @@ impl Shared {
             self.write_manifest_status(manifest, &status).await?;
             return Ok(Finish::Recheck(what));
         }
+        let look = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
         if let (Readiness::Ready, Some(first)) = (&readiness, applied.parked.first()) {
             let report = Report { state: State::Warning, message: first.message() };
@@ -202,21 +210,31 @@ impl Shared {
         let status = write(Progress::Applied(readiness.clone()));
         self.write_manifest_status(manifest, &status).await?;
         if readiness == Readiness::Ready {
-            return Ok(Finish::Done);
+            return Ok(match status.state {
+                State::Ready => Finish::Done,
+                // What its default CR says; each change of that is an event.
+                _ => Finish::Waiting(said(&status)),
+            });
         }
         // The agent reports the next change of state.
         let told = self.is_told_of_status(kyma, runtime, &unready).await;
-        Ok(match readiness {
-            Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
-            // But not that there was none for too long; a Deployment tells that itself.
-            Readiness::Processing(what) if told => {
-                Finish::RecheckAt(self.now() + readiness::DEADLINE, Box::new(Finish::Waiting(what)))
-            }
-            Readiness::Processing(what) => Finish::Recheck(what),
-            Readiness::Error(message) if unready.is_empty() || told => Finish::Settled(error_report(message)),
-            Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
-            Readiness::Ready => Finish::Done,
-        })
+        Ok(causes::looking_again(
+            look,
+            match readiness {
+                Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
+                // But not that there was none for too long; a Deployment tells that itself.
+                Readiness::Processing(what) if told => Finish::RecheckAt(
+                    self.now() + causes::deadline(manifest),
+                    Box::new(Finish::Waiting(what)),
+                ),
+                Readiness::Processing(what) => Finish::Recheck(what),
+                Readiness::Error(message) if unready.is_empty() || told => {
+                    Finish::Settled(error_report(message))
+                }
+                Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
+                Readiness::Ready => Finish::Done,
+            },
+        ))
     }
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.
@@ -256,6 +274,10 @@ impl Shared {
         self.write_manifest_status(manifest, &status).await?;
         Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
     }
+}
+
+fn said(status: &ManifestStatus) -> String {
+    status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
 }
 
 fn is_crd(gvk: &Gvk) -> bool {

@@ -6,16 +6,19 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tidewatch_api::SourceType;
+use tidewatch_api::{Layer, SourceType};
 
 use super::{NEXT_TRY, Shared, chain};
 use crate::{
-    oci::{OciError, Registry},
+    oci::{ComponentDescriptor, OciError, Registry},
     plan::{
         kyma::{ComponentVersion, Source, SourceFault},
         versions::{Choice, Chosen},
     },
 };
+
+/// The resource that every component of a module has.
+const RAW_MANIFEST: &str = "raw-manifest";
 
 /// Descriptors kept. A version is immutable (mission S1.1), so none goes stale.
 const KEPT: usize = 4096;
@@ -36,6 +39,36 @@ impl Sources {
     fn of(&self, local: bool) -> (&Known, usize) {
         if local { (&self.tenants, KEPT_FOR_TENANTS) } else { (&self.central, KEPT) }
     }
+}
+
+/// Further layers of a component that are remembered.
+const LAYERS: usize = 64;
+
+/// How a layer is packed.
+fn packing(media_type: &str, type_: &str) -> SourceType {
+    match type_ {
+        "helmChart" => SourceType::HelmChart,
+        _ if media_type.contains("helm.chart") => SourceType::HelmChart,
+        "directoryTree" => SourceType::OciDir,
+        _ if media_type.contains("tar") => SourceType::OciDir,
+        _ => SourceType::OciRef,
+    }
+}
+
+/// The layers of a component that a template may name.
+fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> {
+    let mut layers = BTreeMap::new();
+    for resource in &descriptor.resources {
+        let Some((digest, media_type)) = resource.local_blob() else { continue };
+        if layers.contains_key(&resource.name) {
+            layers.insert(resource.name.clone(), None);
+        } else if layers.len() < LAYERS && resource.name != RAW_MANIFEST {
+            let type_ = packing(media_type, &resource.type_).as_str().to_owned();
+            let layer = Layer { name: resource.name.clone(), ref_: digest.as_str().to_owned(), type_ };
+            layers.insert(resource.name.clone(), Some(layer));
+        }
+    }
+    layers
 }
 
 impl Shared {
@@ -83,11 +116,11 @@ impl Shared {
                 what: format!("the descriptor of {component}:{version}"),
                 reason: "its raw-manifest is not a local blob".into(),
             })?;
-            let packed = media_type.contains("tar") || resource.type_ == "directoryTree";
             Ok::<_, OciError>(Source {
                 repo: self.config.modules.clone(),
                 layer: digest.as_str().to_owned(),
-                type_: if packed { SourceType::OciDir } else { SourceType::OciRef },
+                type_: packing(media_type, &resource.type_),
+                further: further(&descriptor),
                 images: descriptor.images().map(str::to_owned).collect(),
             })
         };
@@ -102,5 +135,63 @@ impl Shared {
         }
         known.insert(key.clone(), Arc::new(source.clone()));
         Ok(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oci::{Access, Digest, Resource};
+
+    #[test]
+    fn layers_are_found_by_name() {
+        let digest = |text: &str| Digest::of(text.as_bytes());
+        let blob = |name: &str, type_: &str, media_type: &str, content: &str| Resource {
+            name: name.into(),
+            type_: type_.into(),
+            version: "1.0.0".into(),
+            access: Access::LocalBlob { local_reference: digest(content), media_type: media_type.into() },
+        };
+        let image = Resource {
+            name: "web".into(),
+            type_: "ociArtifact".into(),
+            version: "1.0.0".into(),
+            access: Access::OciArtifact { image_reference: "example.test/web:1".into() },
+        };
+        let tar = "application/x-tar";
+        let descriptor = ComponentDescriptor {
+            name: "example.test/module".into(),
+            version: "1.0.0".into(),
+            resources: vec![
+                blob("raw-manifest", "directoryTree", tar, "a"),
+                blob("crds", "directoryTree", tar, "b"),
+                blob("plain", "yaml", "application/yaml", "c"),
+                blob("chart", "helmChart", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", "d"),
+                blob("twice", "yaml", "application/yaml", "e"),
+                blob("twice", "yaml", "application/yaml", "f"),
+                image,
+            ],
+        };
+        let source = Source {
+            repo: String::new(),
+            layer: String::new(),
+            type_: SourceType::OciDir,
+            images: Vec::new(),
+            further: further(&descriptor),
+        };
+        let layers = source.layers(&["plain".into(), "crds".into(), "chart".into()]).unwrap();
+        let found: Vec<_> =
+            layers.iter().map(|l| (l.name.as_str(), l.ref_.clone(), l.type_.as_str())).collect();
+        let of = |text: &str| digest(text).as_str().to_owned();
+        assert_eq!(
+            found,
+            [("plain", of("c"), "oci-ref"), ("crds", of("b"), "oci-dir"), ("chart", of("d"), "helm-chart")]
+        );
+        for (name, says) in
+            [("twice", "several"), ("web", "no resource 'web'"), ("raw-manifest", "no resource")]
+        {
+            let why = source.layers(&[name.into()]).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        }
     }
 }

@@ -218,3 +218,36 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
     let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();
     assert_eq!(names, ["unlabelled", "new", "changed"], "the others are done");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
+    let (engine, heard) = engine();
+    let manifest = |state: &str| {
+        let condition = json!({"type": "Installation", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({
+            "apiVersion": names::API_VERSION, "kind": "Manifest",
+            "metadata": {"name": "m", "namespace": "kcp-system", "generation": 1,
+                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}},
+            "spec": {}, "status": {"state": state, "conditions": [condition]}
+        }))
+        .unwrap()
+    };
+    let due = || Cause::Due { at: Timestamp::UNIX_EPOCH };
+    let change = || Cause::Kcp { object: "Manifest/m".into(), change: "changed" };
+    for (state, causes, reads) in [
+        ("Ready", vec![due(), due()], false),
+        ("Ready", vec![due(), change()], true),
+        ("Ready", vec![change()], true),
+        ("Processing", vec![due()], true),
+    ] {
+        engine.state().write().apply_manifest(manifest(state));
+        heard.lock().clear();
+        for cause in causes {
+            let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+            engine.queue().push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
+        }
+        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(!heard.lock().is_empty(), reads, "{state}: {:?}", heard.lock());
+    }
+}

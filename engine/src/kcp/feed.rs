@@ -21,6 +21,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::state::{KcpState, STATUS_CHANGED, SecretRef, Wanted};
 use crate::{
+    drive::EngineConfig,
     key::{Cause, Guard, WorkKey},
     plan::{policy, rollout},
     queue::{Class, Push, worker::WorkQueue},
@@ -36,10 +37,11 @@ type Queue = WorkQueue<WorkKey, Cause, Guard>;
 pub struct Feeds {
     tasks: JoinSet<()>,
     ready: watch::Receiver<usize>,
+    count: usize,
 }
 
-/// Number of watches.
-const FEEDS: usize = 7;
+/// What the watch on the image pull Secret is called, to tell it from that on kubeconfigs.
+const PULL_SECRET: &str = "PullSecret";
 
 struct Context {
     state: Arc<RwLock<KcpState>>,
@@ -60,14 +62,14 @@ impl Feeds {
     /// Starts all watches in one namespace.
     #[must_use]
     ///
-    /// A change of the catalog reaches the Kymas that it concerns over the time `rollout`, each at its turn.
+    /// A change of the catalog reaches the Kymas that it concerns over the time of the rollout window, each at its turn.
     pub fn start(
         client: &Client,
-        namespace: &str,
+        config: &EngineConfig,
         state: &Arc<RwLock<KcpState>>,
         queue: &Queue,
-        rollout: Duration,
     ) -> Self {
+        let (namespace, rollout) = (config.namespace.as_str(), config.rollout_window);
         let (ready_tx, ready) = watch::channel(0);
         let context =
             Arc::new(Context { state: Arc::clone(state), queue: queue.clone(), ready: ready_tx, rollout });
@@ -97,6 +99,23 @@ impl Feeds {
             },
             |s, _| s.apply_policy(None),
         ));
+        if let Some(name) = &config.pull_secret {
+            let seen: Mutex<Option<String>> = Mutex::default();
+            let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
+            let one = plain.clone().fields(&format!("metadata.name={name}"));
+            tasks.spawn(run(
+                Arc::clone(&context),
+                PULL_SECRET.to_owned(),
+                metadata(api, one),
+                // A list that is read again says nothing new.
+                move |s, _, o| {
+                    let version = o.resource_version();
+                    let before = std::mem::replace(&mut *seen.lock(), version.clone());
+                    if before == version { Vec::new() } else { s.pull_secret_changed() }
+                },
+                |s, _| s.pull_secret_changed(),
+            ));
+        }
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
         tasks.spawn(run(
@@ -123,14 +142,15 @@ impl Feeds {
                 None => Vec::new(),
             },
         ));
-        Self { tasks, ready }
+        let count = tasks.len();
+        Self { tasks, ready, count }
     }
 
     /// Waits until every watch has seen what there is. Work must not begin before, or a plan would be
     /// made from half a picture.
     pub async fn ready(&mut self) {
         let mut ready = self.ready.clone();
-        let all = ready.wait_for(|n| *n >= FEEDS);
+        let all = ready.wait_for(|n| *n >= self.count);
         // The senders live as long as the tasks, and those as long as self.
         let _ = all.await;
     }
@@ -186,7 +206,13 @@ where
 /// Metadata only: the kubeconfig itself is read when it is needed, and never kept here.
 fn secrets(client: Client, namespace: &str) -> Events<PartialObjectMeta<Secret>> {
     let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, namespace);
-    let config = watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME);
+    metadata(api, watcher::Config::default().timeout(WATCH_SECONDS).labels(labels::KYMA_NAME))
+}
+
+fn metadata(
+    api: Api<PartialObjectMeta<Secret>>,
+    config: watcher::Config,
+) -> Events<PartialObjectMeta<Secret>> {
     let seen = |object: PartialObjectMeta<Secret>| Seen {
         name: object.name_any(),
         change: change_of(&object),
@@ -268,13 +294,15 @@ impl Context {
                 _ if start => Class::Resync,
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
-                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" => Class::Rollout,
+                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
+                    Class::Rollout
+                }
                 "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
                 _ => Class::UserEdit,
             };
             let delay = match kind {
                 // The deletion of a release has no turn: it is for nobody in particular.
-                "ModuleTemplate" | "ModuleReleaseMeta" if !start && !key.kyma().is_empty() => {
+                "ModuleTemplate" | "ModuleReleaseMeta" | PULL_SECRET if !start && !key.kyma().is_empty() => {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 _ => Duration::ZERO,

@@ -34,6 +34,8 @@ pub struct ModulePackage {
     pub default_cr: Option<String>,
     /// References of the images that the module runs.
     pub images: Vec<String>,
+    /// Further resources with manifests, by name.
+    pub sources: Vec<(String, String)>,
 }
 
 /// A packed module: equal packages give equal bytes.
@@ -61,7 +63,7 @@ pub struct PackedBlob {
     /// Content.
     pub data: Vec<u8>,
     /// Resource that the blob holds, if any.
-    pub resource: Option<&'static str>,
+    pub resource: Option<String>,
 }
 
 /// What a push has put into the registry.
@@ -74,14 +76,14 @@ pub struct Pushed {
 }
 
 impl PackedBlob {
-    fn new(media_type: impl Into<String>, data: Vec<u8>, resource: Option<&'static str>) -> Self {
+    fn new(media_type: impl Into<String>, data: Vec<u8>, resource: Option<String>) -> Self {
         Self { media_type: media_type.into(), digest: Digest::of(&data), data, resource }
     }
 
     fn descriptor(&self) -> Value {
         let mut descriptor =
             json!({"mediaType": self.media_type, "digest": self.digest.as_str(), "size": self.data.len()});
-        if let Some(name) = self.resource {
+        if let Some(name) = &self.resource {
             // In the order in which the OCM tools write it; our names need no escaping.
             let artifact = format!(r#"[{{"kind":"resource","identity":{{"name":"{name}"}}}}]"#);
             descriptor["annotations"] = json!({"software.ocm.artifact": artifact});
@@ -93,14 +95,24 @@ impl PackedBlob {
 /// Packs a module in the shape that OCM tools give it: a config that points at the descriptor, the descriptor as a
 /// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`manifests_of`]).
 pub fn pack(package: &ModulePackage) -> Result<Packed, OciError> {
-    let ModulePackage { component_name, version, raw_manifest, default_cr, images } = package;
+    let ModulePackage { component_name, version, raw_manifest, default_cr, images, sources } = package;
     let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
         layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
     }
+    for (name, yaml) in sources {
+        // It becomes part of JSON that is not escaped.
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if name.is_empty() || !plain || layers.iter().any(|layer| layer.resource.as_deref() == Some(name)) {
+            let reason = "it is empty, not plain or there already".to_owned();
+            return Err(OciError::Invalid { what: "source name", reason });
+        }
+        layers.push(resource_layer(name, "manifest.yaml", yaml)?);
+    }
     let raw_manifest_digest = layers[0].digest.clone();
 
-    let mut resources = image_resources(images, version)?;
+    let taken = layers.iter().filter_map(|layer| layer.resource.clone()).collect();
+    let mut resources = image_resources(images, version, taken)?;
     resources.extend(layers.iter().map(|layer| local_resource(layer, version)));
     let mut descriptor = json!({
         "meta": {"schemaVersion": "v2"},
@@ -139,15 +151,15 @@ pub fn pack(package: &ModulePackage) -> Result<Packed, OciError> {
     Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
 }
 
-fn resource_layer(name: &'static str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
+fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
     manifests_of(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
-    Ok(PackedBlob::new(TAR_TYPE, tar, Some(name)))
+    Ok(PackedBlob::new(TAR_TYPE, tar, Some(name.to_owned())))
 }
 
 fn local_resource(layer: &PackedBlob, version: &str) -> Value {
     json!({
-        "name": layer.resource.unwrap_or_default(),
+        "name": layer.resource.as_deref().unwrap_or_default(),
         "type": "directoryTree",
         "version": version,
         "relation": "local",
@@ -165,8 +177,12 @@ fn local_resource(layer: &PackedBlob, version: &str) -> Value {
 }
 
 /// Named after the last part of the image's name; OCM wants names to be unique.
-fn image_resources(images: &[String], version: &str) -> Result<Vec<Value>, OciError> {
-    let mut names = BTreeSet::from(["raw-manifest".to_owned(), "default-cr".to_owned()]);
+fn image_resources(
+    images: &[String],
+    version: &str,
+    mut names: BTreeSet<String>,
+) -> Result<Vec<Value>, OciError> {
+    names.extend(["raw-manifest".to_owned(), "default-cr".to_owned()]);
     let mut resources = Vec::with_capacity(images.len());
     for image in images {
         let without_digest = image.split('@').next().unwrap_or_default();
@@ -288,6 +304,7 @@ mod tests {
 
     fn package() -> ModulePackage {
         ModulePackage {
+            sources: Vec::new(),
             component_name: "example.org/module/tide".to_owned(),
             version: "1.10".to_owned(),
             raw_manifest: "apiVersion: v1\nkind: Namespace\nmetadata: {name: tide}\n".to_owned(),

@@ -197,6 +197,7 @@ fn created(path: &str) -> Response<Body> {
 
 fn package() -> ModulePackage {
     ModulePackage {
+        sources: Vec::new(),
         component_name: COMPONENT.to_owned(),
         version: "1.2.3".to_owned(),
         raw_manifest: "apiVersion: v1\nkind: Namespace\nmetadata: {name: tide}\n".to_owned(),

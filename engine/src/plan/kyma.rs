@@ -10,7 +10,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, SourceType, State, TrackingObject, names,
+    Kyma, KymaSpec, KymaStatus, Layer, Manifest, ModuleStatus, PartialMeta, SourceType, State,
+    TrackingObject, names,
 };
 
 use self::{
@@ -32,7 +33,9 @@ use super::{
 
 pub use decision::{Decided, Decision};
 pub(in crate::plan) use status::progress;
-pub use status::{crds_failed_status, deleting_status, failed_status, is_own, runtime_status};
+pub use status::{
+    crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
+};
 
 /// Where a module's objects come from, read from its component descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,25 @@ pub struct Source {
     pub type_: SourceType,
     /// Images of the component.
     pub images: Vec<String>,
+    /// Its further layers by the names of their resources; `None` where several have the name.
+    pub further: BTreeMap<String, Option<Layer>>,
+}
+
+impl Source {
+    /// The layers that a template names besides the raw manifest.
+    ///
+    /// # Errors
+    /// Says which of them there is none of.
+    pub fn layers(&self, names: &[String]) -> Result<Vec<Layer>, String> {
+        let layers = names.iter().map(|name| match self.further.get(name) {
+            Some(Some(layer)) => Ok(layer.clone()),
+            Some(None) => Err(format!("the component has several resources named '{name}'")),
+            None => Err(format!(
+                "the component has no resource '{name}' in a layer of its own, which the ModuleTemplate names in 'sources'"
+            )),
+        });
+        layers.collect()
+    }
 }
 
 /// Why a descriptor could not be read.
@@ -307,7 +329,10 @@ fn plan_module(
             );
         }
     };
-    let mut wanted = manifest_for(input.kyma, &choice.module, &choice.channel, chosen, source);
+    let mut wanted = match manifest_for(input.kyma, &choice.module, &choice.channel, chosen, source) {
+        Ok(wanted) => wanted,
+        Err(why) => return fault(status, if installed { State::Warning } else { State::Error }, why),
+    };
     let generation = match existing {
         Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
         None => chosen.template.metadata.generation,

@@ -167,7 +167,10 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
         }
     };
     let entry = Module { name: module.to_owned(), ..Module::default() };
-    let mut wanted = manifest_for(input.kyma, &entry, "", chosen, source);
+    let mut wanted = match manifest_for(input.kyma, &entry, "", chosen, source) {
+        Ok(wanted) => wanted,
+        Err(why) => return made.fault(module, why),
+    };
     wanted.labels_mut().remove(labels::CHANNEL);
     wanted.labels_mut().insert(labels::MANDATORY_MODULE.to_owned(), "true".to_owned());
     if let Some(old) = existing.filter(|m| m.name_any() == planned) {

@@ -1,19 +1,23 @@
 //! The plan of one Manifest: what to apply in which order, what to prune, and what its status says.
 
 mod bundle;
+mod definitions;
 mod inventory;
 mod ownership;
 mod prune;
 mod release;
+mod sources;
 mod status;
 
 pub use bundle::{Bundle, BundleError, Scope, bundle, foreign_kinds};
+pub use definitions::{Definitions, Sorted};
 pub use inventory::{inventory, synced, union};
 pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
 pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use release::unmark;
-pub use status::{Progress, manifest_status};
+pub use sources::together;
+pub use status::{Progress, manifest_status, with_cr_state};
 
 use super::object::Gvk;
 

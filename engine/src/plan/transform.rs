@@ -1,7 +1,107 @@
-//! What is added to every object of a module before it is applied (contract, section 5.2).
+//! What is changed in a module's objects before they are applied (contract, section 5.2).
+//!
+//! [`strip`] and [`mark`] are for every object of every module. [`transform`] does the rest, in this order: images of the component
+//! in place of those in the manifests, the platform's image pull Secret, and data of the control plane for the module `deployer`.
+//! Pure and idempotent but for what says otherwise; the same objects come out whatever their order.
+
+mod deployer;
+mod images;
+mod pull_secret;
+
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use tidewatch_api::names::{annotations, labels};
+use tidewatch_api::{
+    Manager,
+    names::{annotations, labels},
+};
+
+use self::images::Images;
+
+pub use deployer::{DEPLOYER, Injected, asks_for, given};
+pub use pull_secret::VARIABLE;
+
+/// What transforms know besides the objects. The default changes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context<'a> {
+    /// The module.
+    pub module: &'a str,
+    /// Images of its component.
+    pub images: &'a [String],
+    /// Name of the platform's image pull Secret, if there is one.
+    pub pull_secret: Option<&'a str>,
+    /// The module's manager, if it names one.
+    pub manager: Option<&'a Manager>,
+    /// What the control plane has of the Secrets that the module asks for, by their names. Never in a log or a message.
+    pub injected: Option<&'a BTreeMap<String, Injected>>,
+}
+
+/// Why a module's objects cannot be transformed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransformError {
+    /// A container has the variable already.
+    #[error(
+        "container {container} of {object} sets {VARIABLE} itself: take it out of the module's manifest, as the platform sets it"
+    )]
+    Taken {
+        /// The workload.
+        object: String,
+        /// Its container.
+        container: String,
+    },
+    /// The control plane does not give what a Secret asks for.
+    #[error("the data of Secret '{name}' cannot be taken from the control plane: {why}")]
+    Injection {
+        /// Its name, in both places.
+        name: String,
+        /// Why; no data.
+        why: String,
+    },
+}
+
+/// Transforms a module's objects, which have their namespaces. See the module.
+///
+/// # Errors
+/// Then some are transformed and some are not: none may be applied.
+pub fn transform<'a>(
+    objects: impl IntoIterator<Item = &'a mut Value>,
+    context: &Context<'_>,
+) -> Result<(), TransformError> {
+    let images = Images::of(context.images);
+    let nothing = BTreeMap::new();
+    for object in objects {
+        if has_pods(object) {
+            images.localise(object);
+            if let Some(secret) = context.pull_secret {
+                pull_secret::add(object, secret, context.manager)?;
+            }
+        }
+        deployer::inject(object, context.module, context.injected.unwrap_or(&nothing))?;
+    }
+    Ok(())
+}
+
+const CONTAINERS: &str = "containers";
+const INIT_CONTAINERS: &str = "initContainers";
+
+/// The workloads whose pods are transformed, as by the Go manager: others would be restarted when a fleet is taken over.
+fn has_pods(object: &Value) -> bool {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    ["Deployment", "StatefulSet"].contains(&kind)
+        && object["apiVersion"].as_str().is_some_and(|version| version.starts_with("apps/"))
+}
+
+fn pod_spec(object: &mut Value) -> Option<&mut Value> {
+    if !has_pods(object) {
+        return None;
+    }
+    object.pointer_mut("/spec/template/spec").filter(|spec| spec.is_object())
+}
+
+fn containers_of<'a>(object: &'a mut Value, kind: &str) -> impl Iterator<Item = &'a mut Value> {
+    let containers = pod_spec(object).and_then(|pods| pods.get_mut(kind)).and_then(Value::as_array_mut);
+    containers.into_iter().flatten().filter(|container| container.is_object())
+}
 
 /// The text that tells a cluster user whose object this is. The wording is the ecosystem's: tools look
 /// for the annotation's key, people read its first line.
@@ -61,6 +161,64 @@ pub fn strip(object: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A module with everything that is transformed, and much that is not.
+    fn module() -> Vec<Value> {
+        let pods = json!({
+            "containers": [{"name": "manager", "image": "example.test/gauge:1.0.0",
+                            "env": [{"name": "WORKER_IMAGE", "value": "example.test/worker:2.0.0"}, {"name": "LEVEL", "value": "info"}]}],
+            "initContainers": [{"name": "init", "image": "example.test/worker:2.0.0"}]
+        });
+        let workload = |kind: &str, name: &str| {
+            json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": "gauge"},
+                   "spec": {"template": {"spec": pods}}})
+        };
+        vec![
+            workload("Deployment", "gauge"),
+            workload("StatefulSet", "store"),
+            workload("DaemonSet", "node"),
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pull", "namespace": "gauge",
+                   "annotations": {"operator.kyma-project.io/inject-data-from-kcp": "true"}}, "data": {"a": "cGxhY2Vob2xkZXI="}}),
+            json!({"apiVersion": "gauge.test/v1", "kind": "Deployment", "metadata": {"name": "theirs"},
+                   "spec": {"template": {"spec": pods}}}),
+        ]
+    }
+
+    #[test]
+    fn a_module_is_transformed() {
+        let images = ["copy.test/gauge:1.0.0".to_owned(), "copy.test/worker:2.0.0".into()];
+        let manager = Manager {
+            group: "apps".into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+            namespace: "gauge".into(),
+            name: "gauge".into(),
+        };
+        let injected =
+            BTreeMap::from([("pull".to_owned(), Ok(Map::from_iter([("a".to_owned(), json!("Yg=="))])))]);
+        let context = Context {
+            module: DEPLOYER,
+            images: &images,
+            pull_secret: Some("platform-pull"),
+            manager: Some(&manager),
+            injected: Some(&injected),
+        };
+        let mut objects = module();
+        transform(&mut objects, &context).unwrap();
+        insta::assert_yaml_snapshot!(objects);
+        // The order of the objects does not matter.
+        let mut backwards: Vec<Value> = module().into_iter().rev().collect();
+        transform(&mut backwards, &context).unwrap();
+        backwards.reverse();
+        assert_eq!(backwards, objects);
+    }
+
+    #[test]
+    fn nothing_is_changed_for_nothing() {
+        let mut objects = module();
+        transform(&mut objects, &Context { module: "gauge", ..Context::default() }).unwrap();
+        assert_eq!(objects, module());
+    }
 
     #[test]
     fn marks_and_strips() {

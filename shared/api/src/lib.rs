@@ -33,5 +33,5 @@ pub use moduletemplate::{
 };
 pub use raw::{EmbeddedObject, RawObject};
 pub use state::{CustomResourcePolicy, LastOperation, State};
-pub use terms::{ModuleTerms, TermsError};
+pub use terms::{Layer, ModuleTerms, TermsError};
 pub use watcher::{Watcher, WatcherSpec, WatcherStatus};

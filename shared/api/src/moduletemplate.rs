@@ -83,7 +83,7 @@ pub struct ModuleTemplateSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub sources: Vec<String>,
-    /// Ours: how long the module may take to become ready before that is a warning, in seconds.
+    /// Ours: how long an object of the module may be on its way before that is an error, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub progress_deadline_seconds: Option<i32>,

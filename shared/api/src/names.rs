@@ -196,6 +196,8 @@ pub mod conditions {
     pub const INSTALLATION: &str = "Installation";
     /// Manifest: the default CR was created; reason [`REASON_MODULE_CR_CREATED`].
     pub const MODULE_CR: &str = "ModuleCR";
+    /// Manifest, ours: what the default CR says of itself; its reason is the state (`docs/extensions.md`).
+    pub const MODULE_CR_STATE: &str = "ModuleCRState";
     /// Watcher: its route is configured; reason [`REASON_READY`].
     pub const VIRTUAL_SERVICE: &str = "VirtualService";
 

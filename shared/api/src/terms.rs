@@ -31,9 +31,26 @@ pub struct ModuleTerms {
     /// Further resources of the component with objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
+    /// Where `sources` are, as the component's descriptor says. Only in a Manifest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Layer>,
     /// How long it may take to become ready, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
+}
+
+/// A further resource of a component, in its repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Layer {
+    /// Name of the resource.
+    pub name: String,
+    /// Digest of the layer.
+    #[serde(rename = "ref")]
+    pub ref_: String,
+    /// How it is packed, in the words of `spec.install.source.type`.
+    #[serde(rename = "type")]
+    pub type_: String,
 }
 
 /// The annotation cannot be read. What it said is not known, which is not the same as nothing.
@@ -54,6 +71,7 @@ impl ModuleTerms {
             ignore_fields: template.ignore_fields.clone(),
             recreate: template.recreate.clone(),
             sources: template.sources.clone(),
+            layers: Vec::new(),
             progress_deadline_seconds: template.progress_deadline_seconds,
         }
     }

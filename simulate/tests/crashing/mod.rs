@@ -88,6 +88,7 @@ impl World {
         for (module, version) in [("beacons", "1.0.0"), ("beacons", "1.1.0"), ("quay", "1.0.0")] {
             let documents: Vec<String> = objects(module, version).iter().map(Value::to_string).collect();
             let package = ModulePackage {
+                sources: Vec::new(),
                 component_name: component(module),
                 version: version.to_owned(),
                 raw_manifest: documents.join("\n---\n"),

@@ -137,6 +137,7 @@ impl World {
 
 fn package(module: &str, version: &str) -> ModulePackage {
     ModulePackage {
+        sources: Vec::new(),
         component_name: kcp::component(module),
         version: version.to_owned(),
         raw_manifest: format!(

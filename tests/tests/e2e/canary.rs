@@ -80,9 +80,16 @@ async fn an_event_that_nobody_tells_of_is_noticed_and_repaired_by_polling() -> R
     // From here on nobody tells of anything, as if each event was swallowed.
     drop(agent);
     deployments.delete(MANAGER, &DeleteParams::background()).await?;
+    // The module has no pods here, so it is not ready, and is looked at meanwhile in any case.
+    there("the Deployment to be restored", NOTICED).await?;
+    until_says(&kymas, member.kyma, "False", "NoCanary", NOTICED).await?;
+    let before = metric(&receiver.admin, polls).await?;
+    deployments.delete(MANAGER, &DeleteParams::background()).await?;
     there("the Deployment to be restored by a poll", NOTICED).await?;
-    until_says(&kymas, member.kyma, "False", "NoCanary", SOON).await?;
-    ensure!(metric(&receiver.admin, polls).await? > 0);
+    wait::until("a poll", SOON, || async {
+        Ok((metric(&receiver.admin, polls).await? > before).then_some(()))
+    })
+    .await?;
 
     let agent = Agent::start(&env.harness, &receiver, &member).await?;
     until_says(&kymas, member.kyma, "True", "Proven", SOON).await?;

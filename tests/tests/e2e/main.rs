@@ -4,6 +4,7 @@ mod availability;
 mod bad_input_agent;
 mod bad_input_engine;
 mod bad_input_receiver;
+mod bundles;
 mod canary;
 mod catalog;
 mod control_plane;

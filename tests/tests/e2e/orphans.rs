@@ -96,6 +96,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
     let mut new = version("pontoon", "1.1.0");
     let documents: Vec<String> = new.objects.iter().map(ToString::to_string).collect();
     let package = ModulePackage {
+        sources: Vec::new(),
         component_name: renamed.clone(),
         version: new.version.clone(),
         raw_manifest: documents.join("\n---\n"),

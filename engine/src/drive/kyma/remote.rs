@@ -16,7 +16,7 @@ use crate::{
         kcp_writes::differs,
     },
     plan::{
-        kyma::{is_own, runtime_status},
+        kyma::{is_written, runtime_status},
         object::{Gvk, ObjectRef},
         ownership::{has_stale_condition, take_over_status},
     },
@@ -132,8 +132,9 @@ pub(in crate::drive) async fn write_runtime_status(
 /// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.
 fn differs_from(remote: &Value, status: &KymaStatus) -> bool {
     let mut before: KymaStatus = serde_json::from_value(remote["status"].clone()).unwrap_or_default();
-    before.conditions.retain(|condition| is_own(&condition.type_));
-    before != *status || has_stale_condition(remote, field_managers::KCP, is_own)
+    let written = |condition: &str| is_written(status, condition);
+    before.conditions.retain(|condition| written(&condition.type_));
+    before != *status || has_stale_condition(remote, field_managers::KCP, written)
 }
 
 #[cfg(test)]
@@ -168,11 +169,17 @@ mod tests {
         )
         .unwrap();
         let mut remote = json!({"status": serde_json::to_value(&status).unwrap()});
-        for left in ["SKRWebhook", "ModuleCatalog", "RuntimeEvents"] {
+        for left in ["SKRWebhook", "ModuleCatalog", "RuntimeEvents", "SKRImagePullSecretSync"] {
             remote["status"]["conditions"].as_array_mut().unwrap().push(condition(left));
         }
         assert!(!differs_from(&remote, &status));
         assert!(differs_from(&remote, &KymaStatus::default()));
+        // Written by us it is ours.
+        let mut ours = status.clone();
+        ours.conditions.push(serde_json::from_value(condition("SKRImagePullSecretSync")).unwrap());
+        assert!(!differs_from(&remote, &ours));
+        ours.conditions[2].status = "False".into();
+        assert!(differs_from(&remote, &ours));
         let fields = json!({"f:status": {"f:conditions": {"k:{\"type\":\"SKRWebhook\"}": {}}}});
         remote["metadata"]["managedFields"] = json!([{"manager": field_managers::KCP, "operation": "Apply",
             "subresource": "status", "apiVersion": names::API_VERSION, "fieldsV1": fields}]);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
-use super::{Stopped, standing::Standing};
+use super::{Stopped, causes, is_crd, standing::Standing};
 use crate::{
     drive::{
         apply::{self, ObjectError},
@@ -16,6 +16,7 @@ use crate::{
     plan::{
         drift::{self, Difference, Ignored},
         fight::Verdict,
+        manifest::Definitions,
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
         refusal,
@@ -31,7 +32,13 @@ pub(super) struct Applied {
     pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
     /// A kind that is not served yet, or an object that has to go first.
     pub(super) missing: Option<String>,
+    /// Kinds whose next change of status ends what is missing, unless something is `untold`.
+    pub(super) awaited: Vec<Gvk>,
+    /// Whether something is missing of which no event tells.
+    pub(super) untold: bool,
     pub(super) failed: Option<Stopped>,
+    /// Objects that are not ready, and of which more can be found out.
+    pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
     pub(super) parked: Vec<Parked>,
 }
@@ -62,6 +69,10 @@ impl Applied {
     pub(super) fn take(&mut self, other: Self) {
         self.judged.extend(other.judged);
         self.parked.extend(other.parked);
+        self.awaited.extend(other.awaited);
+        self.untold |= other.untold;
+        self.unclear.extend(other.unclear);
+        self.unclear.truncate(causes::OBJECTS);
         if self.missing.is_none() {
             self.missing = other.missing;
         }
@@ -85,7 +96,7 @@ impl Applied {
 enum Settled {
     /// It is there, as wanted or as somebody keeps it.
     There(Value, Option<Parked>),
-    /// It has to go before it can be made anew.
+    /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String),
 }
 
@@ -99,6 +110,8 @@ pub(super) struct Installer<'a> {
     pub(super) before: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
+    /// The kinds that the module itself defines.
+    pub(super) definitions: &'a Definitions,
     pub(super) now: Timestamp,
 }
 
@@ -119,12 +132,20 @@ impl Installer<'_> {
             match result {
                 Ok(Settled::There(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
+                    let is_unclear = judged.is_unready() && applied.unclear.len() < causes::OBJECTS;
                     applied.judged.extend(ObjectRef::of(&object).map(|id| (id, judged)));
                     applied.parked.extend(parked);
+                    if is_unclear && causes::can_tell_more(&object) {
+                        applied.unclear.push(object);
+                    }
                 }
-                Ok(Settled::Goes(what)) => applied.missing = Some(what),
+                Ok(Settled::Goes(what)) => {
+                    applied.missing = Some(what);
+                    applied.untold = true;
+                }
                 Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
                     applied.missing = Some(error.message());
+                    applied.untold = true;
                 }
                 Err(error) => {
                     applied.failed.get_or_insert(error.into());
@@ -134,10 +155,32 @@ impl Installer<'_> {
         applied
     }
 
+    /// Judges CRDs anew that were not served when they were applied; as a rule they are a moment later. Does not wait for them.
+    pub(super) async fn look_at_definitions(&self, applied: &mut Applied) {
+        let pending = |(id, judged): &&mut (ObjectRef, ObjectReadiness)| {
+            is_crd(&id.gvk) && matches!(judged, ObjectReadiness::Processing { .. })
+        };
+        stream::iter(applied.judged.iter_mut().filter(pending))
+            .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
+                // One that cannot be read is looked at the next time.
+                if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
+                    *judged = readiness::readiness(&crd, &self.facts, self.now);
+                }
+            })
+            .await;
+    }
+
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
-            let made = apply::apply(self.runtime, &wanted, field_managers::APPLIER).await?;
+            let made = match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
+                Ok(made) => made,
+                Err(error) => return self.refused(id, error),
+            };
+            if self.met_old_schema(id, &made, &wanted, &Ignored::default()) {
+                return Ok(behind(id));
+            }
+            self.note_schema(id);
             if drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some() {
                 let key = Standing::key(self.kyma, id);
                 self.standing.applied(
@@ -175,6 +218,10 @@ impl Installer<'_> {
         match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
             Ok(applied) => {
                 tracing::debug!(kyma = self.kyma, object = %id, %difference, "applied again");
+                if self.met_old_schema(id, &applied, &wanted, &ignored) {
+                    return Ok(behind(id));
+                }
+                self.note_schema(id);
                 self.standing.applied(
                     key,
                     content,
@@ -186,8 +233,36 @@ impl Installer<'_> {
             Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
                 self.immutable(id, &live, error).await
             }
-            Err(error) => Err(error.into()),
+            Err(error) => self.refused(id, error),
         }
+    }
+
+    /// Notes that a CRD was written.
+    fn note_schema(&self, id: &ObjectRef) {
+        if is_crd(&id.gvk) {
+            self.standing.wrote_schema(Standing::key(self.kyma, id), self.now);
+        }
+    }
+
+    /// Whether the CRD of an object's kind was written just now.
+    fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
+        let crd = self.definitions.definition(&id.gvk);
+        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.kyma, crd), self.now))
+    }
+
+    /// Whether an API server has left out what is wanted, and may have done so by a schema that it does not have any more: it
+    /// drops what a schema does not know, and says nothing.
+    fn met_old_schema(&self, id: &ObjectRef, made: &Value, wanted: &Value, ignored: &Ignored<'_>) -> bool {
+        self.is_schema_fresh(id)
+            && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
+    }
+
+    /// An object that was not taken; if its schema is fresh, it may be in a moment.
+    fn refused(&self, id: &ObjectRef, error: ObjectError) -> Result<Settled, ObjectErrorOrFinal> {
+        if error.is_refused() && self.is_schema_fresh(id) {
+            return Ok(behind(id));
+        }
+        Err(error.into())
     }
 
     /// A change that cannot be made in place.
@@ -212,6 +287,11 @@ impl Installer<'_> {
     }
 }
 
+/// What became of an object that has met an old schema.
+fn behind(id: &ObjectRef) -> Settled {
+    Settled::Goes(format!("waiting for the new schema of {id} to be served"))
+}
+
 /// Why an object is not as wanted.
 enum ObjectErrorOrFinal {
     Object(ObjectError),
@@ -233,3 +313,6 @@ impl From<ObjectErrorOrFinal> for Stopped {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

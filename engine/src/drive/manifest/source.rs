@@ -3,54 +3,60 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, SourceType};
+use tidewatch_api::{ImageSpec, Layer, Manifest, SourceType};
 
 use super::Stopped;
 use crate::{
-    drive::{Shared, apply, chain, gate::Gated},
-    oci::{self, Digest, OciError},
-    plan::manifest::{self as plan, Bundle},
+    drive::{
+        Shared,
+        apply::{self, ObjectError},
+        chain,
+        gate::Gated,
+    },
+    oci::{Digest, OciError},
+    plan::{
+        manifest::{self as plan, Bundle, Scope},
+        object::{Gvk, ObjectRef},
+    },
 };
 
 impl Shared {
     /// Reads, verifies, renders and orders the module's objects.
     pub(super) async fn bundle_of(&self, manifest: &Manifest, runtime: &Gated) -> Result<Bundle, Stopped> {
         let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
-        let media_type = match source.type_ {
-            SourceType::OciDir => "application/x-tar",
-            SourceType::OciRef => "application/yaml",
-            other => {
-                let message = format!("install sources of type {} are not supported yet", other.as_str());
-                return Err(Stopped::for_good(message));
-            }
+        let terms = manifest.terms().map_err(|e| Stopped::for_good(chain(&e)))?;
+        let first = Layer {
+            name: manifest.spec.install.name.clone(),
+            ref_: source.ref_.clone(),
+            type_: source.type_.as_str().to_owned(),
         };
         let local = manifest.is_of_runtime_template();
-        let layer = self.layer(local, &source.repo, &source.name, &source.ref_).await?;
-        // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
-        let rendered = tokio::task::spawn_blocking(move || oci::manifests_of(&layer, media_type))
-            .await
-            .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
-            .map_err(|e| {
-                Stopped::for_good(format!(
-                    "the module's manifest ({}) cannot be used: {}",
-                    source.ref_,
-                    chain(&e)
-                ))
-            })?;
+        let mut sources = Vec::new();
+        for layer in std::iter::once(first).chain(terms.layers) {
+            let media_type = media_type(&layer)?;
+            let read = self.layer(local, &source, &layer.ref_);
+            let objects = self.rendered.objects(local, &layer.ref_, media_type, read).await?;
+            sources.push((layer.name, Vec::clone(&objects)));
+        }
+        let final_ = |error: plan::BundleError| Stopped::for_good(error.to_string());
+        let rendered = plan::together(sources).map_err(final_)?;
+        let installed = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let mut scopes = BTreeMap::new();
         for gvk in plan::foreign_kinds(&rendered) {
-            if let Some(scope) = apply::scope(runtime, &gvk).await? {
+            if let Some(scope) = scope(runtime, &gvk, &installed).await? {
                 scopes.insert(gvk, scope);
             }
         }
-        plan::bundle((&self.config.namespace, &manifest.name_any()), rendered, &scopes)
-            .map_err(|e| Stopped::for_good(e.to_string()))
+        let name = manifest.name_any();
+        let mut bundle = plan::bundle((&self.config.namespace, &name), rendered, &scopes).map_err(final_)?;
+        self.transform(manifest, &mut bundle).await?;
+        Ok(bundle)
     }
 
-    async fn layer(&self, local: bool, repo: &str, name: &str, digest: &str) -> Result<Arc<[u8]>, Stopped> {
+    async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {
         let read = async {
             let digest = Digest::parse(digest)?;
-            self.registry(local).layer(repo, name, &digest).await
+            self.registry(local).layer(&source.repo, &source.name, &digest).await
         };
         read.await.map_err(|error: OciError| Stopped {
             message: format!("the module's layer cannot be read: {}", chain(&error)),
@@ -62,4 +68,36 @@ impl Shared {
             held: None,
         })
     }
+}
+
+/// How a layer is read; those that need a renderer of their own are refused.
+fn media_type(layer: &Layer) -> Result<&'static str, Stopped> {
+    match layer.type_.as_str() {
+        text if text == SourceType::OciDir.as_str() => Ok("application/x-tar"),
+        text if text == SourceType::OciRef.as_str() => Ok("application/yaml"),
+        other => Err(Stopped::for_good(format!(
+            "source '{}' of the module is of type {other}, which is not supported yet: only raw manifests in an OCI layer \
+             ({} or {}) are",
+            layer.name,
+            SourceType::OciRef.as_str(),
+            SourceType::OciDir.as_str()
+        ))),
+    }
+}
+
+/// Where objects of a kind live; `None` if nobody knows. One kind that cannot be looked for, such as of an API server behind this
+/// one that is down, fails when its objects are applied, and holds no others up.
+async fn scope(runtime: &Gated, gvk: &Gvk, installed: &[ObjectRef]) -> Result<Option<Scope>, ObjectError> {
+    match apply::scope(runtime, gvk).await {
+        Ok(Some(scope)) => return Ok(Some(scope)),
+        Ok(None) => {}
+        Err(error) if error.is_of_one_kind() && (error.is_answered() || !error.is_unreachable()) => {}
+        Err(error) => return Err(error),
+    }
+    let of_kind = |o: &&ObjectRef| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind);
+    // As when it was installed: else it would be taken for another object.
+    Ok(installed
+        .iter()
+        .find(of_kind)
+        .map(|object| if object.namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced }))
 }

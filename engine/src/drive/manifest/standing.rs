@@ -1,7 +1,7 @@
 //! What is remembered of objects that were applied again. Of all others nothing has to be: they say themselves whether they stand
 //! ([`drift`](crate::plan::drift)).
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
 use crate::{
@@ -15,9 +15,20 @@ use crate::{
 /// Objects remembered, of the whole fleet. One that is forgotten costs a write that changes nothing, or a few more rounds of a fight.
 const REMEMBERED: u64 = 20_000;
 
+/// CRDs remembered, of the whole fleet, that were written just now.
+const REMEMBERED_SCHEMAS: u64 = 2_000;
+
+/// For how long after a CRD was written an API server may still go by the old one. Each has its own memory of them, and there may be
+/// several behind one address.
+const FRESH: SignedDuration = SignedDuration::from_secs(10);
+
 /// See the module.
 #[derive(Debug)]
-pub(in crate::drive) struct Standing(Mutex<Lru<u64, Entry>>);
+pub(in crate::drive) struct Standing {
+    objects: Mutex<Lru<u64, Entry>>,
+    /// When CRDs were written.
+    schemas: Mutex<Lru<u64, Timestamp>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -30,7 +41,7 @@ struct Entry {
 
 impl Default for Standing {
     fn default() -> Self {
-        Self(Mutex::new(Lru::new(REMEMBERED)))
+        Self { objects: Mutex::new(Lru::new(REMEMBERED)), schemas: Mutex::new(Lru::new(REMEMBERED_SCHEMAS)) }
     }
 }
 
@@ -43,12 +54,12 @@ impl Standing {
 
     /// Whether the object is what the API server made of the same wanted content.
     pub(super) fn is_settled(&self, key: u64, wanted: u64, content: u64) -> bool {
-        self.0.lock().get(&key).is_some_and(|e| e.wanted == wanted && e.content == content)
+        self.objects.lock().get(&key).is_some_and(|e| e.wanted == wanted && e.content == content)
     }
 
     /// Whether it may be applied again.
     pub(super) fn verdict(&self, key: u64, wanted: u64, now: Timestamp) -> Verdict {
-        match self.0.lock().get(&key) {
+        match self.objects.lock().get(&key) {
             Some(entry) if entry.wanted == wanted => entry.fight.verdict(now),
             _ => Verdict::Go,
         }
@@ -56,12 +67,22 @@ impl Standing {
 
     /// It was applied again. Only the same content counts as a round of a fight; another one is an upgrade.
     pub(super) fn applied(&self, key: u64, wanted: u64, content: u64, now: Timestamp) {
-        let mut all = self.0.lock();
+        let mut all = self.objects.lock();
         let fight = match all.get(&key) {
             Some(entry) if entry.wanted == wanted => entry.fight.fought(now),
             _ => Fight::default(),
         };
         all.insert(key, Entry { wanted, content, fight }, 1);
+    }
+
+    /// A CRD was written.
+    pub(super) fn wrote_schema(&self, key: u64, now: Timestamp) {
+        self.schemas.lock().insert(key, now, 1);
+    }
+
+    /// Whether a CRD was written so lately that an object of its kind may have met the old one.
+    pub(super) fn is_fresh(&self, key: u64, now: Timestamp) -> bool {
+        self.schemas.lock().get(&key).is_some_and(|at| now.duration_since(*at) < FRESH)
     }
 }
 
@@ -69,6 +90,15 @@ impl Standing {
 mod tests {
     use super::*;
     use crate::plan::{fight::TIMES, object::Gvk};
+
+    #[test]
+    fn a_definition_is_fresh_for_a_while() {
+        let (standing, now) = (Standing::default(), Timestamp::UNIX_EPOCH);
+        assert!(!standing.is_fresh(1, now));
+        standing.wrote_schema(1, now);
+        assert!(standing.is_fresh(1, now) && !standing.is_fresh(2, now));
+        assert!(!standing.is_fresh(1, now + FRESH));
+    }
 
     #[test]
     fn the_same_again_and_again_is_a_fight_and_an_upgrade_is_none() {

@@ -12,7 +12,7 @@ use crate::{
     drive::{Lost, Shared, chain, gate::Gated},
     kcp::state::default_cr,
     plan::{
-        manifest::{self as plan, Bundle, Progress},
+        manifest::{self as plan, Bundle, Definitions, Progress},
         object::ObjectRef,
         owners::Speaker,
         readiness::{self, Facts},
@@ -61,6 +61,7 @@ impl Shared {
         self.mark_shared(kyma, &manifest, &mut bundle);
 
         let mut applied = Applied::default();
+        let definitions = Definitions::of(&bundle.first);
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
@@ -72,13 +73,18 @@ impl Shared {
                     terms: &terms,
                     facts: Facts {
                         not_ready_since: readiness::not_ready_since(&manifest),
+                        deadline: readiness::deadline_of(&terms),
                         ..Facts::default()
                     },
+                    definitions: &definitions,
                     now: self.now(),
                 };
-                for phase in [bundle.first, bundle.main, bundle.custom] {
+                for phase in [bundle.first, bundle.main] {
                     applied.take(stage(Stage::Apply, installer.all(phase)).await);
                 }
+                stage(Stage::Apply, installer.look_at_definitions(&mut applied)).await;
+                let served = applied.hold_back(definitions.sort(bundle.custom, &applied.judged));
+                applied.take(stage(Stage::Apply, installer.all(served)).await);
             }
         }
         let mut left = gone;
@@ -105,7 +111,7 @@ impl Shared {
     /// Marks objects that another Manifest has too for one of them.
     fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
         let name = manifest.name_any();
-        for object in bundle.first.iter_mut().chain(&mut bundle.main).chain(&mut bundle.custom) {
+        for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
             let others = self.state.read().other_claims(kyma, &name, &id);
             let marked = plan::marked_for(&name, &others);

@@ -160,6 +160,11 @@ impl KcpState {
         Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })
     }
 
+    /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.
+    pub fn is_ready(&self, manifest: &str) -> bool {
+        self.manifests.get(manifest).is_some_and(|manifest| is_settled(manifest))
+    }
+
     /// Whether a Kyma has Manifests, as last seen.
     pub fn has_manifests(&self, kyma: &str) -> bool {
         self.by_kyma.contains_key(kyma)

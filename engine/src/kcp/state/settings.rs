@@ -25,6 +25,11 @@ impl KcpState {
         }
     }
 
+    /// The image pull Secret has changed: every runtime is to get it.
+    pub fn pull_secret_changed(&self) -> Vec<Wanted> {
+        self.kymas.keys().map(|kyma| (kyma_key(kyma), "image pull secret changed")).collect()
+    }
+
     /// Why the present text of the policy cannot be read.
     pub fn policy_fault(&self) -> Option<&PolicyError> {
         self.policy.fault.as_ref()

@@ -17,14 +17,14 @@ use crate::plan::{
     versions::{Chosen, Origin},
 };
 
-/// The Manifest of one module of one Kyma.
+/// The Manifest of one module of one Kyma. An error says what the component lacks of what the template names.
 pub(in crate::plan) fn manifest_for(
     kyma: &Kyma,
     module: &Module,
     channel: &str,
     chosen: &Chosen,
     source: &Source,
-) -> Manifest {
+) -> Result<Manifest, String> {
     let kyma_name = kyma.name_any();
     let entry = |k: &str, v: &str| (k.to_owned(), v.to_owned());
     let owner = OwnerReference {
@@ -45,6 +45,7 @@ pub(in crate::plan) fn manifest_for(
             terms.associated_resources.push(GroupVersionKind { group, version, kind });
         }
     }
+    terms.layers = source.layers(&terms.sources)?;
     let terms = terms.to_annotation();
     let image = ImageSpec {
         repo: source.repo.clone(),
@@ -52,7 +53,7 @@ pub(in crate::plan) fn manifest_for(
         ref_: source.layer.clone(),
         type_: source.type_,
     };
-    Manifest {
+    Ok(Manifest {
         metadata: ObjectMeta {
             name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
             // An engine may be told to work in another namespace than the usual one.
@@ -94,7 +95,7 @@ pub(in crate::plan) fn manifest_for(
             ..ManifestSpec::default()
         },
         status: None,
-    }
+    })
 }
 
 /// The default CR, in the runtime's Kyma namespace unless it says otherwise or has none.

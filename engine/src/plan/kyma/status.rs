@@ -109,10 +109,20 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> Kyma
     }
 }
 
-/// Whether a condition of a Kyma is written by the Kyma's reconcile; others belong to other writers.
-#[must_use]
-pub fn is_own(condition: &str) -> bool {
+/// Whether a condition of a Kyma is always written by the Kyma's reconcile; others belong to other writers.
+fn is_own(condition: &str) -> bool {
     [conditions::CRDS_SYNC, conditions::MODULES].contains(&condition)
+}
+
+/// Whether a condition of a Kyma is written with this status: one of them is there only if there is something to say.
+#[must_use]
+pub fn is_written(status: &KymaStatus, condition: &str) -> bool {
+    is_own(condition) || status.conditions.iter().any(|written| written.type_ == condition)
+}
+
+/// Whether a condition stays as it was where nothing new is known.
+fn is_kept(condition: &str) -> bool {
+    is_own(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
 }
 
 /// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
@@ -123,7 +133,7 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
     let now = status::whole_seconds(now);
     let generation = kyma.metadata.generation;
     if kyma.metadata.deletion_timestamp.is_some() {
-        let conditions = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
+        let conditions = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
         let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
         return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
     }
@@ -134,7 +144,7 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
         message: message.clone(),
     };
     let modules = status::condition(&before.conditions, says, generation, now);
-    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect();
+    let mut all: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         Some(condition) => *condition = modules,
         None => all.push(modules),
@@ -167,6 +177,27 @@ pub fn crds_failed_status(kyma: &Kyma, message: String, now: Timestamp) -> KymaS
     status
 }
 
+/// Adds whether the runtime has the platform's image pull Secret. Without it a Kyma is not Ready.
+pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<(), String>, now: Timestamp) {
+    let before = kyma.status.clone().unwrap_or_default();
+    let now = status::whole_seconds(now);
+    let message = match synced {
+        Ok(()) => "skr image pull secret is synchronized".to_owned(),
+        Err(why) => format!("skr image pull secret is out of sync and needs to be resynchronized: {why}"),
+    };
+    if synced.is_err() && status.state == State::Ready {
+        status.state = State::Processing;
+        status.last_operation = Some(status::operation(before.last_operation.as_ref(), message.clone(), now));
+    }
+    let says = Says {
+        type_: conditions::IMAGE_PULL_SECRET_SYNC,
+        holds: synced.is_ok(),
+        reason: conditions::REASON_READY,
+        message,
+    };
+    status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
+}
+
 /// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for.
 #[must_use]
 pub fn deleting_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
@@ -175,7 +206,7 @@ pub fn deleting_status(kyma: &Kyma, manifests: &[Manifest], message: String, now
         Some(status::operation(before.last_operation.as_ref(), message, status::whole_seconds(now)));
     KymaStatus {
         state: State::Deleting,
-        conditions: before.conditions.iter().filter(|c| is_own(&c.type_)).cloned().collect(),
+        conditions: before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect(),
         modules: manifests.iter().filter(|m| !m.is_mandatory()).map(leaving).collect(),
         last_operation,
         ..before

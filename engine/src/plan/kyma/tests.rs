@@ -13,6 +13,7 @@ use crate::plan::{
     },
 };
 
+mod besides;
 mod managed;
 mod mandatory;
 
@@ -33,6 +34,7 @@ fn wanted(modules: &[&str]) -> KymaSpec {
 fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
     let source = |digest: &str| {
         Ok(Source {
+            further: BTreeMap::new(),
             repo: "localhost:5000".into(),
             layer: digest.into(),
             type_: SourceType::OciDir,

@@ -50,6 +50,7 @@ fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
     let of = |version: &str| {
         let component = "tidewatch.dev/module/guard".to_owned();
         let source = Source {
+            further: BTreeMap::new(),
             repo: "localhost:5000".into(),
             layer: format!("sha256:{version}"),
             type_: SourceType::OciRef,

@@ -32,6 +32,13 @@ pub struct Bundle {
     pub objects: Vec<ObjectRef>,
 }
 
+impl Bundle {
+    /// All objects, to be changed in place.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.first.iter_mut().chain(&mut self.main).chain(&mut self.custom)
+    }
+}
+
 /// Why rendered objects make no bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
@@ -46,6 +53,12 @@ pub enum BundleError {
     /// The same object twice.
     #[error("the module's manifest has {0} twice")]
     Twice(String),
+    /// The same object in two sources.
+    #[error("both '{1}' and '{2}' of the module have {0}: take it out of one of them")]
+    InTwo(String, String, String),
+    /// More than a module may have.
+    #[error("the module's sources have more than {0} objects; split the module")]
+    TooMany(usize),
 }
 
 fn owned(object: &ObjectRef) -> (String, String, String, String) {

@@ -6,7 +6,7 @@ use tidewatch_api::{Manifest, ManifestStatus, State, names::conditions};
 use super::inventory::synced;
 use crate::plan::{
     object::ObjectRef,
-    readiness::Readiness,
+    readiness::{CrState, Readiness},
     status::{self, Says},
 };
 
@@ -84,5 +84,46 @@ pub fn manifest_status(
             .collect(),
         synced: synced(objects),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
+    }
+}
+
+/// The status with what the module's default custom resource says of itself. In Error or Warning it makes a module that is Ready a
+/// Warning: what is installed works, and its user has something to do. Whatever else it says stands in a condition only, as it may
+/// be on its way for as long as its operator needs.
+#[must_use]
+pub fn with_cr_state(
+    mut status: ManifestStatus,
+    manifest: &Manifest,
+    cr: Option<&(ObjectRef, CrState)>,
+    now: Timestamp,
+) -> ManifestStatus {
+    let Some((cr, said)) = cr.filter(|(_, said)| said.state != State::Empty) else { return status };
+    let now = status::whole_seconds(now);
+    let before = manifest.status.clone().unwrap_or_default();
+    let text = match said.message.as_str() {
+        "" => format!("{cr} is in state {}", said.state),
+        why => format!("{cr} is in state {}: {why}", said.state),
+    };
+    let says = Says {
+        type_: conditions::MODULE_CR_STATE,
+        holds: said.state == State::Ready,
+        reason: reason(said.state),
+        message: text.clone(),
+    };
+    status.conditions.push(status::condition(&before.conditions, says, manifest.metadata.generation, now));
+    if status.state == State::Ready && matches!(said.state, State::Error | State::Warning) {
+        status.state = State::Warning;
+        status.last_operation = Some(status::operation(before.last_operation.as_ref(), text, now));
+    }
+    status
+}
+
+const fn reason(state: State) -> &'static str {
+    match state {
+        State::Ready => "Ready",
+        State::Warning => "Warning",
+        State::Error => "Error",
+        State::Deleting => "Deleting",
+        State::Processing | State::Unmanaged | State::Empty => "Processing",
     }
 }

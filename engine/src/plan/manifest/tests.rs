@@ -2,10 +2,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tidewatch_api::{Manifest, State};
+use tidewatch_api::{Manifest, State, names::conditions};
 
 use super::*;
-use crate::plan::{object::ObjectRef, readiness::Readiness};
+use crate::plan::{
+    object::ObjectRef,
+    readiness::{CrState, Readiness},
+};
 
 const NAME: (&str, &str) = ("kcp-system", "m");
 
@@ -111,4 +114,42 @@ fn the_status_names_the_cause_and_keeps_the_inventory() {
     let status = manifest_status(&manifest, &ready, &objects, Some(true), Timestamp::UNIX_EPOCH);
     assert!(status.conditions.iter().all(|c| c.status == "True"));
     assert_eq!(status.conditions.len(), 3);
+}
+
+#[test]
+fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
+    let manifest = Manifest::default();
+    let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
+    let with = |progress: Progress, state: State, message: &str| {
+        let status = manifest_status(&manifest, &progress, &[], Some(true), Timestamp::UNIX_EPOCH);
+        let said = (cr.clone(), CrState { state, message: message.into() });
+        let status = with_cr_state(status, &manifest, Some(&said), Timestamp::UNIX_EPOCH);
+        let shown = status.conditions.iter().find(|c| c.type_ == conditions::MODULE_CR_STATE);
+        let shown = shown.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()));
+        let installed =
+            status.conditions.iter().any(|c| c.type_ == conditions::INSTALLATION && c.status == "True");
+        (status.state, status.last_operation.unwrap().operation, shown, installed)
+    };
+    let ready = || Progress::Applied(Readiness::Ready);
+    for (state, module, holds) in [
+        (State::Ready, State::Ready, "True"),
+        (State::Processing, State::Ready, "False"),
+        (State::Deleting, State::Ready, "False"),
+        (State::Warning, State::Warning, "False"),
+        (State::Error, State::Warning, "False"),
+    ] {
+        let (said, text, shown, installed) = with(ready(), state, "too dark");
+        let (status, reason, message) = shown.unwrap();
+        assert_eq!((said, status.as_str(), reason), (module, holds, state.to_string()));
+        assert_eq!(message, format!("Beacon.x.dev n/b is in state {state}: too dark"));
+        assert!(installed, "what is installed works");
+        assert_eq!(text == message, module == State::Warning);
+    }
+    assert_eq!(with(ready(), State::Error, "").1, "Beacon.x.dev n/b is in state Error");
+    // One that says nothing is not spoken of, and what is worse stays.
+    assert_eq!(with(ready(), State::Empty, "").2, None);
+    let failed = Progress::Failed { state: State::Error, message: "no".into() };
+    assert_eq!(with(failed, State::Error, "x").0, State::Error);
+    let waits = Progress::Waiting("for something".into());
+    assert_eq!(with(waits, State::Error, "x").1, "for something");
 }

@@ -4,12 +4,19 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use tidewatch_api::{Manifest, names::conditions};
+use tidewatch_api::{Manifest, ModuleTerms, names::conditions};
 
 use super::{Facts, Says};
 
 /// How long an object may be on its way, unless its module says otherwise. As long as a Deployment's own default.
 pub const DEADLINE: Duration = Duration::from_mins(10);
+
+/// How long the objects of a module may be on their way.
+#[must_use]
+pub fn deadline_of(terms: &ModuleTerms) -> Duration {
+    let own = terms.progress_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    own.filter(|seconds| *seconds > 0).map_or(DEADLINE, Duration::from_secs)
+}
 
 /// What has been on its way for too long is an error, with the same cause.
 pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
@@ -138,6 +145,14 @@ mod tests {
                 assert!(waits(&object, &facts, ends - 1) && !waits(&object, &facts, ends), "{object}");
             }
         }
+    }
+
+    #[test]
+    fn a_module_may_say_how_long() {
+        let of = |seconds| {
+            deadline_of(&ModuleTerms { progress_deadline_seconds: seconds, ..ModuleTerms::default() })
+        };
+        assert_eq!((of(None), of(Some(90)), of(Some(-1))), (DEADLINE, Duration::from_secs(90), DEADLINE));
     }
 
     #[test]

@@ -17,13 +17,15 @@ mod apis;
 mod custom;
 mod deadline;
 mod pods;
+mod search;
 mod seen;
 mod storage;
 mod text;
 mod workloads;
 
 pub use custom::{CrState, module_cr};
-pub use deadline::{DEADLINE, look_at, not_ready_since};
+pub use deadline::{DEADLINE, deadline_of, look_at, not_ready_since};
+pub use search::{is_due, next_look, selector};
 use seen::{Seen, UNSEEN};
 
 /// What a module's objects say together.

@@ -1,0 +1,184 @@
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::*;
+use crate::{drive::gate::Gate, runtime::RuntimeClient};
+
+/// What the scripted API server makes of a Beacon that is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Schema {
+    /// It drops what it does not know.
+    Old,
+    /// It does not take it.
+    Strict,
+    New,
+}
+
+fn crd() -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "beacons.x.dev"},
+           "spec": {"group": "x.dev", "names": {"kind": "Beacon"}}})
+}
+
+fn beacon() -> Value {
+    json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "a", "namespace": "n"}, "spec": {"old": "1", "new": "2"}})
+}
+
+/// The object as it is stored: what was applied, and by whom.
+fn stored(mut object: Value) -> Value {
+    fn fields(value: &Value) -> Value {
+        let members = value.as_object().into_iter().flatten();
+        members
+            .map(|(key, value)| (format!("f:{key}"), fields(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+    let spec = fields(&object["spec"]);
+    object["metadata"]["uid"] = "u".into();
+    object["metadata"]["managedFields"] = json!([{"manager": field_managers::APPLIER, "operation": "Apply",
+        "apiVersion": object["apiVersion"], "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": spec}}]);
+    object
+}
+
+fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
+    runtime_with(schema, false)
+}
+
+/// `established`: a CRD that is read is served.
+fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let schema = *schema.lock();
+        async move {
+            let list = |group_version: &str, name: &str, kind: &str, namespaced: bool| {
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
+                    {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}]})
+            };
+            let path = request.uri().path().to_owned();
+            let reads = request.method() == http::Method::GET;
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let applied: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let (code, answer) = match path.as_str() {
+                "/apis/apiextensions.k8s.io/v1" => {
+                    let kind = "CustomResourceDefinition";
+                    (200, list("apiextensions.k8s.io/v1", "customresourcedefinitions", kind, false))
+                }
+                "/apis/x.dev/v1" => (200, list("x.dev/v1", "beacons", "Beacon", true)),
+                path if reads && path.contains("/customresourcedefinitions/") => {
+                    let holds = |type_: &str| json!({"type": type_, "status": "True"});
+                    let mut crd = stored(crd());
+                    if established {
+                        crd["status"] = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
+                    }
+                    (200, crd)
+                }
+                path if path.contains("/beacons/") => match schema {
+                    Schema::New => (200, stored(applied)),
+                    Schema::Old => {
+                        let mut applied = applied;
+                        applied["spec"].as_object_mut().unwrap().remove("new");
+                        (200, stored(applied))
+                    }
+                    Schema::Strict => {
+                        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
+                                            "message": "spec.new: unknown", "code": 422});
+                        (422, status)
+                    }
+                },
+                _ => (200, stored(applied)),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    Gated::new(client, Gate::default(), "harbour")
+}
+
+/// Applies objects at a second, for the first time.
+async fn install(runtime: &Gated, standing: &Standing, objects: Vec<Value>, second: i64) -> Applied {
+    let (terms, definitions) = (ModuleTerms::default(), Definitions::of(&[crd()]));
+    installer(runtime, standing, &terms, &definitions, second).all(objects).await
+}
+
+fn installer<'a>(
+    runtime: &'a Gated,
+    standing: &'a Standing,
+    terms: &'a ModuleTerms,
+    definitions: &'a Definitions,
+    second: i64,
+) -> Installer<'a> {
+    Installer {
+        runtime,
+        standing,
+        kyma: "harbour",
+        before: &[],
+        terms,
+        facts: Facts::default(),
+        definitions,
+        now: Timestamp::from_second(second).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_by_an_old_schema_is_not_the_last_word() {
+    for first in [Schema::Old, Schema::Strict] {
+        let schema = Arc::new(Mutex::new(first));
+        let (runtime, standing) = (runtime(Arc::clone(&schema)), Standing::default());
+        let applied = install(&runtime, &standing, vec![crd()], 100).await;
+        assert!(applied.missing.is_none() && applied.failed.is_none(), "{:?}", applied.missing);
+        let applied = install(&runtime, &standing, vec![beacon()], 100).await;
+        assert_eq!(
+            applied.missing.as_deref(),
+            Some("waiting for the new schema of Beacon.x.dev n/a to be served"),
+            "{first:?}"
+        );
+        assert!(applied.untold && applied.failed.is_none() && applied.judged.is_empty());
+        *schema.lock() = Schema::New;
+        let applied = install(&runtime, &standing, vec![beacon()], 101).await;
+        assert!(applied.missing.is_none() && applied.failed.is_none() && applied.judged.len() == 1);
+    }
+}
+
+#[tokio::test]
+async fn later_or_without_a_change_of_the_schema_it_is() {
+    for (crd_at, at) in [(None, 100), (Some(100), 110)] {
+        let schema = Arc::new(Mutex::new(Schema::Old));
+        let (runtime, standing) = (runtime(Arc::clone(&schema)), Standing::default());
+        if let Some(second) = crd_at {
+            install(&runtime, &standing, vec![crd()], second).await;
+        }
+        let applied = install(&runtime, &standing, vec![beacon()], at).await;
+        assert!(
+            applied.missing.is_none() && applied.judged.len() == 1,
+            "what a schema leaves out it leaves out"
+        );
+        *schema.lock() = Schema::Strict;
+        let applied = install(&runtime, &standing, vec![beacon()], at).await;
+        assert!(applied.failed.is_some_and(|stopped| stopped.message.contains("spec.new: unknown")));
+    }
+}
+
+#[tokio::test]
+async fn objects_wait_for_a_definition_that_is_not_served() {
+    let (runtime, standing) = (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default());
+    // Nothing has established it yet.
+    let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
+    let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
+    assert!(applied.hold_back(sorted).is_empty());
+    assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
+    assert_eq!(applied.awaited, [ObjectRef::of(&crd()).unwrap().gvk]);
+    assert!(!applied.untold, "its definition's next change of status is an event");
+    // A moment later it may be; nobody waits for that.
+    for (established, served) in [(false, 0), (true, 1)] {
+        let (runtime, standing) =
+            (runtime_with(Arc::new(Mutex::new(Schema::New)), established), Standing::default());
+        let mut applied = install(&runtime, &standing, vec![crd()], 100).await;
+        let (terms, definitions) = (ModuleTerms::default(), Definitions::of(&[crd()]));
+        installer(&runtime, &standing, &terms, &definitions, 100).look_at_definitions(&mut applied).await;
+        let sorted = definitions.sort(vec![beacon()], &applied.judged);
+        assert_eq!(applied.hold_back(sorted).len(), served);
+    }
+}

@@ -1,0 +1,152 @@
+//! Why something of a module is not ready, where it does not tell that itself: what its pods say, and how its storage is made.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::ListParams;
+use serde_json::Value;
+use tidewatch_api::Manifest;
+
+use super::apply::Applied;
+use crate::{
+    drive::{
+        Finish, Shared,
+        apply::{self, ObjectError},
+        gate::Gated,
+    },
+    plan::{
+        object::{Gvk, ObjectRef},
+        readiness::{self, Facts, ObjectReadiness},
+    },
+};
+
+/// Objects of a module that are looked into in one reconcile. One cause is told.
+pub(super) const OBJECTS: usize = 4;
+/// Pods that are read of one of them.
+const PODS: u32 = 20;
+
+/// What there is to look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inside {
+    Pods,
+    StorageClass,
+}
+
+fn inside(gvk: &Gvk) -> Option<Inside> {
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet") | ("batch", "Job") => Some(Inside::Pods),
+        ("", "PersistentVolumeClaim") => Some(Inside::StorageClass),
+        _ => None,
+    }
+}
+
+/// Whether more can be found out about an object than it tells.
+pub(super) fn can_tell_more(object: &Value) -> bool {
+    ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
+}
+
+/// How long the objects of a Manifest may be on their way.
+pub(super) fn deadline(manifest: &Manifest) -> Duration {
+    manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
+}
+
+/// A reconcile that waits for an event looks again at that time besides. One that looks again anyway, or has found what nobody but a
+/// user can end, does not.
+pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
+    match (at, finish) {
+        (Some(at), Finish::Waiting(what)) => Finish::RecheckAt(at, Box::new(Finish::Waiting(what))),
+        (Some(at), Finish::RecheckAt(later, finish)) => Finish::RecheckAt(at.min(later), finish),
+        (_, finish) => finish,
+    }
+}
+
+impl Shared {
+    /// Looks into what is not ready, and judges it anew by what is found. Returns when to look again, since nobody tells of pods. What
+    /// cannot be read is left out: the cause is then the one that the object tells itself.
+    pub(super) async fn causes(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+        applied: &mut Applied,
+    ) -> Option<Timestamp> {
+        let now = self.now();
+        let since = readiness::not_ready_since(manifest);
+        let mut on_their_way = false;
+        for object in std::mem::take(&mut applied.unclear) {
+            let Some(id) = ObjectRef::of(&object) else { continue };
+            let Some((_, judged)) = applied.judged.iter_mut().find(|(other, _)| other.same_object(&id))
+            else {
+                continue;
+            };
+            let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
+            let found = match inside(&id.gvk) {
+                Some(Inside::Pods) => {
+                    let is_stuck = matches!(judged, ObjectReadiness::Error { .. });
+                    on_their_way |= !is_stuck;
+                    if !is_stuck && !since.is_some_and(|since| readiness::is_due(since, now)) {
+                        continue;
+                    }
+                    let pods = pods(runtime, &id, &object).await;
+                    pods.map(|pods| readiness::readiness(&object, &Facts { pods: &pods, ..facts }, now))
+                }
+                Some(Inside::StorageClass) => {
+                    let class = storage_class(runtime, &object).await;
+                    class.map(|class| {
+                        readiness::readiness(&object, &Facts { storage_class: class.as_ref(), ..facts }, now)
+                    })
+                }
+                None => continue,
+            };
+            match found {
+                Ok(found) => *judged = found,
+                Err(error) => {
+                    let (object, error) = (id.to_string(), error.message());
+                    tracing::debug!(object, error, "its cause could not be looked for");
+                }
+            }
+        }
+        if on_their_way { readiness::next_look(since.unwrap_or(now), now) } else { None }
+    }
+}
+
+async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<Value>, ObjectError> {
+    let Some(selector) = readiness::selector(workload) else { return Ok(Vec::new()) };
+    let api = apply::api(runtime, &Gvk::of("v1", "Pod"), &id.namespace).await?;
+    let params = ListParams::default().labels(&selector).limit(PODS);
+    let list = runtime.call(&format!("listing the pods of {id}"), api.list(&params)).await?;
+    Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
+}
+
+async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Option<Value>, ObjectError> {
+    let Some(name) = claim["spec"]["storageClassName"].as_str().filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let gvk = Gvk::of("storage.k8s.io/v1", "StorageClass");
+    let class = ObjectRef { gvk, namespace: String::new(), name: name.to_owned() };
+    apply::get(runtime, &class).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_never_comes_later_than_it_would_have() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let waiting = || Finish::Waiting("w".into());
+        let due = |finish: Finish| match finish {
+            Finish::RecheckAt(at, inner) => {
+                assert!(matches!(*inner, Finish::Waiting(_)));
+                Some(at)
+            }
+            _ => None,
+        };
+        assert_eq!(due(looking_again(None, waiting())), None);
+        assert_eq!(due(looking_again(Some(at(5)), waiting())), Some(at(5)));
+        let planned = |second| Finish::RecheckAt(at(second), Box::new(waiting()));
+        assert_eq!(due(looking_again(Some(at(5)), planned(9))), Some(at(5)));
+        assert_eq!(due(looking_again(Some(at(5)), planned(3))), Some(at(3)));
+        assert!(matches!(looking_again(Some(at(5)), Finish::Recheck("r".into())), Finish::Recheck(_)));
+        assert!(matches!(looking_again(Some(at(5)), Finish::Done), Finish::Done));
+    }
+}

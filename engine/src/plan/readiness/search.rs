@@ -1,0 +1,106 @@
+//! Where, and when, the cause is looked for that a workload does not tell itself.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+/// After this a workload that is not ready is looked into for the first time: a pod has been placed by then, and has tried to pull its
+/// images.
+const FIRST: Duration = Duration::from_secs(10);
+/// Looks into one that stays so, each after twice as long as the one before: the last one after more than ten minutes.
+const LOOKS: u32 = 7;
+
+/// When a workload is to be looked into again, as nothing tells of its pods. `None` if that was often enough.
+#[must_use]
+pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    (0..LOOKS).find_map(|look| {
+        let after = SignedDuration::try_from(FIRST.saturating_mul(1 << look)).ok()?;
+        let at = not_ready_since.checked_add(after).ok()?;
+        (at > now).then_some(at)
+    })
+}
+
+/// Whether it has been so for long enough for a look.
+#[must_use]
+pub fn is_due(not_ready_since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(not_ready_since) >= SignedDuration::try_from(FIRST).unwrap_or(SignedDuration::MAX)
+}
+
+/// The selector of a workload's pods, as API servers read it. `None` if it has none that selects some: an empty one would select all.
+#[must_use]
+pub fn selector(workload: &Value) -> Option<String> {
+    let selector = &workload["spec"]["selector"];
+    let mut terms = Vec::new();
+    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
+        terms.push(format!("{}={}", plain(key)?, plain(value.as_str()?)?));
+    }
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = plain(expression["key"].as_str()?)?;
+        let values = || {
+            let values = expression["values"].as_array()?.iter().map(|value| plain(value.as_str()?));
+            values.collect::<Option<Vec<_>>>().map(|values| values.join(","))
+        };
+        terms.push(match expression["operator"].as_str()? {
+            "In" => format!("{key} in ({})", values()?),
+            "NotIn" => format!("{key} notin ({})", values()?),
+            "Exists" => key.to_owned(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return None,
+        });
+    }
+    (!terms.is_empty()).then(|| terms.join(","))
+}
+
+/// A key or a value that is one: it must not become another term.
+fn plain(text: &str) -> Option<&str> {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b)).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn looks_come_ever_more_seldom_and_end() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (mut now, mut looks) = (at(1_000), Vec::new());
+        while let Some(next) = next_look(at(1_000), now) {
+            assert!(is_due(at(1_000), next) && !is_due(at(1_000), at(1_009)));
+            looks.push(next.as_second() - 1_000);
+            now = next;
+        }
+        assert_eq!(looks, [10, 20, 40, 80, 160, 320, 640]);
+        assert_eq!(next_look(at(1_000), at(10_000)), None);
+        assert_eq!(next_look(Timestamp::MAX, at(0)), None);
+    }
+
+    #[test]
+    fn selectors_are_written_as_they_are_meant() {
+        let of = |selector: Value| selector_of(&selector);
+        assert_eq!(
+            of(json!({"matchLabels": {"app": "web", "x.dev/part": "a"}})).as_deref(),
+            Some("app=web,x.dev/part=a")
+        );
+        let expressions = json!({"matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["a", "b"]}, {"key": "old", "operator": "NotIn", "values": ["c"]},
+            {"key": "is", "operator": "Exists"}, {"key": "not", "operator": "DoesNotExist"}]});
+        assert_eq!(of(expressions).as_deref(), Some("tier in (a,b),old notin (c),is,!not"));
+        for none in [
+            json!(null),
+            json!({}),
+            json!({"matchLabels": {}}),
+            json!({"matchLabels": {"app": "a,b"}}),
+            json!({"matchLabels": {"app": 1}}),
+            json!({"matchExpressions": [{"key": "a", "operator": "Like"}]}),
+        ] {
+            assert_eq!(of(none.clone()), None, "{none}");
+        }
+    }
+
+    fn selector_of(value: &Value) -> Option<String> {
+        selector(&json!({"spec": {"selector": value}}))
+    }
+}
