@@ -201,6 +201,7 @@ impl Shared {
             return Ok(derived);
         }
         let text = config.text();
+        self.journal.turn().await;
         // Before it is written: an agent is fast.
         self.state.write().configure_agent(kyma, config);
 
