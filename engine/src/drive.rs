@@ -297,7 +297,7 @@ impl Engine {
                         () = stop.cancelled() => return,
                         lease = engine.0.queue.next() => lease,
                     };
-                    let trace = engine.0.journal.begin(lease.key(), lease.class, &lease.causes);
+                    let trace = engine.0.journal.begin(lease.key(), lease.class, &numbered(&lease));
                     // In a task of its own, so that a panic costs one reconcile and not the worker.
                     let work = tokio::spawn(journal::within(trace, Arc::clone(&engine.0).work(lease)));
                     if let Err(error) = work.await {
@@ -323,8 +323,7 @@ impl Shared {
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
-        let attempt = lease.attempt;
-        lease.causes = lease.causes.drain(..).map(|cause| cause.numbered(&key, attempt)).collect();
+        lease.causes = numbered(&lease);
         // Boxed: its future is large.
         let work = tokio::time::timeout(
             self.config.deadline,
@@ -407,6 +406,7 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, causes: &[Cause]) -> Result<Finish, Lost> {
+        self.journal.turn().await;
         self.gate.begin(key)?;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
@@ -422,6 +422,11 @@ impl Shared {
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
+}
+
+/// Why the work is done, with the numbers of tries.
+fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
+    lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }
 
 pub(crate) fn error_report(message: String) -> Report {

@@ -221,11 +221,9 @@ impl Conductor {
         let causes: Vec<Value> = played.causes.iter().filter_map(|c| serde_json::to_value(c).ok()).collect();
         let before = self.surplus.remove(name);
         // Two threads of the recorded program may have met here: what asked for this was already seen to, here.
-        let was_seen_to =
-            || before.as_ref().is_some_and(|before| recorded.iter().all(|cause| before.contains(cause)));
+        let was_seen_to = || before.as_ref().is_some_and(|before| without(recorded, before).is_empty());
         let told = if played.was_asked || was_seen_to() { None } else { Some(()) };
-        let surplus: Vec<Value> = causes.into_iter().filter(|cause| !recorded.contains(cause)).collect();
-        self.surplus.insert(name.clone(), surplus);
+        self.surplus.insert(name.clone(), without(&causes, recorded));
         let shown = if played.causes.is_empty() {
             recorded.iter().filter_map(|cause| serde_json::from_value(cause.clone()).ok()).collect()
         } else {
@@ -258,6 +256,19 @@ impl Conductor {
             ));
         }
     }
+}
+
+/// What is in `all` and not, as often, in `some`.
+fn without(all: &[Value], some: &[Value]) -> Vec<Value> {
+    let mut some: Vec<&Value> = some.iter().collect();
+    let is_more = |cause: &&Value| match some.iter().position(|other| other == cause) {
+        Some(place) => {
+            some.swap_remove(place);
+            false
+        }
+        None => true,
+    };
+    all.iter().filter(is_more).cloned().collect()
 }
 
 fn class_of(label: &str) -> Option<Class> {

@@ -38,7 +38,8 @@ struct Recorded {
 #[derive(Default)]
 struct Work {
     key: Option<WorkName>,
-    began: f64,
+    /// When it began here.
+    began: Option<f64>,
     causes: Vec<Cause>,
     asks: Vec<Recorded>,
     /// Lines of turns that are still to come, and such that have come before somebody waited.
@@ -135,7 +136,7 @@ impl Tape {
         let mut inner = self.0.lock();
         let at = inner.at;
         let of = inner.work(work);
-        (of.began, of.causes) = (at, causes);
+        (of.began, of.causes) = (Some(at), causes);
     }
 
     pub(crate) fn diverge(&self, work: u64, what: String, recorded: Vec<String>) {
@@ -182,16 +183,11 @@ impl Tape {
     /// The record has ended: tells of what is left.
     pub(crate) fn close(&self) {
         let mut inner = self.0.lock();
-        let at = inner.at;
-        let left: Vec<u64> = inner.works.iter().filter(|(_, of)| !of.told).map(|(work, _)| *work).collect();
+        let begun = inner.works.iter().filter(|(_, of)| of.began.is_some() && !of.told);
+        let left: Vec<u64> = begun.map(|(work, _)| *work).collect();
         for work in left {
             let of = inner.work(work);
-            // Without its beginning in the record, or after a pause of it.
-            if of.key.is_none() || of.began > at {
-                continue;
-            }
-            if of.end.is_some() {
-                let (outcome, message) = of.end.clone().unwrap_or_default();
+            if let Some((outcome, message)) = of.end.clone() {
                 let what = "the reconcile has not ended here".to_owned();
                 inner.diverge(work, what, vec![said(&outcome, &message)]);
             }
@@ -261,7 +257,7 @@ impl Inner {
             }
         });
         let decision = Decision {
-            began: of.began,
+            began: of.began.unwrap_or(at),
             ended: ended.as_ref().map(|_| at),
             key,
             kyma,

@@ -168,6 +168,7 @@ impl Shared {
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
+        self.journal.turn().await;
         // A new client may be of a new cluster: what was prepared there before does not count.
         self.prepared.forget(kyma);
         self.agents.forget(kyma);

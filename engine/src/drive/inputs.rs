@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Engine, Mode, Shared};
+use super::{Engine, Mode, Shared, numbered};
 use crate::{
     journal::{self, Journal, KcpEvent, Line, Trace},
     kcp::{self, Feeds, Inlets, PathReport},
@@ -106,7 +106,7 @@ impl Engine {
             self.0.queue.push(key.clone(), Push { class: Class::Retry, cause: None, guards: Vec::new() });
             self.0.queue.take(key, slack)
         });
-        let causes = lease.as_ref().map(|lease| lease.causes.clone()).unwrap_or_default();
+        let causes = lease.as_ref().map(numbered).unwrap_or_default();
         let task = lease.map(|lease| {
             tokio::spawn(journal::within(Some(Trace::new(work)), Arc::clone(&self.0).work(lease)))
         });

@@ -222,6 +222,7 @@ impl Shared {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
+        self.journal.turn().await;
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
         }

@@ -240,6 +240,7 @@ impl Shared {
         if let Some(held) = stopped.held {
             return Err(held.into());
         }
+        self.journal.turn().await;
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }
