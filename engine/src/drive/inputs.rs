@@ -43,7 +43,7 @@ impl Engine {
     }
 
     /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
-    /// that the agent works by another configuration than [`KcpState::agent_configuration`] says.
+    /// that the agent works by another configuration than [`KcpState::agent_configuration`](kcp::KcpState::agent_configuration) says.
     pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
         self.0.journal.note(|| Line::Configure { kyma: kyma.to_owned(), cause: cause_value(cause.as_ref()) });
         self.0.agents.forget(kyma);
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// Changes what the engine may write. A call that is on its way to an API server meanwhile still gets there, within
-    /// [`EngineConfig::call_deadline`]. Work that was held is asked for again; its guards have stayed with it.
+    /// [`EngineConfig::call_deadline`](super::EngineConfig::call_deadline). Work that was held is asked for again; its guards have stayed with it.
     pub fn set_mode(&self, mode: Mode) {
         tracing::info!(
             from = self.mode().label(),
