@@ -94,9 +94,42 @@ fn all(page: &Value) -> String {
     out
 }
 
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or("?").to_owned()
+}
+
+/// Why a reconcile of `key` was done, for people.
+pub(crate) fn because(key: &Value, cause: &Value) -> String {
+    match cause["type"].as_str() {
+        Some("event") => {
+            // Events of the older contract have neither a number nor a watch.
+            let event = match cause["seq"].as_u64() {
+                Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
+                _ => "a v2 event".to_owned(),
+            };
+            format!("because of {event}: {}", word(&cause["object"]))
+        }
+        Some("kcp") => format!("because in KCP: {}, {}", word(&cause["object"]), word(&cause["change"])),
+        Some("start") => "because the receiver has started".to_owned(),
+        Some("fallbackPoll") => "because its events are not proven to arrive (fallback poll)".to_owned(),
+        Some("safetyResync") => "because it was not looked at as a whole for long (safety resync)".to_owned(),
+        Some("otherConfiguration") => "because its agent works by another configuration".to_owned(),
+        Some("secondLook") => {
+            format!("because it was looked at once more after a v2 event: {}", word(&cause["object"]))
+        }
+        Some("due") => format!("because it was to be looked at again at {}", word(&cause["at"])),
+        Some("mode") => format!("because what may be written has changed (now: {})", word(&cause["mode"])),
+        Some("retry") => {
+            let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
+            let what = if *key == cause["key"] { "it".to_owned() } else { of };
+            format!("because {what} was tried again (try {}, after: {reason})", cause["attempt"])
+        }
+        other => format!("because of {}", other.unwrap_or("?")),
+    }
+}
+
 /// The page for people: one line for each reconcile, oldest first, with its causes below.
 fn text(page: &Value) -> String {
-    let word = |v: &Value| v.as_str().unwrap_or("?").to_owned();
     let mut out = format!(
         "runtime {} (Kyma {}), {} events wait for their reconcile\n",
         word(&page["runtime"]),
@@ -122,57 +155,7 @@ fn text(page: &Value) -> String {
             let _ = writeln!(out, "    {}", stages.join(", "));
         }
         for cause in record["causes"].as_array().into_iter().flatten() {
-            let _ = match cause["type"].as_str() {
-                Some("event") => {
-                    // Events of the older contract have neither a number nor a watch.
-                    let event = match cause["seq"].as_u64() {
-                        Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
-                        _ => "a v2 event".to_owned(),
-                    };
-                    writeln!(out, "    because of {event}: {}", word(&cause["object"]))
-                }
-                Some("kcp") => writeln!(
-                    out,
-                    "    because in KCP: {}, {}",
-                    word(&cause["object"]),
-                    word(&cause["change"])
-                ),
-                Some("start") => writeln!(out, "    because the receiver has started"),
-                Some("fallbackPoll") => {
-                    writeln!(out, "    because its events are not proven to arrive (fallback poll)")
-                }
-                Some("safetyResync") => {
-                    writeln!(out, "    because it was not looked at as a whole for long (safety resync)")
-                }
-                Some("otherConfiguration") => {
-                    writeln!(out, "    because its agent works by another configuration")
-                }
-                Some("secondLook") => writeln!(
-                    out,
-                    "    because it was looked at once more after a v2 event: {}",
-                    word(&cause["object"])
-                ),
-                Some("due") => {
-                    writeln!(out, "    because it was to be looked at again at {}", word(&cause["at"]))
-                }
-                Some("mode") => {
-                    writeln!(
-                        out,
-                        "    because what may be written has changed (now: {})",
-                        word(&cause["mode"])
-                    )
-                }
-                Some("retry") => {
-                    let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
-                    let what = if record["key"] == cause["key"] { "it".to_owned() } else { of };
-                    writeln!(
-                        out,
-                        "    because {what} was tried again (try {}, after: {reason})",
-                        cause["attempt"]
-                    )
-                }
-                other => writeln!(out, "    because of {}", other.unwrap_or("?")),
-            };
+            let _ = writeln!(out, "    {}", because(&record["key"], cause));
         }
         let (shown, all) =
             (record["causes"].as_array().map_or(0, Vec::len), record["causeCount"].as_u64().unwrap_or(0));

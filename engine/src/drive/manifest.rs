@@ -84,6 +84,7 @@ impl Shared {
         let read = stage(Stage::ReadKcp, self.manifests().get_opt(name)).await;
         let manifest = read.map_err(|e| lost(format!("reading Manifest {name}"), e))?;
         let Some(manifest) = manifest else {
+            self.journal.turn().await;
             self.state.write().owners.release(kyma, name);
             return Ok(Finish::Done);
         };
@@ -114,6 +115,7 @@ impl Shared {
             return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
         }
         if manifest.metadata.deletion_timestamp.is_some() {
+            self.journal.turn().await;
             let successor = self.state.read().successor(kyma, &manifest);
             if let Some(successor) = successor {
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
@@ -256,6 +258,7 @@ impl Shared {
         if let Some(held) = stopped.held {
             return Err(held.into());
         }
+        self.journal.turn().await;
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }

@@ -57,6 +57,7 @@ impl Shared {
             let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(&manifest)).collect();
             self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
         };
+        self.journal.turn().await;
         claim(&all);
         self.mark_shared(kyma, &manifest, &mut bundle);
 
