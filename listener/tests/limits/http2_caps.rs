@@ -35,7 +35,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// The error of an RST_STREAM or a GOAWAY.
+    /// The error of an `RST_STREAM` or a `GOAWAY`.
     fn error(&self) -> u32 {
         let at = if self.kind == h2::GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())

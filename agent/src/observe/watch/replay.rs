@@ -252,8 +252,7 @@ where
         }
     }
     // An API server that gives no bookmarks has told all by then. One that ended the watch earlier was stopped, or had enough of it.
-    (begun.elapsed() >= Duration::from_secs(u64::from(SECONDS)) - Duration::from_secs(1))
-        .then_some(Heard::All(told))
+    (begun.elapsed() >= Duration::from_secs(u64::from(SECONDS - 1))).then_some(Heard::All(told))
 }
 
 /// Whether a version is at least another one. They are numbers (KEP-5504); of what is none, nothing is concluded.
@@ -279,16 +278,16 @@ mod tests {
         index
     }
 
-    fn round(until: &str, objects: &[(&str, Option<u64>)]) -> Option<Round> {
+    fn round(until: &str, objects: &[(&str, Option<u64>)]) -> Round {
         let told = objects.iter().map(|(name, fingerprint)| {
             (key(name), fingerprint.map_or(0, |fingerprint| contribution("n", name, fingerprint, None)))
         });
-        Some(Round { until: until.into(), told: Heard::All(told.collect()) })
+        Round { until: until.into(), told: Heard::All(told.collect()) }
     }
 
     fn begun() -> Replay {
         let mut replay = Replay::never();
-        assert_eq!(replay.judge(round("1", &[]), &index(&[])), None, "it only finds out where it is");
+        assert_eq!(replay.judge(Some(round("1", &[])), &index(&[])), None, "it only finds out where it is");
         replay
     }
 
@@ -299,7 +298,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_told_again_and_shown_before_is_all_there_is_to_say() {
         let mut replay = begun();
-        let told = round("2", &[("a", Some(2)), ("b", None)]);
+        let told = Some(round("2", &[("a", Some(2)), ("b", None)]));
         assert_eq!(replay.judge(told, &index(&[("a", 2), ("c", 1)])), Some(Judgement::Equal));
         assert_eq!(from(&replay), ("2", true));
     }
@@ -309,7 +308,7 @@ mod tests {
         let cases = [(("a", Some(2)), ("a", 1)), (("a", None), ("a", 1)), (("a", Some(1)), ("b", 1))];
         for (told, shown) in cases {
             let mut replay = begun();
-            let told = |until| round(until, &[told, ("c", Some(7))]);
+            let told = |until| Some(round(until, &[told, ("c", Some(7))]));
             let shown = index(&[shown, ("c", 7)]);
             assert_eq!(replay.judge(told("2"), &shown), Some(Judgement::Unsettled));
             assert_eq!(
@@ -324,7 +323,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_the_watch_has_shown_since_was_not_missed() {
         let mut replay = begun();
-        let told = |until, fingerprint| round(until, &[("a", Some(fingerprint))]);
+        let told = |until, fingerprint| Some(round(until, &[("a", Some(fingerprint))]));
         assert_eq!(replay.judge(told("2", 2), &index(&[("a", 1)])), Some(Judgement::Unsettled));
         assert_eq!(replay.judge(told("3", 2), &index(&[("a", 2)])), Some(Judgement::Equal));
         assert_eq!(from(&replay), ("3", true));
@@ -346,7 +345,7 @@ mod tests {
         assert_eq!(replay.judge(None, &index(&[])), Some(Judgement::Failed));
         assert_eq!((from(&replay), replay.due - Instant::now()), (("1", false), AGAIN));
         // What was suspected before stays so.
-        let told = |until| round(until, &[("a", Some(2))]);
+        let told = |until| Some(round(until, &[("a", Some(2))]));
         replay.judge(told("2"), &index(&[("a", 1)]));
         replay.judge(None, &index(&[("a", 1)]));
         assert_eq!(replay.judge(told("3"), &index(&[("a", 1)])), Some(Judgement::Missed));
