@@ -226,7 +226,7 @@ impl Metrics {
         self.comparisons.with_label_values(&[watch, result]).inc();
     }
 
-    /// A watch was compared with a list beside it.
+    /// A watch was compared with what was asked beside it: `by` a list, or a replay.
     pub fn checked(&self, by: &str, result: &str) {
         self.checks.with_label_values(&[by, result]).inc();
     }

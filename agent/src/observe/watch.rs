@@ -179,20 +179,24 @@ impl Watcher {
         std::mem::replace(&mut self.spec, spec) != self.spec
     }
 
+    /// Whether metadata alone cannot tell what is wanted.
+    fn needs_whole(&self) -> bool {
+        self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group)
+    }
+
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
     pub async fn run(mut self, client: Client) {
         let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
         // What is asked beside a watch is no sign of its life.
         let beside = client;
         let client = tapped(&beside, move || conditions.heard(&name));
-        let by_content = self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group);
-        let mut whole = by_content;
+        let mut whole = self.needs_whole();
         let mut attempt = 0;
         // What was served and is not any more, until it is known whether another version is.
         let mut gone: Option<ApiResource> = None;
         loop {
             if self.renew() {
-                whole = by_content;
+                whole = self.needs_whole();
                 attempt = 0;
             }
             let resolved = tokio::select! {

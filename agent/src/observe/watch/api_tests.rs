@@ -232,6 +232,34 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_of_another_field_reads_what_that_needs() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        server.installed = true;
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+    let spec = watcher.spec.clone();
+    let (wanted, following) = watch::channel(Wanted { spec: spec.clone(), max_objects: 10 });
+    let run = tokio::spawn(watcher.following(following).run(client(&server)));
+    next(&mut taken, &conditions).await;
+    reason(&conditions, Reason::Watching).await;
+    assert!(
+        server.lock().lists.iter().all(|list| list.starts_with("metadata ")),
+        "{:?}",
+        server.lock().lists
+    );
+    server.lock().lists.clear();
+    wanted.send_replace(Wanted { spec: config::Watch { field: Field::Status, ..spec }, max_objects: 10 });
+    next(&mut taken, &conditions).await;
+    reason(&conditions, Reason::Watching).await;
+    let lists = server.lock().lists.clone();
+    assert!(!lists.is_empty() && lists.iter().all(|list| list.starts_with("whole ")), "{lists:?}");
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_forbidden_kind_is_tried_again() {
     let server = Shown::default();
     {
