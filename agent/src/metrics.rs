@@ -132,8 +132,8 @@ impl Metrics {
             )?,
             checks: registry.counter_vec(
                 "watch_checks_total",
-                "Lists made beside the watches to find events that a watch has missed, by what they said.",
-                &["result"],
+                "Looks beside the watches to find events that a watch has missed, by kind and by what they said.",
+                &["by", "result"],
             )?,
             names: registry.counter_vec(
                 "names_writes_total",
@@ -226,9 +226,9 @@ impl Metrics {
         self.comparisons.with_label_values(&[watch, result]).inc();
     }
 
-    /// A watch was compared with a list beside it.
-    pub fn checked(&self, result: &str) {
-        self.checks.with_label_values(&[result]).inc();
+    /// A watch was compared with what was asked beside it: `by` a list, or a replay.
+    pub fn checked(&self, by: &str, result: &str) {
+        self.checks.with_label_values(&[by, result]).inc();
     }
 
     /// An event was about an object that is not remembered.

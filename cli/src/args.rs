@@ -1,10 +1,12 @@
 //! Commands and options.
 
+use std::process::ExitCode;
+
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{certs, explain, generate, lint, module, output::Format};
+use crate::{certs, explain, generate, lint, module, output::Format, replay};
 
 /// Tools around Tidewatch: certificates, modules, generated files.
 #[derive(Debug, Parser)]
@@ -32,6 +34,8 @@ enum Command {
     Lint(lint::Command),
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
+    /// Play a record of a receiver, and show each decision.
+    Replay(replay::Replay),
     /// Play a scenario with thousands of simulated runtimes, and report what became of it.
     Simulate(tidewatch_simulate::command::Simulate),
     /// The receiver of a simulation.
@@ -50,12 +54,13 @@ enum Command {
     },
 }
 
-/// Runs one command.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+/// Runs one command, and says with what the program ends.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { output, command } = args;
     let simulates = matches!(command, Command::Simulate(_));
     ensure!(simulates || output != Format::Markdown, "only simulate prints markdown; use text or json");
     match command {
+        Command::Replay(replay) => return replay::run(replay, output).await,
         Command::Certs(command) => certs::run(command, output),
         Command::Module(command) => module::run(command, output).await,
         Command::Explain(explain) => explain::run(explain, output).await,
@@ -82,7 +87,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut std::io::stdout());
             Ok(())
         }
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -99,7 +105,9 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in ["certs", "demo", "explain", "lint", "module", "simulate", "generate", "completion"] {
+        for command in
+            ["certs", "demo", "explain", "lint", "module", "replay", "simulate", "generate", "completion"]
+        {
             assert!(script.contains(command), "{command}");
         }
     }

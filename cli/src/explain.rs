@@ -1,4 +1,4 @@
-//! `tidewatch explain`: what was done for one runtime, and why.
+//! `tidewatch explain`: what was done for one runtime, and why; or how the runtimes' events fare altogether.
 
 use std::{fmt::Write, time::Duration};
 
@@ -14,8 +14,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The runtime id, or the name of its Kyma in KCP.
-    runtime: String,
+    /// The runtime id, or the name of its Kyma in KCP. Without it: how many runtimes' events are proven to arrive, and the
+    /// runtimes that are worst off.
+    runtime: Option<String>,
     /// The receiver's admin address.
     #[arg(long, env = "RECEIVER_ADMIN_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     admin: String,
@@ -23,6 +24,14 @@ pub(crate) struct Explain {
 
 pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> {
     let Explain { runtime, admin } = explain;
+    let Some(runtime) = runtime else {
+        let page = read(&format!("{}/runtimes/", admin.trim_end_matches('/')), "").await?;
+        match output {
+            Format::Json => output.print(&page),
+            Format::Text | Format::Markdown => print(&all(&page)),
+        }
+        return Ok(());
+    };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     ensure!(
         !runtime.is_empty() && runtime.chars().all(plain),
@@ -63,9 +72,64 @@ fn print(text: &str) {
     print!("{text}");
 }
 
+/// The page of all runtimes for people: how many are in which state, and a line for each that is named.
+fn all(page: &Value) -> String {
+    let states = page["runtimes"].as_object().into_iter().flatten();
+    let states: Vec<_> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    let mut out = format!("runtimes whose events are: {}\n", states.join(", "));
+    if page["pathIll"] == true {
+        out.push_str("so many are unproven at once that the path itself must be ill: polls are stretched\n");
+    }
+    let word = |v: &Value| v.as_str().unwrap_or("-").to_owned();
+    let worst = page["worst"].as_array().map_or(&[][..], Vec::as_slice);
+    if !worst.is_empty() {
+        let _ = writeln!(out, "{:<40} {:<40} {:<12} LAST CANARY", "RUNTIME", "KYMA", "STATE");
+    }
+    for one in worst {
+        let canary =
+            one["canarySeconds"].as_u64().map_or_else(|| "never".to_owned(), |s| format!("{s} s ago"));
+        let (runtime, kyma, state) = (word(&one["runtime"]), word(&one["kyma"]), word(&one["eventPath"]));
+        let _ = writeln!(out, "{runtime:<40} {kyma:<40} {state:<12} {canary}");
+    }
+    out
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or("?").to_owned()
+}
+
+/// Why a reconcile of `key` was done, for people.
+pub(crate) fn because(key: &Value, cause: &Value) -> String {
+    match cause["type"].as_str() {
+        Some("event") => {
+            // Events of the older contract have neither a number nor a watch.
+            let event = match cause["seq"].as_u64() {
+                Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
+                _ => "a v2 event".to_owned(),
+            };
+            format!("because of {event}: {}", word(&cause["object"]))
+        }
+        Some("kcp") => format!("because in KCP: {}, {}", word(&cause["object"]), word(&cause["change"])),
+        Some("start") => "because the receiver has started".to_owned(),
+        Some("fallbackPoll") => "because its events are not proven to arrive (fallback poll)".to_owned(),
+        Some("safetyResync") => "because it was not looked at as a whole for long (safety resync)".to_owned(),
+        Some("otherConfiguration") => "because its agent works by another configuration".to_owned(),
+        Some("secondLook") => {
+            format!("because it was looked at once more after a v2 event: {}", word(&cause["object"]))
+        }
+        Some("due") => format!("because it was to be looked at again at {}", word(&cause["at"])),
+        Some("mode") => format!("because what may be written has changed (now: {})", word(&cause["mode"])),
+        Some("retry") => {
+            let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
+            let what = if *key == cause["key"] { "it".to_owned() } else { of };
+            format!("because {what} was tried again (try {}, after: {reason})", cause["attempt"])
+        }
+        other => format!("because of {}", other.unwrap_or("?")),
+    }
+}
+
 /// The page for people: one line for each reconcile, oldest first, with its causes below.
 fn text(page: &Value) -> String {
-    let word = |v: &Value| v.as_str().unwrap_or("?").to_owned();
     let mut out = format!(
         "runtime {} (Kyma {}), {} events wait for their reconcile\n",
         word(&page["runtime"]),
@@ -91,57 +155,7 @@ fn text(page: &Value) -> String {
             let _ = writeln!(out, "    {}", stages.join(", "));
         }
         for cause in record["causes"].as_array().into_iter().flatten() {
-            let _ = match cause["type"].as_str() {
-                Some("event") => {
-                    // Events of the older contract have neither a number nor a watch.
-                    let event = match cause["seq"].as_u64() {
-                        Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
-                        _ => "a v2 event".to_owned(),
-                    };
-                    writeln!(out, "    because of {event}: {}", word(&cause["object"]))
-                }
-                Some("kcp") => writeln!(
-                    out,
-                    "    because in KCP: {}, {}",
-                    word(&cause["object"]),
-                    word(&cause["change"])
-                ),
-                Some("start") => writeln!(out, "    because the receiver has started"),
-                Some("fallbackPoll") => {
-                    writeln!(out, "    because its events are not proven to arrive (fallback poll)")
-                }
-                Some("safetyResync") => {
-                    writeln!(out, "    because it was not looked at as a whole for long (safety resync)")
-                }
-                Some("otherConfiguration") => {
-                    writeln!(out, "    because its agent works by another configuration")
-                }
-                Some("secondLook") => writeln!(
-                    out,
-                    "    because it was looked at once more after a v2 event: {}",
-                    word(&cause["object"])
-                ),
-                Some("due") => {
-                    writeln!(out, "    because it was to be looked at again at {}", word(&cause["at"]))
-                }
-                Some("mode") => {
-                    writeln!(
-                        out,
-                        "    because what may be written has changed (now: {})",
-                        word(&cause["mode"])
-                    )
-                }
-                Some("retry") => {
-                    let (of, reason) = (word(&cause["key"]), word(&cause["reason"]).replace('_', " "));
-                    let what = if record["key"] == cause["key"] { "it".to_owned() } else { of };
-                    writeln!(
-                        out,
-                        "    because {what} was tried again (try {}, after: {reason})",
-                        cause["attempt"]
-                    )
-                }
-                other => writeln!(out, "    because of {}", other.unwrap_or("?")),
-            };
+            let _ = writeln!(out, "    {}", because(&record["key"], cause));
         }
         let (shown, all) =
             (record["causes"].as_array().map_or(0, Vec::len), record["causeCount"].as_u64().unwrap_or(0));
@@ -182,5 +196,13 @@ mod tests {
                 {"type": "otherConfiguration"}, {"type": "secondLook", "object": "Kyma kyma-system/default"},
                 {"type": "due", "at": "2026-01-01T00:00:00Z"}, {"type": "mode", "mode": "live"}, {"type": "another"}]}]});
         insta::assert_snapshot!(text(&page));
+    }
+
+    #[test]
+    fn all_runtimes_are_counted_and_the_worst_named() {
+        let page = json!({"runtimes": {"proven": 7, "unproven": 1}, "pathIll": true, "worst": [
+            {"runtime": "r-1", "kyma": "k-1", "eventPath": "unproven", "canarySeconds": null},
+            {"runtime": null, "kyma": "k-2", "eventPath": "proven", "canarySeconds": 59}]});
+        insta::assert_snapshot!(all(&page));
     }
 }

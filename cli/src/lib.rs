@@ -8,5 +8,6 @@ mod generate;
 mod lint;
 mod module;
 mod output;
+mod replay;
 
 pub use args::{Args, run};

@@ -43,6 +43,9 @@ pub struct Demo {
     /// Return when there is something to try, and leave it running until `tidewatch demo down`.
     #[arg(long, requires = "keep")]
     detach: bool,
+    /// Record what goes into the receiver's engine, for `tidewatch replay`.
+    #[arg(long, value_name = "FILE", conflicts_with = "detach")]
+    record: Option<PathBuf>,
     /// This is what --detach has started.
     #[arg(long, hide = true)]
     detached: bool,
@@ -61,7 +64,7 @@ enum Action {
 
 /// Runs it.
 pub async fn run(demo: Demo) -> Result<()> {
-    let Demo { keep, detach, detached, folder, action } = demo;
+    let Demo { keep, detach, detached, record: recorded, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = folder.unwrap_or_else(|| target().join("demo"));
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -85,7 +88,7 @@ pub async fn run(demo: Demo) -> Result<()> {
             } else {
                 End::AtOnce
             };
-            Box::pin(up(&folder, end, &terminal)).await
+            Box::pin(up(&folder, end, recorded, &terminal)).await
         }
     };
     terminal.finish();
@@ -121,7 +124,7 @@ enum End {
     Detached,
 }
 
-async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
+async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
     let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
     tidewatch_telemetry::logging::to_file(log, LEVEL)?;
     terminal.say(&kept::intro(
@@ -129,7 +132,7 @@ async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
     ));
     let started = Instant::now();
     terminal.working("starting a registry and three simulated control planes");
-    let mut simulated = Simulated::start(folder).await?;
+    let mut simulated = Simulated::start(folder).await?.recorded(recorded);
     let what = "registry, 3 x simulated API server with its controllers ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
     // One for both: a signal between the two is not lost.

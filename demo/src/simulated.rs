@@ -39,6 +39,8 @@ use crate::{
 const SOON: Duration = Duration::from_mins(1);
 /// For work in hand, at the end.
 const GRACE: Duration = Duration::from_secs(5);
+/// For the record of a demo, in bytes. It takes a few MiB.
+const RECORD_LIMIT: u64 = 256 * 1024 * 1024;
 /// A Deployment's time until it is ready: long enough to be seen.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 /// The user that an agent is in its runtime.
@@ -79,6 +81,7 @@ pub struct Simulated {
     registry: Registry,
     clusters: Vec<Cluster>,
     receiver: Option<Received>,
+    record: Option<PathBuf>,
     agents: Vec<Agent>,
     /// Of the agents; they end before the receiver, and the clusters end last.
     agents_drain: Drain,
@@ -106,10 +109,17 @@ impl Simulated {
             registry,
             clusters,
             receiver: None,
+            record: None,
             agents: Vec::new(),
             agents_drain: Drain::new(),
             clusters_drain: drain,
         })
+    }
+
+    /// Has the receiver record what goes into its engine. To be said before it starts.
+    #[must_use]
+    pub fn recorded(self, file: Option<PathBuf>) -> Self {
+        Self { record: file, ..self }
     }
 
     /// For the story.
@@ -274,6 +284,7 @@ impl Cast for Simulated {
             place: "demo".to_owned(),
             pause: false,
             maintenance_policy: None,
+            record: self.record.clone().map(|file| (file, RECORD_LIMIT)),
         };
         let bound = Box::pin(receiver::start(config)).await?;
         let admin = format!("http://{}", bound.admin);

@@ -6,6 +6,7 @@ mod agent;
 mod apply;
 mod catalog;
 mod gate;
+mod inputs;
 mod kcp_writes;
 mod kyma;
 mod kyma_deletion;
@@ -21,6 +22,7 @@ mod tell;
 mod windows;
 
 pub use gate::{Mode, Recorder, Side, Tried};
+pub use inputs::Played;
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,12 +34,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     history::{History, Observer, Record},
-    kcp::{Feeds, KcpState},
+    journal::{self, Journal},
+    kcp::{self, KcpState},
     key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
     plan::{object::ObjectRef, windows::MIN_WINDOW},
     queue::{
-        Class, Ended, Push,
+        Class, Ended,
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector},
@@ -129,6 +132,7 @@ pub(crate) struct Shared {
     waiting: kyma::Waiting,
     history: History,
     observer: Arc<dyn Observer>,
+    journal: Journal,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -240,6 +244,17 @@ impl Engine {
         observer: Arc<dyn Observer>,
         clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     ) -> Result<Self, OciError> {
+        Self::recorded(kcp, config, observer, clock, Journal::default())
+    }
+
+    /// The same, with its inputs recorded or played. Calls to KCP are recorded where `kcp` has the journal's tap.
+    pub fn recorded(
+        kcp: Client,
+        config: EngineConfig,
+        observer: Arc<dyn Observer>,
+        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+        journal: Journal,
+    ) -> Result<Self, OciError> {
         let registry = Registry::new(config.registry.clone())?;
         let tenants = Registry::new(config.registry.for_tenants())?;
         let mut state = KcpState::default();
@@ -268,6 +283,7 @@ impl Engine {
             waiting: kyma::Waiting::default(),
             history: History::default(),
             observer,
+            journal,
             clock,
             config,
         })))
@@ -296,45 +312,6 @@ impl Engine {
         self.0.seen.take(key, object, version, guard)
     }
 
-    /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
-    /// that the agent works by another configuration than [`KcpState::agent_configuration`] says.
-    pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
-        self.0.agents.forget(kyma);
-        let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
-        self.0.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
-    }
-
-    /// Looks at the whole catalog in a runtime again, and writes what differs. For whoever hears that somebody has changed it there.
-    pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
-        self.0.catalogs.forget(kyma);
-        let push = Push { class: Class::Catalog, cause, guards: Vec::new() };
-        self.0.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
-    }
-
-    /// What the engine may write. [`Mode::Live`] until it is changed.
-    pub fn mode(&self) -> Mode {
-        self.0.gate.mode()
-    }
-
-    /// Changes what the engine may write. A call that is on its way to an API server meanwhile still gets there, within
-    /// [`EngineConfig::call_deadline`]. Work that was held is asked for again; its guards have stayed with it.
-    pub fn set_mode(&self, mode: Mode) {
-        tracing::info!(
-            from = self.mode().label(),
-            to = mode.label(),
-            "what the engine may write has changed"
-        );
-        let label = mode.label();
-        let held = self.0.gate.set(mode);
-        // Another process may have worked meanwhile, and have been told what would be news to this one.
-        self.0.passes.forget();
-        self.0.seen.forget();
-        for key in held {
-            let cause = Some(Cause::Mode { mode: label });
-            self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });
-        }
-    }
-
     /// The last reconciles.
     pub fn history(&self) -> &History {
         &self.0.history
@@ -343,8 +320,8 @@ impl Engine {
     /// Watches KCP and works until `stop`; then finishes the reconciles in hand and returns. `ready` is
     /// called once, when everything in KCP has been seen and work begins.
     pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
-        let Shared { kcp, config, state, queue, .. } = &*self.0;
-        let mut feeds = Feeds::start(kcp, config, state, queue);
+        let Shared { kcp, config, .. } = &*self.0;
+        let mut feeds = self.feeds(kcp::Source::Live(kcp, &config.namespace));
         tokio::select! {
             () = feeds.ready() => {}
             () = stop.cancelled() => return,
@@ -360,8 +337,13 @@ impl Engine {
                         () = stop.cancelled() => return,
                         lease = engine.0.queue.next() => lease,
                     };
+                    let trace = engine.0.journal.begin(
+                        lease.key(),
+                        lease.class,
+                        (&numbered(&lease), lease.cause_count),
+                    );
                     // In a task of its own, so that a panic costs one reconcile and not the worker.
-                    let work = tokio::spawn(Arc::clone(&engine.0).work(lease));
+                    let work = tokio::spawn(journal::within(trace, Arc::clone(&engine.0).work(lease)));
                     if let Err(error) = work.await {
                         tracing::error!(%error, "a reconcile panicked; its key is tried again");
                     }
@@ -379,15 +361,14 @@ impl Engine {
 
 impl Shared {
     pub(crate) fn now(&self) -> Timestamp {
-        (self.clock)()
+        self.journal.now(|| (self.clock)())
     }
 
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
-        let attempt = lease.attempt;
         let mut waiting = self.seen.begin(&key);
-        lease.causes = lease.causes.drain(..).map(|cause| cause.numbered(&key, attempt)).collect();
+        lease.causes = numbered(&lease);
         // Boxed: its future is large.
         let work = tokio::time::timeout(
             self.config.deadline,
@@ -457,6 +438,7 @@ impl Shared {
                 .min()
                 .map(|d| d.as_secs_f64()),
         };
+        self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
         self.observer.reconciled(&key, &record);
         self.history.add(&key, record);
         // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
@@ -478,6 +460,7 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
+        self.journal.turn().await;
         self.gate.begin(key)?;
         let causes = why.causes;
         match key {
@@ -504,6 +487,11 @@ impl Shared {
 fn is_due(why: Why<'_>) -> bool {
     let all_known = !why.causes.is_empty() && why.causes.len() >= why.count;
     all_known && why.causes.iter().all(|cause| matches!(cause, Cause::Due { .. }))
+}
+
+/// Why the work is done, with the numbers of tries.
+fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
+    lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }
 
 pub(crate) fn error_report(message: String) -> Report {

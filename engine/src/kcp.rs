@@ -2,7 +2,9 @@
 //! reconcile.
 
 mod feed;
+mod inlets;
 pub mod state;
 
 pub use feed::Feeds;
+pub(crate) use inlets::{Inlets, Source};
 pub use state::{KcpState, PathReport, RuntimeLookup, SecretRef};

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tidewatch_api::State;
 
-use crate::queue;
+use crate::{journal::word_of, queue};
 
 /// What a reconcile is about. Everything lives in the one namespace the engine is configured for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,8 +109,11 @@ impl fmt::Display for WorkKey {
     }
 }
 
+/// A word of the program's own. Under another name, because a reference would have to be borrowed from what is read.
+type Word = &'static str;
+
 /// Why a reconcile was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Cause {
     /// Something changed in the runtime and its agent said so.
@@ -131,7 +134,8 @@ pub enum Cause {
         /// The object, as `Kind name`.
         object: String,
         /// What happened to it.
-        change: &'static str,
+        #[serde(deserialize_with = "word_of")]
+        change: Word,
     },
     /// The engine has just started.
     Start,
@@ -154,7 +158,8 @@ pub enum Cause {
     /// What may be written is something else now, and this was held before.
     Mode {
         /// What may be written: a label of [`Mode`](crate::drive::Mode).
-        mode: &'static str,
+        #[serde(deserialize_with = "word_of")]
+        mode: Word,
     },
     /// A reconcile before did not finish for good.
     #[serde(rename_all = "camelCase")]
@@ -165,7 +170,8 @@ pub enum Cause {
         attempt: u32,
         /// How the reconcile before ended: `waiting` (for something without an event of its own), `kcp` (KCP did not take
         /// what it found), `held` (nothing may be written now), `deadline`, `panic`, `module` (one of a Kyma's modules failed), or the class of the failure.
-        reason: &'static str,
+        #[serde(deserialize_with = "word_of")]
+        reason: Word,
     },
 }
 

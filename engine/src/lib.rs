@@ -10,6 +10,7 @@
 
 pub mod drive;
 pub mod history;
+pub mod journal;
 pub mod kcp;
 pub mod key;
 pub mod oci;
@@ -19,4 +20,5 @@ pub mod runtime;
 pub mod stages;
 
 pub use drive::{Engine, EngineConfig};
+pub use journal::Journal;
 pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};

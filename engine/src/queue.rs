@@ -287,6 +287,28 @@ impl<K: Key, C, G> Queue<K, C, G> {
             };
             lane.pop(&free, &counts)
         })?;
+        self.hand_out(key)
+    }
+
+    /// The work on one key, if it is ready, whosever turn it is and however much is worked on. For a replay, which knows what
+    /// was done when.
+    pub fn take(&mut self, key: &K, now: Tick) -> Option<Work<K, C, G>> {
+        self.promote(now);
+        let slot = self.slots.get(key).filter(|slot| slot.working.is_none())?;
+        slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
+        self.hand_out(key.clone())
+    }
+
+    /// Keys that are ready, and since when they were asked for; in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = (&K, Tick)> {
+        let ready = self.slots.iter().filter(|(_, slot)| slot.working.is_none());
+        ready.filter_map(|(key, slot)| {
+            let pending = slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
+            Some((key, pending.queued_at))
+        })
+    }
+
+    fn hand_out(&mut self, key: K) -> Option<Work<K, C, G>> {
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
         leave(&mut self.ready, pending.class);

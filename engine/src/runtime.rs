@@ -15,6 +15,7 @@ mod tests;
 
 pub use cache::{ClientCache, SecretVersion};
 pub use client::{Connector, Limits, RuntimeClient};
+pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};
 pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};

@@ -14,6 +14,7 @@ use std::{
 use jiff::Timestamp;
 use kube::{
     Client, Config as KubeConfig,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use rustls::ServerConfig;
@@ -21,6 +22,7 @@ use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
     Engine, EngineConfig, WorkKey,
     history::{Observer, Record},
+    journal::{Journal, Recorder, Recording, Start},
     oci::{OciError, RegistryConfig},
     runtime::{AddressPolicy, AddressPolicyError},
 };
@@ -40,7 +42,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Args, UpdateArgs},
+    args::{Args, RecordArgs, UpdateArgs},
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
@@ -97,6 +99,8 @@ pub struct Config {
     pub pause: bool,
     /// The policy of maintenance windows.
     pub maintenance_policy: Option<PathBuf>,
+    /// A record of the engine's inputs, and its limit in bytes.
+    pub record: Option<(PathBuf, u64)>,
 }
 
 impl From<Args> for Config {
@@ -126,6 +130,7 @@ impl From<Args> for Config {
             pause,
             updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
             limits,
+            record: RecordArgs { record, record_limit },
             grace: _,
             log_format: _,
             log_level: _,
@@ -160,6 +165,7 @@ impl From<Args> for Config {
             place: identity.unwrap_or_else(host_name),
             pause,
             maintenance_policy,
+            record: record.map(|file| (file, record_limit * 1024 * 1024)),
             queued: limits.max_queued,
             limits: limits.into(),
         }
@@ -189,6 +195,15 @@ pub enum StartError {
     Listen {
         /// The address.
         address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A record that cannot be begun.
+    #[error("the record {file:?} cannot be begun; check --record: its folder has to exist and take files")]
+    Record {
+        /// The file.
+        file: PathBuf,
         /// Why.
         #[source]
         source: io::Error,
@@ -225,6 +240,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         place: at,
         pause,
         maintenance_policy,
+        record,
     } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
@@ -236,7 +252,12 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let kube = kube_config(kubeconfig).await?;
     let own = kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)));
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own))?;
-    let client = Client::try_from(kube).map_err(|e| StartError::Kube(e.into()))?;
+    let drain = Drain::new();
+    let (journal, recording) = match record {
+        Some((file, limit)) => begin_record(file, limit, &engine, &drain)?,
+        None => (Journal::default(), None),
+    };
+    let client = kcp_client(kube, &journal)?;
 
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
@@ -249,7 +270,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let observer: Arc<dyn Observer> =
         Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone(), claims: claims.clone() });
     let namespace = engine.namespace.clone();
-    let engine = Engine::new(client.clone(), engine, observer, Arc::new(Timestamp::now))?;
+    let engine = Engine::recorded(client.clone(), engine, observer, Arc::new(Timestamp::now), journal)?;
     let switch = Switch::new(engine.clone(), &registry)?;
     let mut windows = PolicyFile::new(maintenance_policy, &engine, &registry)?;
     if let Some(windows) = &mut windows {
@@ -277,7 +298,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         |l: &TcpListener, a| l.local_addr().map_err(|source| StartError::Listen { address: a, source });
     let (events, admin) = (address(&events_listener, listen)?, address(&admin_listener, admin_address)?);
 
-    let drain = Drain::new();
     let readiness = Readiness::new();
     let state =
         AdminState::new(registry, readiness.clone(), build).route(format!("{}*", runtimes_page::PREFIX), {
@@ -359,7 +379,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let listen_watch = drain.watch();
     drain.spawn_critical("engine", async move {
         // Dropped when it has ended.
-        let _runs = engine_runs;
+        let _runs = (engine_runs, recording);
         let stop = CancellationToken::new();
         let stopper = stop.clone();
         let run = engine.run(stop, move || {
@@ -438,6 +458,32 @@ fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
+}
+
+/// Begins a record, whose writer is a task of the drain.
+fn begin_record(
+    file: PathBuf,
+    limit: u64,
+    engine: &EngineConfig,
+    drain: &Drain,
+) -> Result<(Journal, Option<Recording>), StartError> {
+    let start = Start::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"), Timestamp::now(), engine);
+    let begun = Recorder::create(&file, limit, start);
+    let (recorder, writer, recording) =
+        begun.map_err(|source| StartError::Record { file: file.clone(), source })?;
+    tracing::info!(?file, limit, "what goes into the engine is recorded");
+    drain.spawn("record", writer.run());
+    Ok((Journal::recording(recorder), Some(recording)))
+}
+
+/// A client of KCP. Without a record it is the library's own.
+fn kcp_client(config: KubeConfig, journal: &Journal) -> Result<Client, StartError> {
+    let client = if journal.is_recording() {
+        ClientBuilder::try_from(config).map(|builder| builder.with_layer(&journal.tap("kcp")).build())
+    } else {
+        Client::try_from(config)
+    };
+    client.map_err(|e| StartError::Kube(e.into()))
 }
 
 async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {

@@ -89,6 +89,9 @@ pub struct Args {
     /// What is taken at most from agents.
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// About a record of the engine's inputs.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,
@@ -116,6 +119,18 @@ pub struct UpdateArgs {
     pub rollout_window: Duration,
 }
 
+/// A record of the engine's inputs (`docs/replay.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct RecordArgs {
+    /// Write what goes into the engine to this file, for `tidewatch replay`: events, what is seen of KCP, answers of API
+    /// servers; without the data of Secrets. A file that is there is kept as FILE.old.
+    #[arg(long, env = "TIDEWATCH_RECORD", value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Where the record ends at the latest.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536), value_name = "MIB")]
+    pub record_limit: u64,
+}
+
 /// When the way of a runtime's events counts as proven, and what is done while it does not (`docs/delivery.md`).
 #[derive(Clone, Debug, clap::Args)]
 pub struct PathArgs {
@@ -131,12 +146,33 @@ pub struct PathArgs {
     /// Between two safety resyncs of a proven runtime, in seconds; 0 resyncs never.
     #[arg(long, default_value = "43200", value_parser = seconds, value_name = "SECONDS")]
     pub safety_resync: Duration,
+    /// Between two polls of a runtime that is silent and does not answer (hibernated, cut off or gone), in seconds; 0 polls
+    /// never.
+    #[arg(long, default_value = "3600", value_parser = seconds, value_name = "SECONDS")]
+    pub unreachable_poll: Duration,
+    /// The path itself counts as ill when more than this share of the fleet is unproven, in percent, ...
+    #[arg(long, default_value = "10", value_parser = percent, value_name = "PERCENT")]
+    pub ill_share: f64,
+    /// ... and at least this many runtimes are.
+    #[arg(long, default_value_t = 20, value_name = "RUNTIMES")]
+    pub ill_at_least: usize,
+    /// How many times rarer polls are while the path is ill.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000), value_name = "TIMES")]
+    pub ill_stretch: u32,
 }
 
 impl From<PathArgs> for Settings {
     fn from(args: PathArgs) -> Self {
-        let PathArgs { proven_for, unknown_grace: grace, fallback_poll: poll, safety_resync: resync } = args;
-        Self { proven_for, grace, poll, resync, ..Self::default() }
+        Self {
+            proven_for: args.proven_for,
+            grace: args.unknown_grace,
+            poll: args.fallback_poll,
+            poll_unreachable: args.unreachable_poll,
+            resync: args.safety_resync,
+            ill_share: args.ill_share / 100.0,
+            ill_at_least: args.ill_at_least,
+            ill_stretch: args.ill_stretch,
+        }
     }
 }
 
@@ -153,6 +189,60 @@ fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=100.0).contains(share));
+    share.ok_or_else(|| "use a number from 0 to 100".to_owned())
+}
+
 fn format_of(text: &str) -> Result<Format, String> {
     text.parse().map_err(|_| "use json or text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Only {
+        #[command(flatten)]
+        paths: PathArgs,
+    }
+
+    fn parse(args: &[&str]) -> Result<Settings, clap::Error> {
+        use clap::Parser as _;
+        Only::try_parse_from([&["receiver"], args].concat()).map(|only| only.paths.into())
+    }
+
+    #[test]
+    fn what_is_not_said_of_the_path_is_as_documented() {
+        assert_eq!(parse(&[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn everything_about_the_path_can_be_said() {
+        let args = [
+            "--proven-for=1",
+            "--unknown-grace=2",
+            "--fallback-poll=3",
+            "--safety-resync=4",
+            "--unreachable-poll=5",
+            "--ill-share=2.5",
+            "--ill-at-least=6",
+            "--ill-stretch=7",
+        ];
+        let said = parse(&args).unwrap();
+        let seconds =
+            [said.proven_for, said.grace, said.poll, said.resync, said.poll_unreachable].map(|d| d.as_secs());
+        assert_eq!(
+            (seconds, said.ill_share, said.ill_at_least, said.ill_stretch),
+            ([1, 2, 3, 4, 5], 0.025, 6, 7)
+        );
+    }
+
+    #[test]
+    fn a_share_is_a_share() {
+        for wrong in ["--ill-share=101", "--ill-share=-1", "--ill-share=NaN", "--ill-stretch=0"] {
+            assert!(parse(&[wrong]).is_err(), "{wrong}");
+        }
+    }
 }

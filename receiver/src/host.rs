@@ -1,18 +1,17 @@
 //! Engine and forwarders as the listener's host: who is registered is what KCP says, an event becomes reconciles, and
 //! what other managers watch for goes to their services.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use prometheus::{IntCounter, IntCounterVec};
 use tidewatch_api::Watcher;
 use tidewatch_engine::{
-    Acknowledge, Cause, Engine, WorkKey, kcp,
+    Acknowledge, Engine, WorkKey,
+    journal::{Line, RuntimeEvent},
+    kcp,
     plan::{agent::watch_name, object::ObjectRef},
     queue::{Class, Push},
 };
@@ -28,13 +27,11 @@ use crate::{
         target::Target,
     },
     path_watch::PathWatch,
-    route::{self, Direction, Refused},
+    route::{self, Direction, Refused, SECOND_LOOK, V2},
 };
 
 /// The manager that stands for our own engine in v2 paths.
 pub const OWN_MANAGER: &str = "lifecycle-manager";
-/// A v2 event comes from an admission webhook, before the change is committed: look again after this.
-const SECOND_LOOK: Duration = Duration::from_secs(20);
 
 /// Feeds the engine's queue and the other managers' lanes.
 pub struct EngineHost {
@@ -70,10 +67,6 @@ pub fn seen_metric(registry: &Registry) -> Result<IntCounter, MetricsError> {
 }
 
 impl EngineHost {
-    fn targets(&self, runtime: &Runtime, object: &ObjectRef) -> Vec<WorkKey> {
-        route::targets(&runtime.kyma, object, &self.engine.state().read())
-    }
-
     fn refuse(&self, runtime: &Runtime, why: Refused, watch: &str) -> Fate {
         let watch: String = watch.chars().take(64).collect();
         tracing::warn!(runtime = runtime.id, watch, reason = why.label(), "event refused");
@@ -88,7 +81,7 @@ impl EngineHost {
         target: &Target,
         object: &ObjectRef,
         guard: Option<(String, Guard)>,
-        again_in: Option<Duration>,
+        again_in: Option<std::time::Duration>,
     ) -> Fate {
         let change = Change {
             key: Key { runtime: Arc::from(runtime.id.as_str()), object: object.clone() },
@@ -103,6 +96,23 @@ impl EngineHost {
         }
     }
 
+    /// Whether an event is no news for this work; its guard is seen to then.
+    fn has_seen(
+        &self,
+        key: &WorkKey,
+        event: &v3::Event<'_>,
+        guard: Box<dyn Acknowledge>,
+    ) -> Result<(), Box<dyn Acknowledge>> {
+        if event.change != v3::Change::Changed || event.listed {
+            return Err(guard);
+        }
+        let version = (event.uid.as_ref(), event.resource_version.as_ref());
+        self.engine.has_seen(key, &object_of(event), version, guard)?;
+        self.seen.inc();
+        tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "no news");
+        Ok(())
+    }
+
     fn queue(
         &self,
         runtime: &Runtime,
@@ -110,50 +120,31 @@ impl EngineHost {
         event: &v3::Event<'_>,
         ticket: &mut Ticket,
     ) -> Fate {
-        let object = object_of(event);
-        let canary = event.watch == v3::CANARY;
-        let targets = match event.change {
-            _ if canary => vec![WorkKey::Path { kyma: runtime.kyma.clone() }],
-            v3::Change::Resync => {
-                route::targets_of_kind(&runtime.kyma, &event.group, &event.kind, &self.engine.state().read())
-            }
-            v3::Change::Changed | v3::Change::Gone => self.targets(runtime, &object),
-        };
+        let mut told = told(runtime, request, event);
+        let targets = route::wanted(&told, &self.engine.state().read());
         let guards = ticket.hold(Route::engine(), targets.len());
-        if targets.is_empty() {
-            return Fate::Unowned;
-        }
+        let owned = !targets.is_empty();
+        let mut news = Vec::new();
         for (key, guard) in targets.into_iter().zip(guards) {
-            let guard = if canary {
+            let guard = if event.watch == v3::CANARY {
                 Box::new(Canary(guard, self.paths.clone(), runtime.kyma.clone())) as Box<dyn Acknowledge>
             } else {
                 Box::new(Held(guard))
             };
-            let guard = match (event.change, event.listed) {
-                (v3::Change::Changed, false) => {
-                    let version = (event.uid.as_ref(), event.resource_version.as_ref());
-                    match self.engine.has_seen(&key, &object, version, guard) {
-                        Ok(()) => {
-                            self.seen.inc();
-                            tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "no news");
-                            continue;
-                        }
-                        Err(guard) => guard,
-                    }
-                }
-                _ => guard,
-            };
-            let cause = Cause::Event {
-                epoch: request.epoch.to_string(),
-                seq: event.seq.0,
-                watch: event.watch.to_string(),
-                object: object.to_string(),
-            };
-            tracing::debug!(runtime = runtime.id, seq = event.seq.0, %object, %key, "event queued");
-            // No edit of anybody's: those of a whole fleet come after a restored backup.
-            let report = event.listed || event.change == v3::Change::Resync;
-            let class = if report { Class::Resync } else { Class::UserEdit };
-            self.engine.queue().push(key, Push { class, cause: Some(cause), guards: vec![guard] });
+            match self.has_seen(&key, event, guard) {
+                Ok(()) => told.no_news.push((&key).into()),
+                Err(guard) => news.push((key, guard)),
+            }
+        }
+        // Before anything begins for it.
+        self.engine.journal().note(|| Line::Event(told.clone()));
+        for (key, guard) in news {
+            tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %object_of(event), %key, "event queued");
+            let (class, cause) = (route::class(&told), Some(route::cause(&told)));
+            self.engine.queue().push(key, Push { class, cause, guards: vec![guard] });
+        }
+        if !owned {
+            return Fate::Unowned;
         }
         Fate::Queued
     }
@@ -241,17 +232,28 @@ impl Host for EngineHost {
                 None => self.refuse(runtime, Refused::UnknownWatch, manager),
             };
         }
-        let targets = self.targets(runtime, &object);
+        let told = RuntimeEvent {
+            runtime: runtime.id.clone(),
+            kyma: runtime.kyma.clone(),
+            epoch: V2.to_owned(),
+            watch: V2.to_owned(),
+            group: gvk.group.clone(),
+            version: gvk.version.clone(),
+            kind: gvk.kind.clone(),
+            namespace: event.watched.namespace.clone(),
+            name: event.watched.name.clone(),
+            change: "changed".to_owned(),
+            ..RuntimeEvent::default()
+        };
+        self.engine.journal().note(|| Line::Event(told.clone()));
+        let targets = route::wanted(&told, &self.engine.state().read());
         if targets.is_empty() {
             return Fate::Unowned;
         }
         for key in targets {
-            let cause =
-                Cause::Event { epoch: "v2".into(), seq: 0, watch: "v2".into(), object: object.to_string() };
-            let push = Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() };
+            let push = Push { class: Class::UserEdit, cause: Some(route::cause(&told)), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
-            let again = Some(Cause::SecondLook { object: object.to_string() });
-            self.engine.queue().look_again(key, Class::UserEdit, again, SECOND_LOOK);
+            route::look_again(&self.engine, key, &told);
         }
         Fate::Queued
     }
@@ -259,6 +261,32 @@ impl Host for EngineHost {
 
 fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
+}
+
+/// The event, as a record has it.
+fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> RuntimeEvent {
+    let change = match event.change {
+        v3::Change::Changed => "changed",
+        v3::Change::Gone => "gone",
+        v3::Change::Resync => route::RESYNC,
+    };
+    RuntimeEvent {
+        runtime: runtime.id.clone(),
+        kyma: runtime.kyma.clone(),
+        epoch: request.epoch.to_string(),
+        seq: event.seq.0,
+        watch: event.watch.to_string(),
+        group: event.group.to_string(),
+        version: event.version.to_string(),
+        kind: event.kind.to_string(),
+        namespace: event.namespace.to_string(),
+        name: event.name.to_string(),
+        uid: event.uid.to_string(),
+        resource_version: event.resource_version.to_string(),
+        change: change.to_owned(),
+        listed: event.listed,
+        no_news: Vec::new(),
+    }
 }
 
 /// A canary's guard: when its work has finished, the way is proven.

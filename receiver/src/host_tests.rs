@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use kube::Client;
 use tidewatch_api::{
     Kyma, WatcherSpec,
@@ -5,7 +7,7 @@ use tidewatch_api::{
     watcher::{Service, WatchableGvr},
 };
 use tidewatch_engine::{
-    EngineConfig,
+    Cause, EngineConfig, WorkKey,
     history::{Observer, Record},
     queue::Ended,
 };

@@ -7,7 +7,7 @@ use tidewatch_drain::Watch;
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
     kcp::PathReport,
-    queue::{Class, Push, Tick},
+    queue::{Class, Tick},
 };
 
 use tidewatch_wire::v3::Health;
@@ -103,9 +103,7 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
         Step::Tell { kyma, report } => {
             tracing::info!(kyma, reason = report.reason, message = report.message, "event path");
             let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
-            engine.state().write().tell_path(&kyma, report);
-            let push = Push { class: Class::Resync, cause: None, guards: Vec::new() };
-            engine.queue().push(WorkKey::Path { kyma }, push);
+            engine.tell_path(&kyma, report);
         }
         Step::Look { kyma, look } => {
             looked(look);
@@ -121,7 +119,7 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
             }
             let manifests = engine.state().read().manifests_of(&kyma);
             for key in looked_at(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
-                engine.queue().push(key, Push { class, cause: Some(cause.clone()), guards: Vec::new() });
+                engine.ask(key, class, Some(cause.clone()));
             }
         }
     }

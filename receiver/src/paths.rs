@@ -28,7 +28,7 @@ pub struct Settings {
     pub grace: Duration,
     /// Between two polls of a runtime that is not proven; zero: it is never polled.
     pub poll: Duration,
-    /// Between two polls of a runtime that neither speaks nor answers.
+    /// Between two polls of a runtime that neither speaks nor answers; zero: it is never polled.
     pub poll_unreachable: Duration,
     /// Between two safety resyncs of a proven runtime; zero: there is none.
     pub resync: Duration,
@@ -267,11 +267,7 @@ impl Paths {
                 State::Unreachable => (Look::Poll, settings.poll_unreachable),
             };
             path.next_look = now + pause.max(Duration::from_secs(1)).mul_f64(spread);
-            let off = match look {
-                Look::Poll => settings.poll.is_zero(),
-                Look::Resync => settings.resync.is_zero(),
-            };
-            if off {
+            if pause.is_zero() || look == Look::Poll && settings.poll.is_zero() {
                 continue;
             }
             steps.push(Step::Look { kyma: kyma.clone(), look });

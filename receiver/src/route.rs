@@ -1,18 +1,28 @@
 //! Which reconciles could care about an event. Pure: it looks at what is known of KCP.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tidewatch_api::names;
 use tidewatch_engine::{
-    WorkKey,
+    Cause, Engine, WorkKey,
+    journal::RuntimeEvent,
     kcp::KcpState,
     plan::{
         object::{Gvk, ObjectRef},
         watches::{self, PREFIX},
     },
+    queue::{Class, Push},
 };
+use tidewatch_wire::v3;
 
 use crate::forward::{Owner, Table, target::Target};
+
+/// The watch and the epoch of events of the v2 contract, which have neither.
+pub const V2: &str = "v2";
+/// The word for an event about all objects of a kind.
+pub const RESYNC: &str = "resync";
+/// How long after a v2 event.
+pub const SECOND_LOOK: Duration = Duration::from_secs(20);
 
 /// Who an event is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +73,56 @@ pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Di
         Owner::Own => Direction::Refused(Refused::OtherKind, None),
         Owner::Manager(target) => Direction::Refused(Refused::OtherKind, Some(target.manager.clone())),
     }
+}
+
+/// The reconciles that an event asks for, whether it is of an object, of all of a kind, or a canary.
+#[must_use]
+pub fn wanted(event: &RuntimeEvent, state: &KcpState) -> Vec<WorkKey> {
+    let RuntimeEvent { kyma, watch, group, version, kind, namespace, name, .. } = event;
+    if watch == v3::CANARY {
+        return vec![WorkKey::Path { kyma: kyma.clone() }];
+    }
+    if event.change == RESYNC {
+        return targets_of_kind(kyma, group, kind, state);
+    }
+    targets(kyma, &object(group, version, kind, namespace, name), state)
+}
+
+/// How urgent they are.
+#[must_use]
+pub fn class(event: &RuntimeEvent) -> Class {
+    // No edit of anybody's: those of a whole fleet come after a restored backup.
+    if event.listed || event.change == RESYNC { Class::Resync } else { Class::UserEdit }
+}
+
+/// Why they are done.
+#[must_use]
+pub fn cause(event: &RuntimeEvent) -> Cause {
+    let RuntimeEvent { epoch, seq, watch, group, version, kind, namespace, name, .. } = event;
+    let object = object(group, version, kind, namespace, name).to_string();
+    Cause::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object }
+}
+
+/// Asks for what an event asks for, with nobody who waits: for a replay.
+pub fn replay(engine: &Engine, event: &RuntimeEvent) {
+    let wanted = wanted(event, &engine.state().read());
+    for key in wanted {
+        if event.no_news.contains(&(&key).into()) {
+            continue;
+        }
+        let push = Push { class: class(event), cause: Some(cause(event)), guards: Vec::new() };
+        engine.queue().push(key.clone(), push);
+        if event.watch == V2 {
+            look_again(engine, key, event);
+        }
+    }
+}
+
+/// A v2 event comes from an admission webhook, before the change is committed: looks again later.
+pub fn look_again(engine: &Engine, key: WorkKey, event: &RuntimeEvent) {
+    let RuntimeEvent { group, version, kind, namespace, name, .. } = event;
+    let object = object(group, version, kind, namespace, name).to_string();
+    engine.queue().look_again(key, Class::UserEdit, Some(Cause::SecondLook { object }), SECOND_LOOK);
 }
 
 /// The object an event names.

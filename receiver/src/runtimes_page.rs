@@ -1,4 +1,5 @@
-//! `/runtimes/<id>` on the admin port: what was done for one runtime, and why.
+//! `/runtimes/` on the admin port: how many runtimes' events are known to arrive, and which are worst off; below it, for
+//! one runtime, what was done and why.
 
 use serde_json::json;
 use tidewatch_engine::{Engine, kcp::RuntimeLookup};
@@ -10,10 +11,16 @@ use crate::{path_watch::PathWatch, paths::State};
 /// The prefix of the page's path.
 pub const PREFIX: &str = "/runtimes/";
 
-/// The page for a path below [`PREFIX`]: by runtime id, or by the name of its Kyma.
+/// Most runtimes that the page of all names.
+const WORST: usize = 20;
+
+/// The page for [`PREFIX`], or for a path below it: by runtime id, or by the name of its Kyma.
 #[must_use]
 pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &str) -> Option<Reply> {
     let wanted = path.strip_prefix(PREFIX)?;
+    if wanted.is_empty() {
+        return Some(all(engine, paths));
+    }
     let (kyma, id) = {
         let state = engine.state().read();
         if let RuntimeLookup::One { kyma, .. } = state.runtime(wanted) {
@@ -31,4 +38,25 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
         "eventPath": paths.inspect(|p, _| p.state(&kyma)).map(State::label),
         "reconciles": engine.history().of(&kyma),
     })))
+}
+
+/// Names are here, and in no metric's labels: those would grow with the fleet.
+fn all(engine: &Engine, paths: &PathWatch) -> Reply {
+    let (ill, counts, worst) =
+        paths.inspect(|paths, now| (paths.ill(), paths.counts(), paths.worst(WORST, now)));
+    let counts: serde_json::Map<_, _> =
+        counts.into_iter().map(|(state, count)| (state.label().to_owned(), count.into())).collect();
+    let state = engine.state().read();
+    let worst: Vec<_> = worst
+        .into_iter()
+        .map(|(kyma, path, canary)| {
+            json!({
+                "runtime": state.kyma(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
+                "kyma": kyma,
+                "eventPath": path.label(),
+                "canarySeconds": canary.map(|age| age.as_secs()),
+            })
+        })
+        .collect();
+    Reply::json(&json!({"runtimes": counts, "pathIll": ill, "worst": worst}))
 }

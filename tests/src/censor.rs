@@ -31,6 +31,7 @@ type Forbidden = Arc<Mutex<Vec<String>>>;
 pub struct Censor {
     url: String,
     forbidden: Forbidden,
+    once: Forbidden,
     swallowed: Arc<Mutex<usize>>,
     _tasks: JoinSet<()>,
 }
@@ -39,6 +40,7 @@ pub struct Censor {
 struct Rules {
     client: Client,
     forbidden: Forbidden,
+    once: Forbidden,
     swallowed: Arc<Mutex<usize>>,
 }
 
@@ -50,8 +52,14 @@ impl Censor {
     pub async fn before(client: Client) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("cannot bind 127.0.0.1")?;
         let address = listener.local_addr().context("a bound socket has no address")?;
-        let rules = Rules { client, forbidden: Forbidden::default(), swallowed: Arc::default() };
-        let (forbidden, swallowed) = (Arc::clone(&rules.forbidden), Arc::clone(&rules.swallowed));
+        let rules = Rules {
+            client,
+            forbidden: Forbidden::default(),
+            once: Forbidden::default(),
+            swallowed: Arc::default(),
+        };
+        let (forbidden, once) = (Arc::clone(&rules.forbidden), Arc::clone(&rules.once));
+        let swallowed = Arc::clone(&rules.swallowed);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
@@ -65,7 +73,7 @@ impl Censor {
                 connections.spawn(async move { drop(served.await) });
             }
         });
-        Ok(Self { url: format!("http://{address}"), forbidden, swallowed, _tasks: tasks })
+        Ok(Self { url: format!("http://{address}"), forbidden, once, swallowed, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -75,13 +83,23 @@ impl Censor {
 
     /// Leaves out the events of watches about objects of this name.
     pub fn forbid(&self, name: &str) {
-        self.forbidden.lock().push(format!("\"name\":\"{name}\""));
+        self.forbidden.lock().push(named(name));
+    }
+
+    /// Leaves out the next event of a watch about an object of this name. Who asks again is told.
+    pub fn forbid_once(&self, name: &str) {
+        self.once.lock().push(named(name));
     }
 
     /// Events left out so far.
     pub fn swallowed(&self) -> usize {
         *self.swallowed.lock()
     }
+}
+
+/// As an event names its object.
+fn named(name: &str) -> String {
+    format!("\"name\":\"{name}\"")
 }
 
 async fn carry(request: Request<Incoming>, rules: Rules) -> Answer {
@@ -127,7 +145,11 @@ fn censored(
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
                 let text = String::from_utf8_lossy(&line);
-                if rules.forbidden.lock().iter().any(|name| text.contains(name)) {
+                let mut once = rules.once.lock();
+                let the_once =
+                    once.iter().position(|name| text.contains(name)).map(|at| once.swap_remove(at));
+                drop(once);
+                if the_once.is_some() || rules.forbidden.lock().iter().any(|name| text.contains(name)) {
                     *rules.swallowed.lock() += 1;
                     continue;
                 }

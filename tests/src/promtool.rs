@@ -1,6 +1,7 @@
 //! What a program shows at `/metrics`, checked: by `promtool`, and against `docs/metrics.md`.
 
 use std::{
+    collections::BTreeSet,
     io::Write,
     path::Path,
     process::{Command, Stdio},
@@ -69,14 +70,14 @@ fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// The names of the labels of a metric's first series.
-fn labels<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
-    let series = page.lines().find_map(|line| {
+/// The names of the labels of all series of a metric.
+fn labels<'a>(page: &'a str, name: &str) -> BTreeSet<&'a str> {
+    let series = page.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
         let rest = rest.strip_prefix("_bucket").unwrap_or(rest);
         rest.strip_prefix('{')?.rsplit_once('}').map(|(labels, _)| labels)
     });
-    let names = series.into_iter().flat_map(|labels| labels.split("\",")).filter_map(|l| l.split_once('='));
+    let names = series.flat_map(|labels| labels.split("\",")).filter_map(|l| l.split_once('='));
     names.map(|(name, _)| name.trim_matches(',')).filter(|name| *name != "le").collect()
 }
 
@@ -84,11 +85,52 @@ fn labels<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "# HELP p_a_total A.\n# TYPE p_a_total counter\np_a_total{what=\"x\",why=\"y\"} 1\n\
+    const PAGE: &str = "# HELP p_a_total A.\n# TYPE p_a_total counter\np_a_total{what=\"x\"} 1\n\
+                        p_a_total{what=\"x\",why=\"y\"} 1\n\
                         # TYPE p_b_seconds histogram\np_b_seconds_bucket{kind=\"k\",le=\"1\"} 1\n\
                         # TYPE process_x gauge\nprocess_x 1\n";
     const GOOD: &str = "# M\n\n## One (`p_…`)\n| `a_total` | counter | things | `what`, `why` | | all |\n\
                         | `b_seconds` | histogram | seconds | `kind` | ours | b |\n\n## Two (`q_…`)\n| `a_total` | gauge | x | | | x |\n";
+
+    /// All sources of the workspace's programs.
+    fn sources(folder: &Path, found: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+
+    /// A series that is there only after something has happened is on no page that a test could look at.
+    #[test]
+    fn what_the_reference_names_is_registered_somewhere() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut code = String::new();
+        for folder in ["agent/src", "engine/src", "listener/src", "receiver/src", "shared"] {
+            sources(&root.join(folder), &mut code);
+        }
+        let code: String = code.split_whitespace().collect();
+        let ways = [
+            "counter(",
+            "counter_vec(",
+            "gauge(",
+            "gauge_vec(",
+            "gauge_fn(",
+            "gauge_vec_fn(",
+            "histogram(",
+            "histogram_vec(",
+        ];
+        let mut named = 0;
+        for name in REFERENCE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')) {
+            named += 1;
+            let registered = ways.iter().any(|way| code.contains(&format!("{way}\"{}\"", name.0)));
+            assert!(registered, "{} is in docs/metrics.md only", name.0);
+        }
+        assert!(named > 40, "{named}");
+    }
 
     #[test]
     fn a_page_agrees_with_its_reference_or_not() {
@@ -97,6 +139,7 @@ mod tests {
             ("`b_seconds`", "`c_seconds`"),
             ("counter", "gauge"),
             ("`what`, ", ""),
+            (", `why`", ""),
             ("`kind`", ""),
             ("| b |", "| |"),
             ("| ours |", "| |"),

@@ -30,6 +30,8 @@ pub enum Reason {
     Unreachable,
     /// There are more objects than may be remembered; those beyond are not reported.
     TooManyObjects,
+    /// It works, and has missed events again and again.
+    Unreliable,
 }
 
 impl Reason {
@@ -44,11 +46,19 @@ impl Reason {
             Self::Unauthorized => "Unauthorized",
             Self::Unreachable => "Unreachable",
             Self::TooManyObjects => "TooManyObjects",
+            Self::Unreliable => "Unreliable",
         }
     }
 
     fn is_fault(self) -> bool {
-        matches!(self, Self::Forbidden | Self::Unauthorized | Self::Unreachable | Self::TooManyObjects)
+        matches!(
+            self,
+            Self::Forbidden
+                | Self::Unauthorized
+                | Self::Unreachable
+                | Self::TooManyObjects
+                | Self::Unreliable
+        )
     }
 }
 
@@ -74,7 +84,7 @@ impl Condition {
     fn is_blind(&self, now: Instant) -> bool {
         match self.reason {
             Reason::WaitingForKind => false,
-            Reason::Forbidden | Reason::Unauthorized | Reason::TooManyObjects => true,
+            Reason::Forbidden | Reason::Unauthorized | Reason::TooManyObjects | Reason::Unreliable => true,
             _ => self.heard.is_none_or(|heard| now.saturating_duration_since(heard) > FRESH),
         }
     }

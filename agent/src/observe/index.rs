@@ -119,6 +119,11 @@ impl Index {
         self.objects.keys()
     }
 
+    /// What an object contributes; 0 if it is not there.
+    pub fn contribution(&self, key: &ObjectKey) -> u64 {
+        self.objects.get(key).map_or(0, |entry| entry.contribution)
+    }
+
     /// The contributions of all objects, summed by bucket.
     pub fn sums(&self) -> Box<Sums> {
         let mut sums = Box::new([0_u64; BUCKETS]);

@@ -15,12 +15,9 @@ use crate::{
 };
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
-use kube::{
-    Client,
-    api::{ApiResource, DynamicObject, PartialObjectMeta},
-    core::Status,
-    runtime::watcher,
-};
+use kube::{Client, api::ApiResource, core::Status, runtime::watcher};
+pub use metadata::Metadata;
+use replay::Replay;
 use source::{heard, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
@@ -43,6 +40,9 @@ const LIST_STALL: Duration = Duration::from_mins(1);
 /// error for longer than its longest backoff (30 s) and the connect timeout together, it does.
 const RECOVERED_AFTER: Duration = Duration::from_mins(1);
 
+/// A watch that has missed something so often in a row is no proof of anything.
+const UNRELIABLE: u32 = 3;
+
 /// What all watches of an agent share.
 #[derive(Clone, Debug)]
 pub struct Shared {
@@ -61,9 +61,6 @@ pub struct Shared {
     /// Changes when the process did not run for a while: each watch begins anew, from a list.
     pub resumed: watch::Receiver<u64>,
 }
-
-/// An object without its body.
-pub type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// What a watch does. While it runs, all but the watch's name, group, resource and route may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +88,8 @@ pub struct Watcher {
     unready: Option<readiness::Guard>,
     /// New objects that found the index full, since the last list.
     overflow: u64,
+    /// How often in a row a look beside the watch has found that it had missed something.
+    missed: u32,
     /// Whether a list was complete, ever.
     listed: bool,
     /// The round of the baseline that was compared; 0 is none, and nothing is reported.
@@ -155,6 +154,7 @@ impl Watcher {
             wanted: None,
             unready: Some(unready),
             overflow: 0,
+            missed: 0,
             listed: false,
             round: 0,
             early: 0,
@@ -179,18 +179,24 @@ impl Watcher {
         std::mem::replace(&mut self.spec, spec) != self.spec
     }
 
+    /// Whether metadata alone cannot tell what is wanted.
+    fn needs_whole(&self) -> bool {
+        self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group)
+    }
+
     /// Watches until nobody takes changes any more. The caller drops it to end it earlier.
     pub async fn run(mut self, client: Client) {
         let (conditions, name) = (self.shared.conditions.clone(), self.spec.name.clone());
-        let client = tapped(&client, move || conditions.heard(&name));
-        let by_content = self.spec.field == Field::Status || !fingerprint::counts_changes(&self.spec.group);
-        let mut whole = by_content;
+        // What is asked beside a watch is no sign of its life.
+        let beside = client;
+        let client = tapped(&beside, move || conditions.heard(&name));
+        let mut whole = self.needs_whole();
         let mut attempt = 0;
         // What was served and is not any more, until it is known whether another version is.
         let mut gone: Option<ApiResource> = None;
         loop {
             if self.renew() {
-                whole = by_content;
+                whole = self.needs_whole();
                 attempt = 0;
             }
             let resolved = tokio::select! {
@@ -219,8 +225,9 @@ impl Watcher {
                     };
                     let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
                     let events = events.take_until(Box::pin(pause));
-                    let check = Check::new(&client, &self.spec, &resolved, whole);
-                    match self.pump(events, &resolved, check, &mut attempt).await {
+                    let check = Check::new(&beside, &self.spec, &resolved, whole);
+                    let replay = Replay::new(&beside, &self.spec, &resolved, whole);
+                    match self.pump(events, &resolved, (check, replay), &mut attempt).await {
                         Left::Closed => return,
                         Left::NeedsWhole => {
                             whole = true;
@@ -274,14 +281,14 @@ impl Watcher {
     ) -> bool {
         let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
         let check = beside.map_or_else(Check::never, Check::beside);
-        !matches!(self.pump(events, resolved, check, &mut 0).await, Left::Closed)
+        !matches!(self.pump(events, resolved, (check, Replay::never()), &mut 0).await, Left::Closed)
     }
 
     async fn pump(
         &mut self,
         mut events: impl Stream<Item = watcher::Result<Heard>> + Unpin,
         resolved: &Resolved,
-        mut check: Check,
+        (mut check, mut replay): (Check, Replay),
         attempt: &mut u32,
     ) -> Left {
         let (mut listing, mut failing) = (true, false);
@@ -308,10 +315,19 @@ impl Watcher {
                 () = changed(&mut baseline) => continue,
                 listed = check.next(), if well => {
                     let judgement = check.judge(listed, self.index.fine_sums(check.salt()), self.index.len());
-                    self.shared.metrics.checked(judgement.label());
-                    if judgement == Judgement::Missed {
-                        tracing::warn!(watch = self.spec.name, "the watch has missed an event; beginning anew");
-                        return Left::Broken;
+                    if let Err(left) = self.judged("list", judgement) {
+                        return left;
+                    }
+                    continue;
+                }
+                // Of few objects the lists tell soon enough.
+                round = replay.next(), if (well || !listing && !replay.has_begun()) && self.index.len() > check.soon() => {
+                    let Some(judgement) = replay.judge(round, &self.index) else { continue };
+                    if judgement == Judgement::Unknown {
+                        check.hurry(self.index.len());
+                    }
+                    if let Err(left) = self.judged("replay", judgement) {
+                        return left;
                     }
                     continue;
                 }
@@ -353,6 +369,9 @@ impl Watcher {
                             (listing, failing) = (false, false);
                             *attempt = 0;
                             check.rest(self.index.len());
+                            let later = self.brake();
+                            check.delay(later);
+                            replay.begin(later);
                         }
                         Heard::Applied(_) | Heard::Deleted(_) if failing && !listing => {
                             failing = false;
@@ -366,6 +385,35 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// How much later than else the next looks come: each of one that finds something costs a list.
+    fn brake(&self) -> Duration {
+        let doublings = self.missed.saturating_sub(1).min(6);
+        verify::PERIOD * ((1 << doublings) - 1)
+    }
+
+    /// A look beside the watch has told something of it.
+    fn judged(&mut self, by: &str, judgement: Judgement) -> Result<(), Left> {
+        self.shared.metrics.checked(by, judgement.label());
+        match judgement {
+            Judgement::Equal if self.missed > 0 => {
+                self.missed = 0;
+                self.watching();
+            }
+            Judgement::Missed => {
+                self.missed = self.missed.saturating_add(1);
+                tracing::warn!(
+                    watch = self.spec.name,
+                    by,
+                    in_a_row = self.missed,
+                    "the watch has missed an event; beginning anew"
+                );
+                return Err(Left::Broken);
+            }
+            Judgement::Equal | Judgement::Unsettled | Judgement::Failed | Judgement::Unknown => {}
+        }
+        Ok(())
     }
 
     async fn hear(&mut self, heard: Heard, resolved: &Resolved) -> Result<(), Left> {
@@ -417,6 +465,13 @@ impl Watcher {
                 self.index.len()
             );
             self.condition(Reason::TooManyObjects, &message);
+        } else if self.missed >= UNRELIABLE {
+            let message = format!(
+                "the last {} looks beside the watch have each found an event that it missed; the API server, or what is before it, \
+                 loses events or tells them late",
+                self.missed
+            );
+            self.condition(Reason::Unreliable, &message);
         } else {
             self.condition(Reason::Watching, "");
         }
@@ -493,6 +548,8 @@ fn words(error: &watcher::Error) -> String {
     status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
 }
 
+mod metadata;
+mod replay;
 mod report;
 mod source;
 mod verify;

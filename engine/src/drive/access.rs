@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, api::ListParams};
 use parking_lot::Mutex;
+use serde_json::json;
 use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
@@ -104,12 +105,32 @@ impl Shared {
         Ok(None)
     }
 
+    /// Reads a kubeconfig. A record has none of it: where one is played, it says what became of it.
+    fn parsed(&self, kyma: &str, text: &str) -> Result<RuntimeAccess, KubeconfigError> {
+        let what = || format!("kubeconfig of {kyma}");
+        if let Some(played) = self.journal.played(&what()) {
+            let played =
+                played.unwrap_or_else(|| json!({"refused": "the record has no word of this kubeconfig"}));
+            return match played["refused"].as_str() {
+                Some(why) => Err(KubeconfigError::Recorded(why.to_owned())),
+                None => Ok(RuntimeAccess::stand_in(played["namespace"].as_str().unwrap_or("default"))),
+            };
+        }
+        let parsed = RuntimeAccess::parse(text, &self.config.addresses);
+        self.journal.read(what, || match &parsed {
+            Ok(access) => json!({"namespace": access.namespace()}),
+            Err(why) => json!({"refused": chain(why)}),
+        });
+        parsed
+    }
+
     fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
         Gated::new(client, self.gate.clone(), kyma)
     }
 
     /// A client of the runtime, from the cache or newly made.
     pub(super) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
+        self.journal.turn().await;
         let mut secrets = self.state.read().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
@@ -142,16 +163,20 @@ impl Shared {
             return Ok(Err(NoAccess::NoKey(reference.name)));
         };
         let text = String::from_utf8_lossy(&config.0);
-        let access = match RuntimeAccess::parse(&text, &self.config.addresses) {
+        let access = match self.parsed(kyma, &text) {
             Ok(access) => access,
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
+        self.journal.turn().await;
         // A new client may be of a new cluster: what was prepared there before does not count.
         self.prepared.forget(kyma);
         self.agents.forget(kyma);
         self.catalogs.reached_by(kyma, &version);
-        let built = self.runtimes.get_or_build(kyma, &version, || self.connector.client(&access, limits));
+        let to = format!("runtime/{kyma}");
+        let built = self.runtimes.get_or_build(kyma, &version, || {
+            self.connector.recorded_client(&access, limits, &self.journal, &to)
+        });
         Ok(built
             .map(|client| self.gated(client, kyma))
             .map_err(|source| NoAccess::Unusable { secret: reference.name, source }))

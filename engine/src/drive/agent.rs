@@ -128,6 +128,7 @@ impl Shared {
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok(Derived { missing, left_out, .. }) if missing.is_empty() => {
+                self.journal.turn().await;
                 self.agents.0.lock().insert(name.to_owned(), input.hash);
                 if left_out.is_empty() {
                     return Ok(Finish::Done);
@@ -142,6 +143,7 @@ impl Shared {
                 Ok(Finish::Patient(format!("not watched before they are served: {}", missing.join(", "))))
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
+                self.journal.turn().await;
                 // An apply creates what is not there, so it is the namespace that is not.
                 self.prepared.forget(name);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
@@ -201,6 +203,7 @@ impl Shared {
             return Ok(derived);
         }
         let text = config.text();
+        self.journal.turn().await;
         // Before it is written: an agent is fast.
         self.state.write().configure_agent(kyma, config);
 

@@ -146,6 +146,7 @@ impl Shared {
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let says = match &synced {
             Ok(()) => {
+                self.journal.turn().await;
                 self.catalogs.put(name, mark, &view);
                 (true, "module templates are synchronized".to_owned())
             }

@@ -68,6 +68,7 @@ impl Shared {
                 Ok(Some(object))
             }
             Ok(object) => {
+                self.journal.turn().await;
                 self.state.write().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }

@@ -109,12 +109,14 @@ impl Shared {
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
         stage(Stage::Prepare, self.prepare(&name, runtime)).await.map_err(Trouble::Crds)?;
+        self.journal.turn().await;
         self.want_agent(&name, causes);
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
         let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
+        self.journal.turn().await;
         let policy = self.state.read().policy();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
@@ -125,11 +127,14 @@ impl Shared {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
+        self.journal.turn().await;
         let choices = self.choices_of(&name, &wanted, &local.templates);
         self.note_required(&name, required(&choices));
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
+        self.journal.turn().await;
         let seen = self.state.read().manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
+        self.journal.turn().await;
         let windows = self.windows.policy();
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory) = {
@@ -164,6 +169,7 @@ impl Shared {
         let behind = self.execute(&name, &plan, &manifests, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
+        self.journal.turn().await;
         self.want_catalog(&name, &remote, causes);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
@@ -221,6 +227,7 @@ impl Shared {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
+        self.journal.turn().await;
         if error.discredits_client() {
             self.runtimes.invalidate(&kyma.name_any());
         }

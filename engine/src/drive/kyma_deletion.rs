@@ -247,6 +247,7 @@ impl Shared {
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
+        self.journal.turn().await;
         self.runtimes.invalidate(&name);
         Ok(Finish::Done)
     }

@@ -94,6 +94,7 @@ impl Shared {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
+            self.journal.turn().await;
             self.state.write().owners.release(kyma, name);
             return Ok(Finish::Done);
         };
@@ -124,6 +125,7 @@ impl Shared {
             return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
         }
         if manifest.metadata.deletion_timestamp.is_some() {
+            self.journal.turn().await;
             let successor = self.state.read().successor(kyma, &manifest);
             if let Some(successor) = successor {
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
@@ -311,6 +313,7 @@ impl Shared {
         if let Some(held) = stopped.held {
             return Err(held.into());
         }
+        self.journal.turn().await;
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tidewatch_api::{Layer, SourceType};
 
 use super::{NEXT_TRY, Shared, chain};
@@ -103,11 +104,17 @@ impl Shared {
     }
 
     async fn source_of(&self, key: &ComponentVersion) -> Result<Source, SourceFault> {
-        let (known, kept) = self.sources.of(key.local);
+        let (known, _) = self.sources.of(key.local);
         if let Some(known) = known.lock().get(key) {
             return Ok(Source::clone(known));
         }
         let ComponentVersion { component, version, local } = key;
+        let what = || format!("component {component}:{version}");
+        if let Some(played) = self.journal.played(&what()) {
+            let source = played_source(played)?;
+            self.keep_source(key, &source);
+            return Ok(source);
+        }
         let read = async {
             let registry = self.registry(*local);
             let descriptor = registry.component_descriptor(&self.config.modules, component, version).await?;
@@ -128,14 +135,48 @@ impl Shared {
             message: format!("component {component}:{version} cannot be read: {}; {NEXT_TRY}", chain(&error)),
             // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
             retryable: true,
-        })?;
+        });
+        self.journal.read(what, || match &source {
+            Ok(Source { repo, layer, type_, images, further }) => {
+                json!({"repo": repo, "layer": layer, "type": type_.as_str(), "images": images, "further": further})
+            }
+            Err(fault) => json!({"refused": fault.message}),
+        });
+        let source = source?;
+        self.keep_source(key, &source);
+        Ok(source)
+    }
+
+    fn keep_source(&self, key: &ComponentVersion, source: &Source) {
+        let (known, kept) = self.sources.of(key.local);
         let mut known = known.lock();
         if known.len() >= kept {
             known.clear();
         }
         known.insert(key.clone(), Arc::new(source.clone()));
-        Ok(source)
     }
+}
+
+/// What a record says of a component.
+fn played_source(played: Option<Value>) -> Result<Source, SourceFault> {
+    let fault = |message: &str| SourceFault { message: message.to_owned(), retryable: true };
+    let played = played.ok_or_else(|| fault("the record has no word of this component"))?;
+    if let Some(message) = played["refused"].as_str() {
+        return Err(fault(message));
+    }
+    let part = |name: &str| played[name].as_str().unwrap_or_default().to_owned();
+    let images = played["images"].as_array().into_iter().flatten();
+    Ok(Source {
+        repo: part("repo"),
+        layer: part("layer"),
+        type_: if part("type") == SourceType::OciDir.as_str() {
+            SourceType::OciDir
+        } else {
+            SourceType::OciRef
+        },
+        images: images.filter_map(Value::as_str).map(str::to_owned).collect(),
+        further: serde_json::from_value(played["further"].clone()).unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidewatch_api::names;
 
 use super::*;
-use crate::{key::Acknowledge, plan::kyma::Plan};
+use crate::{key::Acknowledge, plan::kyma::Plan, queue::Push};
 
 struct Nobody;
 

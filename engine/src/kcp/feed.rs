@@ -15,13 +15,18 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use parking_lot::{Mutex, RwLock};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
 use tokio::{sync::watch, task::JoinSet};
 
-use super::state::{KcpState, STATUS_CHANGED, SecretRef, Wanted};
+use super::{
+    Source,
+    inlets::{self, played},
+    state::{KcpState, STATUS_CHANGED, SecretRef, Wanted},
+};
 use crate::{
     drive::EngineConfig,
+    journal::{Journal, KcpChange},
     key::{Cause, Guard, WorkKey},
     plan::{policy, rollout},
     queue::{Class, Push, worker::WorkQueue},
@@ -49,6 +54,7 @@ struct Context {
     ready: watch::Sender<usize>,
     /// Over which time a change of the catalog reaches those whom it concerns.
     rollout: Duration,
+    journal: Journal,
 }
 
 /// A reconcile that a change asks for, and which change that was: the name of its object, and its uid and generation.
@@ -59,28 +65,38 @@ struct Asked {
 }
 
 impl Feeds {
-    /// Starts all watches in one namespace.
-    #[must_use]
+    /// Starts all watches in one namespace, or on what a record has of them.
     ///
     /// A change of the catalog reaches the Kymas that it concerns over the time of the rollout window, each at its turn.
-    pub fn start(
-        client: &Client,
+    pub(crate) fn start(
+        mut source: Source<'_>,
         config: &EngineConfig,
         state: &Arc<RwLock<KcpState>>,
         queue: &Queue,
+        journal: &Journal,
     ) -> Self {
-        let (namespace, rollout) = (config.namespace.as_str(), config.rollout_window);
         let (ready_tx, ready) = watch::channel(0);
-        let context =
-            Arc::new(Context { state: Arc::clone(state), queue: queue.clone(), ready: ready_tx, rollout });
+        let context = Arc::new(Context {
+            state: Arc::clone(state),
+            queue: queue.clone(),
+            ready: ready_tx,
+            rollout: config.rollout_window,
+            journal: journal.clone(),
+        });
         let mut tasks = JoinSet::new();
         let plain = watcher::Config::default().timeout(WATCH_SECONDS);
 
         macro_rules! feed {
             ($kind:ty, $apply:expr, $remove:expr) => {
-                let api: Api<DeserializeGuard<$kind>> = Api::namespaced(client.clone(), namespace);
                 let kind = <$kind as Resource>::kind(&()).into_owned();
-                tasks.spawn(run(Arc::clone(&context), kind, guarded(api, plain.clone()), $apply, $remove));
+                let events = match &mut source {
+                    Source::Live(client, namespace) => {
+                        let client = Client::clone(client);
+                        guarded::<$kind>(Api::namespaced(client, namespace), plain.clone())
+                    }
+                    Source::Played(inlets) => played::<$kind>(inlets.add(&kind)),
+                };
+                tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove));
             };
         }
         feed!(Kyma, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
@@ -88,12 +104,17 @@ impl Feeds {
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(ModuleReleaseMeta, |s, n, o| s.apply_release(n, Some(o)), |s, n| s.apply_release(n, None));
         feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
-        let settings: Api<DeserializeGuard<ConfigMap>> = Api::namespaced(client.clone(), namespace);
         let one = plain.clone().fields(&format!("metadata.name={}", policy::NAME));
+        let settings = match &mut source {
+            Source::Live(client, namespace) => {
+                guarded::<ConfigMap>(Api::namespaced(Client::clone(client), namespace), one)
+            }
+            Source::Played(inlets) => played::<ConfigMap>(inlets.add("ConfigMap")),
+        };
         tasks.spawn(run(
             Arc::clone(&context),
             "ConfigMap".to_owned(),
-            guarded(settings, one),
+            settings,
             |s, _, o| {
                 s.apply_policy(Some(o.data.as_ref().and_then(|d| d.get(policy::KEY)).map(String::as_str)))
             },
@@ -101,12 +122,17 @@ impl Feeds {
         ));
         if let Some(name) = &config.pull_secret {
             let seen: Mutex<Option<String>> = Mutex::default();
-            let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
-            let one = plain.clone().fields(&format!("metadata.name={name}"));
+            let events = match &mut source {
+                Source::Live(client, namespace) => {
+                    let one = plain.clone().fields(&format!("metadata.name={name}"));
+                    metadata(Api::namespaced(Client::clone(client), namespace), one)
+                }
+                Source::Played(inlets) => played(inlets.add(PULL_SECRET)),
+            };
             tasks.spawn(run(
                 Arc::clone(&context),
                 PULL_SECRET.to_owned(),
-                metadata(api, one),
+                events,
                 // A list that is read again says nothing new.
                 move |s, _, o| {
                     let version = o.resource_version();
@@ -118,10 +144,14 @@ impl Feeds {
         }
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
+        let kubeconfigs = match &mut source {
+            Source::Live(client, namespace) => secrets(Client::clone(client), namespace),
+            Source::Played(inlets) => played(inlets.add("Secret")),
+        };
         tasks.spawn(run(
             context,
             "Secret".to_owned(),
-            secrets(client.clone(), namespace),
+            kubeconfigs,
             move |s, n, o| {
                 let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
                 let before = owners.lock().insert(n.to_owned(), kyma.clone());
@@ -162,14 +192,14 @@ impl Feeds {
 }
 
 /// An object of a watch: what it is, or why it cannot be read.
-struct Seen<K> {
-    name: String,
-    object: Result<K, String>,
+pub(super) struct Seen<K> {
+    pub(super) name: String,
+    pub(super) object: Result<K, String>,
     /// Its uid and generation, which tell one change of the catalog from the next.
-    change: Arc<str>,
+    pub(super) change: Arc<str>,
 }
 
-type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
+pub(super) type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
 
 /// Replaces the object in an event.
 fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event<B> {
@@ -182,7 +212,7 @@ fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event
     }
 }
 
-fn change_of(object: &impl ResourceExt) -> Arc<str> {
+pub(super) fn change_of(object: &impl ResourceExt) -> Arc<str> {
     format!("{}/{}", object.uid().unwrap_or_default(), object.meta().generation.unwrap_or_default()).into()
 }
 
@@ -223,7 +253,7 @@ fn metadata(
 
 async fn run<K, A, R>(context: Arc<Context>, kind: String, mut stream: Events<K>, apply: A, remove: R)
 where
-    K: Send + 'static,
+    K: Serialize + Send + 'static,
     A: Fn(&mut KcpState, &str, K) -> Vec<Wanted> + Send,
     R: Fn(&mut KcpState, &str) -> Vec<Wanted> + Send,
 {
@@ -236,12 +266,16 @@ where
         match event {
             Err(error) => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
             // What a list that broke off has asked for stays asked for: its objects are in the state already.
-            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::Init) => {
+                context.journal.note(|| inlets::line(&kind, KcpChange::Init, ""));
+                listed.clear();
+            }
             Ok(watcher::Event::InitApply(seen)) => {
                 listed.insert(seen.name.clone());
-                pending.extend(context.apply(&kind, seen, &apply));
+                pending.extend(context.apply(&kind, KcpChange::InitApply, seen, &apply));
             }
             Ok(watcher::Event::InitDone) => {
+                context.journal.note(|| inlets::line(&kind, KcpChange::InitDone, ""));
                 for name in known.difference(&listed) {
                     pending.extend(gone(name, remove(&mut context.state.write(), name)));
                 }
@@ -253,11 +287,14 @@ where
             }
             Ok(watcher::Event::Apply(seen)) => {
                 known.insert(seen.name.clone());
-                pending.extend(context.apply(&kind, seen, &apply));
+                pending.extend(context.apply(&kind, KcpChange::Apply, seen, &apply));
                 context.push(&kind, &mut pending, false);
             }
             Ok(watcher::Event::Delete(seen)) => {
-                pending.extend(gone(&seen.name, remove(&mut context.state.write(), &seen.name)));
+                let mut state = context.state.write();
+                context.journal.note(|| inlets::line(&kind, KcpChange::Delete, &seen.name));
+                pending.extend(gone(&seen.name, remove(&mut state, &seen.name)));
+                drop(state);
                 known.remove(&seen.name);
                 context.push(&kind, &mut pending, false);
             }
@@ -267,16 +304,28 @@ where
 
 impl Context {
     /// Takes an object over. One that does not parse leaves what was known of it as it is.
-    fn apply<K>(
+    fn apply<K: Serialize>(
         &self,
         kind: &str,
+        how: KcpChange,
         seen: Seen<K>,
         apply: &impl Fn(&mut KcpState, &str, K) -> Vec<Wanted>,
     ) -> Vec<Asked> {
+        let line = self.journal.is_recording().then(|| inlets::object_line(kind, how, &seen));
         let Seen { name, object, change } = seen;
         match object {
-            Ok(object) => asked(&name, &change, apply(&mut self.state.write(), &name, object)),
+            Ok(object) => {
+                let mut state = self.state.write();
+                // With the lock in hand: in a record, what reconciles see of the state is in this order.
+                if let Some(line) = line {
+                    self.journal.note(|| line);
+                }
+                asked(&name, &change, apply(&mut state, &name, object))
+            }
             Err(error) => {
+                if let Some(line) = line {
+                    self.journal.note(|| line);
+                }
                 tracing::warn!(kind, name, error, "an object in KCP cannot be read and is passed over");
                 Vec::new()
             }
@@ -329,7 +378,7 @@ mod tests {
 
     fn context(rollout: Duration) -> Context {
         let (ready, _) = watch::channel(0);
-        Context { state: Arc::default(), queue: Queue::new(2), ready, rollout }
+        Context { state: Arc::default(), queue: Queue::new(2), ready, rollout, journal: Journal::default() }
     }
 
     fn asked_of(kyma: &str, change: &'static str) -> Vec<Asked> {

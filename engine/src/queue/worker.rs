@@ -116,6 +116,13 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
         }
     }
 
+    /// The work on one key, if it is ready or will be within `slack`; see [`Queue::take`].
+    pub fn take(&self, key: &K, slack: std::time::Duration) -> Option<Lease<K, C, G>> {
+        let now = self.now();
+        let work = self.0.queue.lock().take(key, now + slack)?;
+        Some(self.lease(work, now))
+    }
+
     fn lease(&self, work: Work<K, C, G>, now: Tick) -> Lease<K, C, G> {
         let Work { key, class, causes, cause_count, guards, queued_at, attempt } = work;
         let shared = Arc::clone(&self.0);

@@ -38,6 +38,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 use super::{
     AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests, mapper::Pool,
 };
+use crate::journal::Journal;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Thousands of runtimes are talked to rarely; a connection is worth keeping for one burst only.
@@ -103,6 +104,20 @@ impl Connector {
     /// Builds a client. Connects to nothing yet, but needs a running tokio runtime, in which the client keeps one
     /// task until its last clone is dropped.
     pub fn client(&self, access: &RuntimeAccess, limits: Limits) -> Result<RuntimeClient, RuntimeError> {
+        self.recorded_client(access, limits, &Journal::default(), "")
+    }
+
+    /// The same, with the calls that reconciles make through it recorded as calls to `to`, or answered by a record.
+    pub fn recorded_client(
+        &self,
+        access: &RuntimeAccess,
+        limits: Limits,
+        journal: &Journal,
+        to: &str,
+    ) -> Result<RuntimeClient, RuntimeError> {
+        if let Some(kube) = journal.client(to, &access.namespace) {
+            return Ok(RuntimeClient::new(kube, limits.deadline));
+        }
         let failed = |source: BoxError| {
             RuntimeError::new(ErrorClass::Invalid, "build the client of the kubeconfig", Some(source))
         };
@@ -131,6 +146,7 @@ impl Connector {
         config.auth_info.token = access.token.clone().map(Into::into);
         let cap = limits.response;
         let service = ServiceBuilder::new()
+            .layer(journal.tap(to))
             .layer(config.base_uri_layer())
             .option_layer(config.auth_layer().map_err(|error| failed(error.into()))?)
             .map_result(move |result| guard(result, cap))

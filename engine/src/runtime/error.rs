@@ -157,8 +157,8 @@ impl RuntimeError {
 /// Put into the service's error by the client's response layer, which still sees the headers.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered 429")]
-pub(super) struct TooManyRequests {
-    pub(super) retry_after: Option<Duration>,
+pub(crate) struct TooManyRequests {
+    pub(crate) retry_after: Option<Duration>,
 }
 
 fn classify(error: &kube::Error) -> ErrorClass {

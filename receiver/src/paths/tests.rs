@@ -179,6 +179,34 @@ fn a_runtime_that_is_gone_is_forgotten() {
 }
 
 #[test]
+fn what_is_never_to_be_polled_is_never_polled() {
+    let mut paths = Paths::new(Settings { poll_unreachable: Duration::ZERO, ..Settings::default() });
+    paths.registered(["k0"].into_iter(), at(0));
+    paths.reachable("k0", false);
+    let polls = (1..7200).flat_map(|second| looks(&paths.tick(|_| "c1", at(second)))).count();
+    // The first is made before it is known that nobody answers.
+    assert_eq!((paths.state("k0"), polls <= 1), (Some(State::Unreachable), true), "{polls}");
+}
+
+#[test]
+fn the_worst_come_first() {
+    let (mut paths, kymas) = fleet(4);
+    beat(&mut paths, &kymas[..2], at(100));
+    beat(&mut paths, &kymas[2..3], at(130));
+    paths.heard("k3", Some(healthy()), at(130));
+    beat(&mut paths, &kymas[1..2], at(150));
+    // k0 is late, k3 has never proven itself, and the grace is over.
+    paths.tick(|_| "c1", at(185));
+    let worst = paths.worst(3, at(185));
+    let worst: Vec<_> =
+        worst.iter().map(|(kyma, state, age)| (&**kyma, *state, age.map(|a| a.as_secs()))).collect();
+    assert_eq!(
+        worst,
+        [("k3", State::Unproven, None), ("k0", State::Unproven, Some(85)), ("k2", State::Proven, Some(55))]
+    );
+}
+
+#[test]
 fn a_runtime_that_is_heard_before_it_is_listed_is_proven_all_the_same() {
     let mut paths = Paths::new(Settings::default());
     paths.heard("k0", Some(healthy()), at(1));

@@ -7,14 +7,9 @@ use crate::{
     world::{Process, World},
 };
 use futures::{Stream, stream};
-use kube::{
-    api::ObjectMeta,
-    core::{Status, metadata::PartialObjectMeta},
-    runtime::watcher,
-};
+use kube::{api::ObjectMeta, core::Status, runtime::watcher};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    marker::PhantomData,
     sync::Arc,
     time::Duration,
 };
@@ -208,7 +203,7 @@ fn metadata(object: usize, stored: &Stored) -> Metadata {
         resource_version: Some(stored.version.to_string()),
         ..ObjectMeta::default()
     };
-    PartialObjectMeta { types: None, metadata, _phantom: PhantomData }
+    Metadata { metadata }
 }
 
 fn refused(code: u16) -> Box<Status> {

@@ -91,7 +91,7 @@ async fn run(world: &Arc<World>) {
         {
             let mut state = world.lock();
             // Not always: an agent that tells everything again and again finds what was forgotten elsewhere.
-            (state.quiet, state.restoring) = (false, state.rng.per_mille(500));
+            (state.quiet, state.restoring) = (false, state.rng.per_mille(550));
         }
         faults(world, FAULTY).await;
         if world.lock().restoring {

@@ -71,7 +71,8 @@ impl Size {
             idle: Duration::from_secs(30),
             requests: Duration::from_mins(1),
             load: Load { time: Duration::from_secs(12), idle: Duration::from_mins(1), most: 10_000 },
-            objects: Objects { count: 10_000, window: Duration::from_mins(1), windows: 5 },
+            // As long as it takes until the objects were listed once beside the watch, and longer.
+            objects: Objects { count: 10_000, window: Duration::from_mins(1), windows: 10 },
         }
     }
 

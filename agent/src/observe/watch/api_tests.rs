@@ -25,7 +25,33 @@ struct Server {
     served: Option<Versions>,
     then: Option<Versions>,
     items: Vec<Value>,
+    /// What was told when, by version.
+    log: Vec<(u64, &'static str, Value)>,
+    /// What each short watch is told, whatever was told before.
+    always: Vec<(&'static str, Value)>,
+    /// What happens to the next short watches.
+    blows: Vec<Blow>,
     lists: Vec<String>,
+    replays: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blow {
+    /// It ends at once, and has told nothing.
+    CutShort,
+    /// It is refused.
+    Failed(u16),
+}
+
+impl Server {
+    /// The present version. Lists begin with 9.
+    fn version(&self) -> u64 {
+        self.log.last().map_or(9, |(version, ..)| *version)
+    }
+
+    fn happens(&mut self, kind: &'static str, object: Value) {
+        self.log.push((self.version() + 1, kind, object));
+    }
 }
 
 type Shown = Arc<Mutex<Server>>;
@@ -88,11 +114,35 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
             let open = std::future::pending::<Option<Result<_, Infallible>>>();
             return Response::new(Full::new(Bytes::from(text)).with_trailers(open).boxed());
         }
+        "/apis/g.example/v1/things" if query.contains("watch=true") && asks(query, "timeoutSeconds=5") => {
+            server.replays.push(query.to_owned());
+            match server.blows.pop() {
+                Some(Blow::Failed(code)) => failed(code, "simulated"),
+                Some(Blow::CutShort) => return Response::new(Empty::new().boxed()),
+                None => {
+                    let from = query.split('&').find_map(|one| one.strip_prefix("resourceVersion=")).unwrap();
+                    let from: u64 = from.parse().unwrap();
+                    let line =
+                        |kind: &str, object: &Value| format!("{}\n", json!({"type": kind, "object": object}));
+                    let since = server.log.iter().filter(|(version, ..)| *version > from);
+                    let mut text: String = since.map(|(_, kind, object)| line(kind, object)).collect();
+                    text.extend(server.always.iter().map(|(kind, object)| line(kind, object)));
+                    let mark = json!({"kind": "Thing", "apiVersion": "g.example/v1",
+                                      "metadata": {"resourceVersion": server.version().to_string()}});
+                    text += &line("BOOKMARK", &mark);
+                    return Response::new(Full::new(Bytes::from(text)).boxed());
+                }
+            }
+        }
         "/apis/g.example/v1/things" if query.contains("watch=true") => {
             // A watch that stays open and says nothing.
             let body = Empty::new().with_trailers(std::future::pending::<Option<Result<_, Infallible>>>());
             return Response::new(body.boxed());
         }
+        "/apis/g.example/v1/things" if asks(query, "limit=1") => shown(json!({
+            "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": server.version().to_string()},
+            "items": &server.items[..1],
+        })),
         "/apis/g.example/v1/things" => {
             let accept = request.headers().get(header::ACCEPT).map_or("", |accept| accept.to_str().unwrap());
             let what = if accept.contains("PartialObjectMetadata") { "metadata" } else { "whole" };
@@ -106,6 +156,10 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
     let mut response = Response::new(Full::new(body.to_string().into()).boxed());
     *response.status_mut() = status;
     response
+}
+
+fn asks(query: &str, parameter: &str) -> bool {
+    query.split('&').any(|one| one == parameter)
 }
 
 fn item(generation: Option<u64>) -> Value {
@@ -178,6 +232,34 @@ async fn a_kind_without_generation_is_watched_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_of_another_field_reads_what_that_needs() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        server.installed = true;
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+    let spec = watcher.spec.clone();
+    let (wanted, following) = watch::channel(Wanted { spec: spec.clone(), max_objects: 10 });
+    let run = tokio::spawn(watcher.following(following).run(client(&server)));
+    next(&mut taken, &conditions).await;
+    reason(&conditions, Reason::Watching).await;
+    assert!(
+        server.lock().lists.iter().all(|list| list.starts_with("metadata ")),
+        "{:?}",
+        server.lock().lists
+    );
+    server.lock().lists.clear();
+    wanted.send_replace(Wanted { spec: config::Watch { field: Field::Status, ..spec }, max_objects: 10 });
+    next(&mut taken, &conditions).await;
+    reason(&conditions, Reason::Watching).await;
+    let lists = server.lock().lists.clone();
+    assert!(!lists.is_empty() && lists.iter().all(|list| list.starts_with("whole ")), "{lists:?}");
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_forbidden_kind_is_tried_again() {
     let server = Shown::default();
     {
@@ -215,6 +297,128 @@ async fn after_a_pause_the_watch_begins_anew_and_finds_what_is_gone() {
     assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
     assert_eq!(server.lock().lists.len(), 2, "one list for one pause");
     run.abort();
+}
+
+/// 30,000 with generations.
+fn many() -> Vec<Value> {
+    let one = |n: u32| {
+        let mut item = item(Some(1));
+        (item["metadata"]["name"], item["metadata"]["uid"]) =
+            (json!(format!("o-{n}")), json!(format!("u-{n}")));
+        item
+    };
+    (0..30_000).map(one).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn tens_of_thousands_of_objects_are_told_once_and_then_only_what_has_changed() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams, server.items) = (true, true, many());
+    }
+    let Bench { mut watcher, mut taken, conditions, baseline: _baseline, .. } = bench(100_000);
+    let (resume, resumed) = watch::channel(0);
+    watcher.shared.resumed = resumed;
+    let run = tokio::spawn(watcher.run(client(&server)));
+    let mut names = std::collections::HashSet::new();
+    for _ in 0..30_000 {
+        names.insert(next(&mut taken, &conditions).await.key.name);
+    }
+    assert_eq!(names.len(), 30_000);
+    reason(&conditions, Reason::Watching).await;
+    assert_eq!(conditions.get("w").unwrap().objects, 30_000);
+    {
+        let items = &mut server.lock().items;
+        items[7]["metadata"]["generation"] = json!(2);
+        // Deleted, and made anew under its name: by its generation it is the same.
+        items[19_999]["metadata"]["uid"] = json!("another");
+        items.remove(29_998);
+    }
+    resume.send(1).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let seen = next(&mut taken, &conditions).await;
+        told.push((seen.key.name.to_string(), seen.change));
+    }
+    let whole = told.pop().map(|(_, change)| change);
+    assert_eq!(whole, Some(Change::Resync), "what came and went meanwhile has no name");
+    told.sort_by(|one, other| one.0.cmp(&other.0));
+    let expected = [("o-19999", Change::Changed), ("o-29998", Change::Gone), ("o-7", Change::Changed)];
+    assert_eq!(told, expected.map(|(name, change)| (name.to_owned(), change)));
+    reason(&conditions, Reason::Watching).await;
+    assert!(taken.is_empty() && conditions.get("w").unwrap().objects == 29_999);
+    run.abort();
+}
+
+/// Whatever happens to one of the looks beside it.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_swallowed_among_tens_of_thousands_of_objects_is_found_within_90_s() {
+    for blow in [None, Some(Blow::CutShort), Some(Blow::Failed(500)), Some(Blow::Failed(410))] {
+        let server = Shown::default();
+        {
+            let mut server = server.lock();
+            (server.installed, server.streams, server.items) = (true, true, many());
+        }
+        let Bench { watcher, mut taken, conditions, baseline: _baseline, registry, .. } = bench(100_000);
+        let run = tokio::spawn(watcher.run(client(&server)));
+        for _ in 0..30_000 {
+            next(&mut taken, &conditions).await;
+        }
+        reason(&conditions, Reason::Watching).await;
+        // What is told again was told before, so nothing is said.
+        let known = server.lock().items[6].clone();
+        server.lock().happens("MODIFIED", known);
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert!(taken.is_empty());
+        let replays = std::mem::take(&mut server.lock().replays);
+        assert!((2..=4).contains(&replays.len()) && asks(&replays[0], "resourceVersion=9"), "{replays:?}");
+        assert!(replays[1..].iter().all(|query| asks(query, "resourceVersion=10")), "{replays:?}");
+        {
+            let mut server = server.lock();
+            server.items[7]["metadata"]["generation"] = json!(2);
+            let changed = server.items[7].clone();
+            let gone = server.items.remove(29_998);
+            server.happens("MODIFIED", changed);
+            server.happens("DELETED", gone);
+            server.blows.extend(blow);
+        }
+        let begin = tokio::time::Instant::now();
+        let (one, other) = (next(&mut taken, &conditions).await, next(&mut taken, &conditions).await);
+        assert!(begin.elapsed() <= Duration::from_secs(90), "{blow:?}: after {:?}", begin.elapsed());
+        assert_eq!((&*one.key.name, one.change), ("o-7", Change::Changed));
+        assert_eq!((&*other.key.name, other.change), ("o-29998", Change::Gone));
+        let text = registry.encode().unwrap();
+        let by = if blow == Some(Blow::Failed(410)) { "list" } else { "replay" };
+        let missed = format!("t_watch_checks_total{{by=\"{by}\",result=\"missed\"}} 1\n");
+        assert!(text.contains(&missed), "{blow:?}: {text}");
+        assert!(conditions.get("w").is_some_and(|condition| condition.objects == 29_999));
+        run.abort();
+    }
+}
+
+/// An API server, or a proxy, that tells late, or whose lists and watches never agree.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_misses_something_again_and_again_is_no_proof_and_costs_less_and_less() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.streams, server.items) = (true, true, many());
+        let mut never = item(Some(1));
+        never["metadata"]["name"] = json!("never-listed");
+        server.always = vec![("ADDED", never)];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(100_000);
+    let run = tokio::spawn(watcher.run(client(&server)));
+    let drain = tokio::spawn(async move { while taken.recv().await.is_some() {} });
+    reason(&conditions, Reason::Unreliable).await;
+    assert_eq!(conditions.blind(), ["w"]);
+    let lists = server.lock().lists.len();
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let more = server.lock().lists.len() - lists;
+    assert!(more <= 12, "{more} lists in two hours");
+    run.abort();
+    drain.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,7 +490,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
         assert!(taken.is_empty());
         let text = registry.encode().unwrap();
         assert!(
-            text.lines().any(|line| line.starts_with("t_watch_checks_total{result=\"equal\"}")),
+            text.lines().any(|line| line.starts_with("t_watch_checks_total{by=\"list\",result=\"equal\"}")),
             "{text}"
         );
         // It goes, and the watch, which stays open, says nothing.
@@ -295,7 +499,7 @@ async fn an_event_that_the_api_server_swallows_is_found_within_90_s() {
         assert_eq!((gone.change, &*gone.key.name), (Change::Gone, "one"));
         assert!(after <= 90, "after {after} s");
         let text = registry.encode().unwrap();
-        assert!(text.contains("t_watch_checks_total{result=\"missed\"} 1\n"), "{text}");
+        assert!(text.contains("t_watch_checks_total{by=\"list\",result=\"missed\"} 1\n"), "{text}");
         run.abort();
     }
 }

@@ -72,7 +72,7 @@ fn api_error(code: u16, message: &str) -> watcher::Error {
 
 impl Bench {
     async fn pump(&mut self, events: Vec<watcher::Result<Heard>>) -> Left {
-        self.watcher.pump(stream::iter(events), &resolved(), Check::never(), &mut 0).await
+        self.watcher.pump(stream::iter(events), &resolved(), (Check::never(), Replay::never()), &mut 0).await
     }
 
     fn told(&mut self) -> Vec<Told> {
@@ -134,8 +134,9 @@ async fn a_forbidden_kind_is_named_and_recovers() {
     let conditions = bench.conditions.clone();
     say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
     say.unbounded_send(Err(api_error(403, "things is forbidden"))).unwrap();
-    let pump =
-        tokio::spawn(async move { bench.watcher.pump(events, &resolved(), Check::never(), &mut 0).await });
+    let pump = tokio::spawn(async move {
+        bench.watcher.pump(events, &resolved(), (Check::never(), Replay::never()), &mut 0).await
+    });
     let reason = |conditions: &Conditions| conditions.get("w").unwrap().reason;
     while reason(&conditions) != Reason::Forbidden {
         tokio::task::yield_now().await;
@@ -168,7 +169,10 @@ async fn a_stalled_list_is_begun_again() {
         bench.watcher.streaming = streaming;
         let (say, events) = script::unbounded();
         say.unbounded_send(Ok(Heard::ListBegins)).unwrap();
-        assert_eq!(bench.watcher.pump(events, &resolved(), Check::never(), &mut 0).await, left);
+        assert_eq!(
+            bench.watcher.pump(events, &resolved(), (Check::never(), Replay::never()), &mut 0).await,
+            left
+        );
     }
     assert_eq!(bench.reason(), Reason::Unreachable);
 }

@@ -2,7 +2,7 @@
 //! of both are compared.
 //!
 //! A watch may lose an event and go on, bookmarks and all: a cache in an API server, or anything between, has swallowed
-//! it. No sign of life shows that. A list that reads from the store does.
+//! it. No sign of life shows that. A list does, unless it comes from the same cache.
 //!
 //! The sums are many, and each check spreads the objects over them in another way. So what was swallowed is found beside
 //! other objects that change all the time: sooner or later it shares its sum with none of them.
@@ -24,7 +24,7 @@ use tidewatch_delivery::digest::{FineSums, SLOTS, add_fine, contribution};
 use tokio::time::Instant;
 
 /// Between two lists, if there are few objects.
-const PERIOD: Duration = Duration::from_mins(1);
+pub(super) const PERIOD: Duration = Duration::from_mins(1);
 /// Objects that are listed a second, over a period, at most; and whole ones, which are larger.
 const METADATA_PER_SECOND: f64 = 20.0;
 const WHOLE_PER_SECOND: f64 = 5.0;
@@ -62,6 +62,8 @@ pub(super) struct Check {
     rate: f64,
     running: Option<Listed>,
     due: Instant,
+    /// When a list was last asked for out of turn.
+    hurried: Option<Instant>,
     /// What the last list and the index said, if that was different.
     suspect: Option<(FineSums, FineSums)>,
     /// How the objects are spread over the sums, until the watch is judged.
@@ -79,6 +81,8 @@ pub(super) enum Judgement {
     Missed,
     /// There was no list.
     Failed,
+    /// Nobody can tell any more what it should have told.
+    Unknown,
 }
 
 impl Judgement {
@@ -88,6 +92,7 @@ impl Judgement {
             Self::Unsettled => "unsettled",
             Self::Missed => "missed",
             Self::Failed => "failed",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -116,7 +121,7 @@ impl Check {
 
     fn by(list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>, jitter: fn() -> f64) -> Self {
         let (rate, due, salt) = (METADATA_PER_SECOND, Instant::now(), salt(jitter));
-        Self { list, jitter, rate, running: None, due, suspect: None, salt }
+        Self { list, jitter, rate, running: None, due, hurried: None, suspect: None, salt }
     }
 
     /// Of a watch beside which somebody else lists.
@@ -136,11 +141,36 @@ impl Check {
         Self::by(Some(Box::new(list)), jitter)
     }
 
-    /// The watch has listed by itself, or was judged: the next list is due in a while.
-    pub(super) fn rest(&mut self, objects: usize) {
+    /// Of at most so many objects, the lists come each minute.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
+    pub(super) fn soon(&self) -> usize {
+        (self.rate * PERIOD.as_secs_f64()) as usize
+    }
+
+    /// The next list comes so much later.
+    pub(super) fn delay(&mut self, later: Duration) {
+        self.due += later;
+    }
+
+    /// Something else cannot tell whether the watch has told everything: the next list is due at once, but no more often than lists
+    /// are.
+    pub(super) fn hurry(&mut self, objects: usize) {
+        let now = Instant::now();
+        if self.hurried.is_none_or(|at| now >= at + self.period(objects)) {
+            self.hurried = Some(now);
+            self.due = now;
+        }
+    }
+
+    fn period(&self, objects: usize) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
         let share = Duration::from_secs_f64(objects as f64 / self.rate);
-        let period = PERIOD.max(share).mul_f64(0.75 + (self.jitter)() / 4.0);
+        PERIOD.max(share)
+    }
+
+    /// The watch has listed by itself, or was judged: the next list is due in a while.
+    pub(super) fn rest(&mut self, objects: usize) {
+        let period = self.period(objects).mul_f64(0.75 + (self.jitter)() / 4.0);
         (self.running, self.due, self.suspect) = (None, Instant::now() + period, None);
         self.salt = salt(self.jitter);
     }
@@ -201,7 +231,7 @@ impl fmt::Debug for Check {
 }
 
 fn params(spec: &config::Watch) -> ListParams {
-    // Without a resourceVersion: what the store has, not what a cache believes.
+    // Without a resourceVersion: as new as what the store has. Since 1.34 API servers answer it from their cache all the same.
     ListParams { label_selector: spec.selector(), limit: Some(PAGE), ..ListParams::default() }
 }
 

@@ -95,26 +95,27 @@ impl<T: Transport> Sender<T> {
     pub(super) async fn farewell(mut self) {
         let patience = self.settings.farewell;
         // Changes that are still on their way here are not told; they differ at the next start.
-        if let Some(memory) = &mut self.memory {
+        let fresh = self.outbox.revision() != self.given;
+        if let Some(memory) = self.memory.as_mut().filter(|_| fresh) {
+            // That an earlier one is stored says nothing of this one.
             memory.stored.mark_unchanged();
         }
-        if self.outbox.revision() != self.given
-            && self.give()
-            && let Some(memory) = &mut self.memory
-        {
-            // An earlier one may be on its way.
+        // One that was given a moment ago may still be on its way.
+        let was_given = self.memory.as_ref().is_some_and(|memory| memory.snapshots.borrow().is_some());
+        let waits = if fresh {
+            self.give()
+        } else {
+            was_given && self.outbox.digest().is_some() && !self.outbox.declares()
+        };
+        if waits && let Some(memory) = &mut self.memory {
             let serial = self.outbox.serial();
             let stored = async {
-                while memory.stored.changed().await.is_ok() {
-                    if *memory.stored.borrow_and_update() == Some(serial) {
-                        return true;
-                    }
-                }
-                false
+                (!fresh || memory.stored.changed().await.is_ok())
+                    && memory.stored.wait_for(|stored| *stored == Some(serial)).await.is_ok()
             };
             match tokio::time::timeout(patience, stored).await {
                 Ok(true) => self.outbox.digest_stored(serial),
-                _ => {
+                Ok(false) | Err(_) => {
                     return tracing::warn!(
                         "the digest could not be stored; the next start reports everything"
                     );

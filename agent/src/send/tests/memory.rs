@@ -72,6 +72,31 @@ async fn a_digest_is_claimed_kept_and_declared() {
 }
 
 #[tokio::test]
+async fn a_digest_that_is_on_its_way_to_be_stored_at_the_end_is_declared_all_the_same() {
+    let ca = new_ca();
+    let mut peer = peer(&ca).await;
+    let (kept, memory) = memory();
+    let agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
+    let Shelf { found, mut snapshots, stored, .. } = kept;
+    found.send(Found::default()).unwrap();
+    agent.see("one").await;
+    let batch = peer.next().await;
+    batch.done(&[1]);
+    agent.until("the acknowledgement", |p| p.dirty == 0).await;
+    // Given in the course of things, and not stored yet when the end comes.
+    given(&mut snapshots, 1).await;
+    let drain = agent.drain;
+    drain.begin();
+    let ended = tokio::spawn(async move { drain.shutdown(Duration::from_secs(10)).await });
+    tokio::task::yield_now().await;
+    stored.send_replace(Some(1));
+    let farewell = peer.next().await;
+    assert_eq!((farewell.seqs(), farewell.request.digest), (vec![], Some(1)));
+    farewell.held();
+    assert_eq!(ended.await.unwrap(), Outcome::Finished);
+}
+
+#[tokio::test]
 async fn without_a_digest_everything_is_reported() {
     let ca = new_ca();
     let peer = peer(&ca).await;

@@ -71,10 +71,12 @@ impl Shared {
         let mut broken = BTreeSet::new();
         let mut served = served(runtime, &needed, &mut broken).await?;
         if served.len() < needed.len() {
+            self.journal.turn().await;
             self.await_kinds(name, needed.difference(&served));
             // What came before that was awaited is not told.
             served.extend(self::served(runtime, needed.difference(&served), &mut broken).await?);
         }
+        self.journal.turn().await;
         self.await_kinds(name, needed.difference(&served));
         let unmet = unmet(choices, manifests, &served);
         let now = self.now();

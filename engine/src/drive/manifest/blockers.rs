@@ -104,6 +104,7 @@ impl Shared {
             .into_iter()
             .map(|gvk| defined.get(&(gvk.group.clone(), gvk.kind.clone())).cloned().unwrap_or(gvk))
             .collect();
+        self.journal.turn().await;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
         self.state.write().owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]);
@@ -147,6 +148,7 @@ impl Shared {
         kinds: &[Gvk],
         is: impl Fn(&AgentWatch) -> bool,
     ) -> bool {
+        self.journal.turn().await;
         let config = {
             let state = self.state.read();
             state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))

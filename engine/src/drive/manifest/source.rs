@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 use tidewatch_api::{ImageSpec, Layer, Manifest, SourceType};
 
 use super::Stopped;
@@ -13,6 +14,7 @@ use crate::{
         chain,
         gate::Gated,
     },
+    journal::word,
     oci::{Digest, OciError},
     plan::{
         manifest::{self as plan, Bundle, Scope},
@@ -39,8 +41,7 @@ impl Shared {
         let mut sources = Vec::new();
         for layer in std::iter::once(first).chain(terms.layers) {
             let media_type = media_type(&layer)?;
-            let read = self.layer(local, &source, &layer.ref_);
-            let objects = self.rendered.objects(local, &layer.ref_, media_type, read).await?;
+            let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
             sources.push((layer.name, Vec::clone(&objects)));
         }
         let final_ = |error: plan::BundleError| Stopped::for_good(error.to_string());
@@ -56,6 +57,45 @@ impl Shared {
         let mut bundle = plan::bundle((&self.config.namespace, &name), rendered, &scopes).map_err(final_)?;
         let given = self.transform(manifest, &mut bundle).await?;
         Ok((bundle, given))
+    }
+
+    /// The objects of a layer. Of a layer a record has its objects only, since it may hold Secrets.
+    async fn objects_of(
+        &self,
+        local: bool,
+        source: &ImageSpec,
+        digest: &str,
+        media_type: &'static str,
+    ) -> Result<Arc<Vec<Value>>, Stopped> {
+        let what = || format!("layer {digest}");
+        if let Some(played) = self.journal.played(&what()) {
+            return self.played_objects(digest, played).map(Arc::new);
+        }
+        let read = self.layer(local, source, digest);
+        let rendered = self.rendered.objects(local, digest, media_type, read).await;
+        if let Ok(objects) = &rendered {
+            self.journal.layer(digest, objects);
+        }
+        self.journal.read(what, || match &rendered {
+            Ok(objects) => json!({"objects": objects.len()}),
+            Err(stopped) => {
+                json!({"refused": stopped.message, "retryable": stopped.retryable, "class": stopped.class})
+            }
+        });
+        rendered
+    }
+
+    fn played_objects(&self, digest: &str, played: Option<Value>) -> Result<Vec<Value>, Stopped> {
+        let lacks = || Stopped::for_good(format!("the record has no word of the layer {digest}"));
+        let played = played.ok_or_else(lacks)?;
+        match played["refused"].as_str() {
+            Some(message) => Err(Stopped {
+                retryable: played["retryable"].as_bool().unwrap_or_default(),
+                class: word(played["class"].as_str().unwrap_or("final")),
+                ..Stopped::for_good(message.to_owned())
+            }),
+            None => self.journal.played_layer(digest).ok_or_else(lacks),
+        }
     }
 
     async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {

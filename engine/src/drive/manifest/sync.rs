@@ -83,6 +83,7 @@ impl Shared {
             let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(&manifest)).collect();
             self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
         };
+        self.journal.turn().await;
         claim(&all);
         self.mark_shared(kyma, &manifest, &mut bundle);
 
@@ -132,6 +133,7 @@ impl Shared {
         for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
             phase.retain(has);
         }
+        self.journal.turn().await;
         self.mark_shared(work.kyma, manifest, &mut bundle);
         let mut applied = Applied::default();
         match manifest.terms() {

@@ -249,7 +249,7 @@ pub(super) fn idle_specs(load: &Load) -> Vec<Spec> {
     vec![
         spec("RSS of the intake".into(), "MiB", Goal::AtMost(400.0), "measured here: without agents"),
         spec(
-            format!("CPU at a heartbeat each {heartbeat} s, over {} s", load.idle.as_secs()),
+            format!("CPU at a heartbeat with a canary each {heartbeat} s, over {} s", load.idle.as_secs()),
             "% of a core",
             Goal::AtMost(5.0),
             none,

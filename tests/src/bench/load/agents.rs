@@ -18,7 +18,7 @@ use tidewatch_certs::{Ca, ClientRequest, ServerRequest};
 use tidewatch_tls::client_config;
 use tidewatch_wire::{
     Epoch, Seq, SeqSet,
-    v3::{Change, Event, Request},
+    v3::{CANARY, Change, Event, Request},
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
@@ -159,7 +159,7 @@ fn agent(ca: &Ca, n: usize) -> Result<Agent> {
 }
 
 impl Agent {
-    /// `batch` changes, or none for a heartbeat.
+    /// `batch` changes, or none for a greeting.
     fn body(&self, batch: usize) -> Result<Bytes> {
         let first = self.seq.fetch_add(batch as u64, Ordering::Relaxed) + 1;
         let now = Timestamp::now();
@@ -184,9 +184,41 @@ impl Agent {
         Ok(serde_json::to_vec(&request)?.into())
     }
 
+    /// What an agent says each minute that has nothing else to say: its canary has changed.
+    fn canary(&self) -> Result<Bytes> {
+        let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
+        let canary = Event {
+            seq,
+            watch: CANARY.into(),
+            group: "".into(),
+            version: "v1".into(),
+            kind: "Lease".into(),
+            namespace: "".into(),
+            name: "canary".into(),
+            uid: "".into(),
+            resource_version: "".into(),
+            change: Change::Changed,
+            listed: false,
+            observed_at: Timestamp::now().round(jiff::Unit::Millisecond)?,
+        };
+        let awaiting = std::iter::once(seq).collect();
+        let request = Request { events: vec![canary], awaiting, ..Request::new(self.epoch) };
+        Ok(serde_json::to_vec(&request)?.into())
+    }
+
     /// Sends on `connection`; the time is from `due`.
     async fn send(&self, connection: &Connection, batch: usize, due: Instant) -> Result<(Duration, u64)> {
-        let answer = connection.post(self.body(batch)?);
+        self.post(connection, self.body(batch)?, batch, due).await
+    }
+
+    async fn post(
+        &self,
+        connection: &Connection,
+        body: Bytes,
+        batch: usize,
+        due: Instant,
+    ) -> Result<(Duration, u64)> {
+        let answer = connection.post(body);
         let answer = tokio::time::timeout(LIMIT, answer).await.context("no answer in time")??;
         let took = Instant::now().duration_since(due);
         // Parsed, it would cost this process more than the server.
@@ -199,6 +231,11 @@ impl Agent {
     async fn send_kept(&self, batch: usize, due: Instant) -> Result<(Duration, u64)> {
         let connection = self.connection.lock().clone().context("not connected")?;
         self.send(&connection, batch, due).await
+    }
+
+    async fn beat_kept(&self, due: Instant) -> Result<(Duration, u64)> {
+        let connection = self.connection.lock().clone().context("not connected")?;
+        self.post(&connection, self.canary()?, 1, due).await
     }
 
     async fn open(&self, port: u16) -> Result<Connection> {
@@ -308,7 +345,6 @@ async fn all(mut tasks: JoinSet<Tally>, started: Instant) -> Done {
 
 /// A request that comes late because this process had no time for it is late all the same.
 async fn open(agents: &[Arc<Agent>], time: Duration, rate: f64, heartbeats: bool) -> Done {
-    let batch = usize::from(!heartbeats);
     let gap = Duration::from_secs_f64(1.0 / rate.max(0.001));
     let started = Instant::now();
     let (mut due, mut tally, mut tasks) = (started, Tally::default(), JoinSet::new());
@@ -320,7 +356,9 @@ async fn open(agents: &[Arc<Agent>], time: Duration, rate: f64, heartbeats: bool
         while due <= now && due.duration_since(started) < time {
             let Some(agent) = turns.next().cloned() else { break };
             if tasks.len() < IN_FLIGHT {
-                tasks.spawn(async move { agent.send_kept(batch, due).await });
+                tasks.spawn(async move {
+                    if heartbeats { agent.beat_kept(due).await } else { agent.send_kept(1, due).await }
+                });
             } else {
                 tally.add(Err(anyhow::anyhow!("{IN_FLIGHT} requests have no answer")));
             }

@@ -104,7 +104,7 @@ pub(super) enum Order {
     /// Requests of `batch` events each, from all connected agents in turns; `clients` send the next one when they have
     /// an answer.
     Closed { millis: u64, batch: usize, clients: usize },
-    /// `rate` requests of one event per second, whenever answers come; of none, if they are to be heartbeats.
+    /// `rate` requests of one event per second, whenever answers come; of a canary's, if they are to be heartbeats.
     Open { millis: u64, rate: f64, heartbeats: bool },
     /// A new connection for each event, as fast as `clients` get answers.
     Fresh { port: u16, millis: u64, clients: usize },

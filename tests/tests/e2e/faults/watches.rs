@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{
     api::core::v1::ServiceAccount,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -116,35 +117,48 @@ async fn half_open() -> Result<()> {
     watching.healthy()
 }
 
-/// An event that the API server never sends, on a watch that is well, is found.
-async fn swallowed() -> Result<()> {
+/// An event that is never sent, on a watch that is well, is found: of few objects by a list, and of so many that listing
+/// them would take long by what the API server tells again.
+async fn swallowed(name: &str, many: usize) -> Result<()> {
     let cluster = &spare::shared().await?.runtime3;
-    let name = "swallowed";
     let api = Censor::before(cluster.client_of(fleet::AGENT_USER)?).await?;
-    let watching = Watching::start(name, cluster, api.url(), "", "serviceaccounts").await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(cluster.client()?);
     let put = async |account: &str| {
         let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
                           "metadata": {"name": account, "labels": {"tidewatch.dev/test": name}}});
         accounts.patch(account, &PatchParams::apply(MANAGER), &Patch::Apply(body)).await
     };
+    // Before the watch begins: how soon it lists again depends on what it found at first.
+    let others: Vec<_> = (0..many).map(|n| format!("{name}-other-{n}")).collect();
+    stream::iter(&others)
+        .map(|other| put(other))
+        .buffer_unordered(16)
+        .try_for_each(|_| async { Ok(()) })
+        .await?;
+    let watching = Watching::start(name, cluster, api.url(), "", "serviceaccounts").await?;
+    let (first, second) = (format!("{name}-1"), format!("{name}-2"));
     let before = watching.events("changed").await?;
-    put("swallowed-1").await?;
+    put(&first).await?;
     watching.one_more("changed", before, SOON).await?;
 
-    api.forbid("swallowed-1");
+    if many == 0 {
+        api.forbid(&first);
+    } else {
+        api.forbid_once(&first);
+    }
     let gone = watching.events("gone").await?;
-    accounts.delete("swallowed-1", &DeleteParams::background()).await?;
+    accounts.delete(&first, &DeleteParams::background()).await?;
     wait::until("the event to be swallowed", SOON, || async { Ok((api.swallowed() > 0).then_some(())) })
         .await?;
     // The watch goes on: it tells of something else.
     let before = watching.events("changed").await?;
-    put("swallowed-2").await?;
+    put(&second).await?;
     watching.one_more("changed", before, SOON).await?;
     ensure!(watching.events("gone").await? == gone, "it was not swallowed");
     watching.one_more("gone", gone, NOTICED).await?;
-    let missed = "tidewatch_agent_watch_checks_total{result=\"missed\"}";
-    ensure!(metric(&watching.agent.admin, missed).await? == 1, "{}", watching.agent.process.log_tail(25));
+    let by = if many == 0 { "list" } else { "replay" };
+    let missed = format!("tidewatch_agent_watch_checks_total{{by=\"{by}\",result=\"missed\"}}");
+    ensure!(metric(&watching.agent.admin, &missed).await? == 1, "{}", watching.agent.process.log_tail(25));
     watching.healthy()
 }
 
@@ -222,9 +236,16 @@ async fn versions() -> Result<()> {
 /// One test, since it mostly waits: as several they would take the others' turns.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_watches_swallowed_events_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
-    let (silent, swallowed, new) =
-        futures::future::join3(Box::pin(half_open()), Box::pin(swallowed()), Box::pin(versions())).await;
+    let (silent, few, many, new) = futures::future::join4(
+        Box::pin(half_open()),
+        Box::pin(swallowed("swallowed", 0)),
+        // Of a kind that has to be read whole: five a second, so the next list comes after more than two minutes.
+        Box::pin(swallowed("swallowed-of-many", 900)),
+        Box::pin(versions()),
+    )
+    .await;
     silent.context("half-open watches")?;
-    swallowed.context("a swallowed event")?;
+    few.context("a swallowed event")?;
+    many.context("a swallowed event, among many objects")?;
     new.context("versions and answers")
 }

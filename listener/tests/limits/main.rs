@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's helpers fail the test")]
 
+mod http2_caps;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -25,7 +27,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
     task::JoinHandle,
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const VALIDITY: SignedDuration = SignedDuration::from_hours(1);
 const DOMAIN: &str = "a.example";
@@ -100,13 +102,17 @@ impl Bench {
         self.connect_from("127.0.0.1", identity).await
     }
 
+    async fn tls_from(&self, address: &str, identity: Arc<ClientConfig>) -> TlsStream<TcpStream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+        let stream = socket.connect(self.addr).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(identity).connect(name, stream).await.unwrap()
+    }
+
     async fn connect_from(&self, address: &str, identity: Arc<ClientConfig>) -> Connection {
         let connect = async {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
-            let stream = socket.connect(self.addr).await.unwrap();
-            let name = ServerName::try_from("localhost").unwrap();
-            let stream = TlsConnector::from(identity).connect(name, stream).await.unwrap();
+            let stream = self.tls_from(address, identity).await;
             let (requests, connection) =
                 http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
             let driver = tokio::spawn(async move {

@@ -1,0 +1,111 @@
+//! An object without its body, and of its metadata only what a watch needs.
+//!
+//! What kube has for this keeps all metadata, and reads an object into a tree before it does: labels, annotations and
+//! `managedFields` are most of an object's metadata, and an agent of many objects reads them all the time.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::{Resource, api::ApiResource, core::DynamicResourceScope};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+
+/// An object without its body. Of its metadata it has name, namespace, uid, resourceVersion, generation and
+/// deletionTimestamp.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Metadata {
+    /// With nothing but those.
+    #[serde(default, deserialize_with = "needed")]
+    pub metadata: ObjectMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Needed {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    deletion_timestamp: Option<Time>,
+}
+
+fn needed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let Needed { name, namespace, uid, resource_version, generation, deletion_timestamp } =
+        Needed::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        ..ObjectMeta::default()
+    })
+}
+
+impl Resource for Metadata {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn metadata_api() -> bool {
+        true
+    }
+
+    fn kind(of: &ApiResource) -> Cow<'_, str> {
+        of.kind.as_str().into()
+    }
+
+    fn group(of: &ApiResource) -> Cow<'_, str> {
+        of.group.as_str().into()
+    }
+
+    fn version(of: &ApiResource) -> Cow<'_, str> {
+        of.version.as_str().into()
+    }
+
+    fn api_version(of: &ApiResource) -> Cow<'_, str> {
+        of.api_version.as_str().into()
+    }
+
+    fn plural(of: &ApiResource) -> Cow<'_, str> {
+        of.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_needed_is_kept_and_nothing_else() {
+        let object = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+            "metadata": {
+                "name": "one", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "creationTimestamp": "2025-01-01T00:00:00Z",
+                "labels": {"a": "b"}, "annotations": {"c": "d"}, "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
+            },
+        });
+        let all: ObjectMeta = serde_json::from_value(object["metadata"].clone()).unwrap();
+        let read: Metadata = serde_json::from_value(object).unwrap();
+        let kept = ObjectMeta {
+            creation_timestamp: None,
+            labels: None,
+            annotations: None,
+            managed_fields: None,
+            ..all
+        };
+        assert_eq!(read.metadata, kept);
+        assert!(kept.generation == Some(3) && kept.deletion_timestamp.is_some());
+        // As a cluster-scoped object, or one that says nothing of itself, would be.
+        assert_eq!(serde_json::from_value::<Metadata>(json!({})).unwrap().metadata, ObjectMeta::default());
+    }
+}

@@ -1,0 +1,142 @@
+//! What of API objects may stand in a record. Pure.
+
+use serde_json::{Map, Value};
+
+/// What stands in place of a Secret's data: `redacted`, in base64, so that it still is data.
+pub const DATA: &str = "cmVkYWN0ZWQ=";
+/// What stands in place of text.
+const TEXT: &str = "redacted";
+/// kubectl writes the whole object into it.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Whether a path of an API server is of Secrets. Says yes too often rather than too seldom.
+#[must_use]
+pub fn is_of_secrets(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    path.split('/').any(|part| part == "secrets")
+}
+
+/// Takes the data out of all Secrets in an answer or a request, wherever they stand in it. With `secrets`, what is no Secret by
+/// its kind is taken for one: the items of a list do not say what they are.
+pub fn redact(value: &mut Value, secrets: bool) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| redact(item, secrets)),
+        Value::Object(object) => {
+            let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+            let is_secret = kind == "Secret" || secrets && kind != "Status";
+            let of_secrets = secrets || kind == "SecretList";
+            if kind == "Status" && secrets {
+                // A refusal quotes what it refuses.
+                hide(object, "message");
+                hide(object, "details");
+            }
+            if is_secret {
+                hide_data(object);
+            }
+            for (key, inner) in object.iter_mut() {
+                // Metadata says whose it is, and has no objects in it.
+                if key != "metadata" {
+                    redact(inner, of_secrets && key == "items");
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn hide(object: &mut Map<String, Value>, key: &str) {
+    if let Some(value) = object.get_mut(key) {
+        *value = if value.is_object() { Value::Object(Map::new()) } else { TEXT.into() };
+    }
+}
+
+fn hide_data(secret: &mut Map<String, Value>) {
+    for (field, shown) in [("data", DATA), ("stringData", TEXT)] {
+        match secret.get_mut(field) {
+            Some(Value::Object(data)) => data.values_mut().for_each(|value| *value = shown.into()),
+            Some(Value::Null) | None => {}
+            Some(other) => *other = Value::Null,
+        }
+    }
+    let annotation = secret.get_mut("metadata").and_then(|meta| meta.get_mut("annotations"));
+    if let Some(applied) = annotation.and_then(|annotations| annotations.get_mut(LAST_APPLIED)) {
+        *applied = TEXT.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn redacted(mut value: Value, secrets: bool) -> String {
+        redact(&mut value, secrets);
+        value.to_string()
+    }
+
+    #[test]
+    fn no_data_of_a_secret_is_left_wherever_it_stands() {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": "a", "annotations": {LAST_APPLIED: "{\"data\":{\"k\":\"aHVudGVyMg==\"}}", "b": "kept"}},
+            "data": {"k": "aHVudGVyMg=="}, "stringData": {"l": "hunter2"}});
+        let list = json!({"kind": "List", "items": [secret, {"kind": "ConfigMap", "data": {"k": "kept"}}]});
+        let nested = json!({"kind": "X", "spec": {"template": secret}});
+        for value in [secret.clone(), list.clone(), nested, json!([secret])] {
+            let text = redacted(value, false);
+            assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"), "{text}");
+        }
+        assert!(redacted(list, false).contains("kept"));
+        let text = redacted(secret, false);
+        assert!(text.contains("\"k\":\"cmVkYWN0ZWQ=\"") && text.contains("\"b\":\"kept\""), "{text}");
+    }
+
+    #[test]
+    fn items_of_a_list_of_secrets_do_not_say_what_they_are() {
+        let list = json!({"kind": "SecretList", "metadata": {"resourceVersion": "7"}, "items": [{"data": {"k": "aHVudGVyMg=="}}]});
+        assert!(!redacted(list, false).contains("aHVudGVyMg"));
+        let partial =
+            json!({"kind": "PartialObjectMetadata", "metadata": {"annotations": {LAST_APPLIED: "hunter2"}}});
+        assert!(!redacted(partial, true).contains("hunter2"));
+        assert_eq!(
+            redacted(json!({"kind": "Secret", "data": "hunter2"}), false),
+            r#"{"data":null,"kind":"Secret"}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_a_secret_quotes_nothing() {
+        let refusal = json!({"kind": "Status", "code": 422, "reason": "Invalid", "message": "hunter2",
+                             "details": {"causes": [{"message": "hunter2"}]}});
+        let text = redacted(refusal.clone(), true);
+        assert!(!text.contains("hunter2") && text.contains("422"), "{text}");
+        assert_eq!(redacted(refusal.clone(), false), refusal.to_string(), "of anything else it stays");
+    }
+
+    #[test]
+    fn paths_of_secrets() {
+        for path in
+            ["/api/v1/secrets?limit=1", "/api/v1/namespaces/a/secrets/b", "/api/v1/namespaces/a/secrets"]
+        {
+            assert!(is_of_secrets(path), "{path}");
+        }
+        for path in ["/api/v1/namespaces/a/configmaps/secret", "/api/v1/configmaps?labelSelector=secrets"] {
+            assert!(!is_of_secrets(path), "{path}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_a_secret_looks_like_its_data_is_gone(
+            depth in 0..5_usize,
+            keys in proptest::collection::vec("[a-z]{1,6}", 1..4),
+        ) {
+            let data: Map<String, Value> = keys.into_iter().map(|k| (k, Value::from("hunter2"))).collect();
+            let mut value = json!({"kind": "Secret", "data": data.clone(), "stringData": data});
+            for level in 0..depth {
+                value = if level % 2 == 0 { json!([value]) } else { json!({"kind": "Any", "spec": {"deep": value}}) };
+            }
+            proptest::prop_assert!(!redacted(value, false).contains("hunter2"));
+        }
+    }
+}
