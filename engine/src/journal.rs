@@ -16,7 +16,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::Value;
 
 pub use line::{
@@ -165,11 +165,36 @@ impl Journal {
 
     /// The reconcile in which this is called looks at what is known of KCP next.
     pub(crate) async fn turn(&self) {
-        let (Some(_), Some(work)) = (&self.0, current()) else { return };
-        match &self.0 {
-            Some(Kind::Record(recorder)) => recorder.note(Line::Turn { work }),
-            Some(Kind::Play(player)) => player.turn(work).await,
-            None => {}
+        self.turn_of_player().await;
+        self.note_turn();
+    }
+
+    /// The same, and looks at it. In a record it is certain then what was told before and what after: both are written down with the
+    /// lock in hand.
+    pub(crate) async fn look<'a, T>(&self, at: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
+        self.turn_of_player().await;
+        let guard = at.read();
+        self.note_turn();
+        guard
+    }
+
+    /// The same, to change it.
+    pub(crate) async fn change<'a, T>(&self, what: &'a RwLock<T>) -> RwLockWriteGuard<'a, T> {
+        self.turn_of_player().await;
+        let guard = what.write();
+        self.note_turn();
+        guard
+    }
+
+    async fn turn_of_player(&self) {
+        if let (Some(player), Some(work)) = (self.player(), current()) {
+            player.turn(work).await;
+        }
+    }
+
+    fn note_turn(&self) {
+        if let (Some(Kind::Record(recorder)), Some(work)) = (&self.0, current()) {
+            recorder.note(Line::Turn { work });
         }
     }
 

@@ -223,7 +223,11 @@ impl Conductor {
         let causes: Vec<Value> = played.causes.iter().filter_map(|c| serde_json::to_value(c).ok()).collect();
         let before = self.surplus.remove(name);
         // Two threads of the recorded program may have met here: what asked for this was already seen to, here.
-        let was_seen_to = || before.as_ref().is_some_and(|before| without(recorded, before).is_empty());
+        // A retry that waited for its time was done with it.
+        let was_seen_to = || {
+            let left = before.as_ref().map(|before| without(recorded, before)).unwrap_or_default();
+            before.is_some() && left.len() < recorded.len() && left.iter().all(is_retry)
+        };
         let told = if played.was_asked || was_seen_to() { None } else { Some(()) };
         self.surplus.insert(name.clone(), without(&causes, recorded));
         let shown = if played.causes.is_empty() { known } else { played.causes };
@@ -267,6 +271,10 @@ fn without(all: &[Value], some: &[Value]) -> Vec<Value> {
         None => true,
     };
     all.iter().filter(is_more).cloned().collect()
+}
+
+fn is_retry(cause: &Value) -> bool {
+    matches!(cause_of(Some(cause)), Some(Cause::Retry { .. }))
 }
 
 fn class_of(label: &str) -> Option<Class> {

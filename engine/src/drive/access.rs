@@ -130,8 +130,7 @@ impl Shared {
 
     /// A client of the runtime, from the cache or newly made.
     pub(super) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
-        self.journal.turn().await;
-        let mut secrets = self.state.read().secrets_of(kyma);
+        let mut secrets = self.journal.look(&self.state).await.secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {

@@ -203,9 +203,8 @@ impl Shared {
             return Ok(derived);
         }
         let text = config.text();
-        self.journal.turn().await;
         // Before it is written: an agent is fast.
-        self.state.write().configure_agent(kyma, config);
+        self.journal.change(&self.state).await.configure_agent(kyma, config);
 
         let role = rbac("ClusterRole");
         let present = apply::get(runtime, &role).await?;

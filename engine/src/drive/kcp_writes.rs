@@ -68,8 +68,7 @@ impl Shared {
                 Ok(Some(object))
             }
             Ok(object) => {
-                self.journal.turn().await;
-                self.state.write().wrote(&K::kind(&()), name, object.resource_version());
+                self.journal.change(&self.state).await.wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),

@@ -116,8 +116,7 @@ impl Shared {
         let wanted = wishes(&remote)?;
         let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
-        self.journal.turn().await;
-        let policy = self.state.read().policy();
+        let policy = self.journal.look(&self.state).await.policy();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
                 let (wanted, ruled) = rule(&wanted, policy, kyma.labels());
@@ -131,16 +130,14 @@ impl Shared {
         let choices = self.choices_of(&name, &wanted, &local.templates);
         self.note_required(&name, required(&choices));
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
-        self.journal.turn().await;
-        let seen = self.state.read().manifests_of(&name);
+        let seen = self.journal.look(&self.state).await.manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
-        self.journal.turn().await;
-        let windows = self.windows.policy();
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory) = {
-            let state = self.state.read();
+            let state = self.journal.look(&self.state).await;
             (state.manifests_of(&name), state.mandatory())
         };
+        let windows = self.windows.policy();
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,

@@ -44,8 +44,7 @@ impl Shared {
         if !kyma.takes_runtime_templates() {
             return Ok(Local::default());
         }
-        self.journal.turn().await;
-        let unknown: BTreeSet<&str> = self.state.read().unknown(wanted);
+        let unknown: BTreeSet<&str> = self.journal.look(&self.state).await.unknown(wanted);
         if unknown.is_empty() {
             return Ok(Local::default());
         }

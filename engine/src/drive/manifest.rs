@@ -94,8 +94,7 @@ impl Shared {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
-            self.journal.turn().await;
-            self.state.write().owners.release(kyma, name);
+            self.journal.change(&self.state).await.owners.release(kyma, name);
             return Ok(Finish::Done);
         };
         if manifest.is_skipped() {
@@ -125,8 +124,7 @@ impl Shared {
             return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
         }
         if manifest.metadata.deletion_timestamp.is_some() {
-            self.journal.turn().await;
-            let successor = self.state.read().successor(kyma, &manifest);
+            let successor = self.journal.look(&self.state).await.successor(kyma, &manifest);
             if let Some(successor) = successor {
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
             }
@@ -151,7 +149,7 @@ impl Shared {
         passed: Option<&Passed>,
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
         let (secrets, watched) = {
-            let state = self.state.read();
+            let state = self.journal.look(&self.state).await;
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)

@@ -104,9 +104,12 @@ impl Shared {
             .into_iter()
             .map(|gvk| defined.get(&(gvk.group.clone(), gvk.kind.clone())).cloned().unwrap_or(gvk))
             .collect();
-        self.journal.turn().await;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
-        self.state.write().owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.journal.change(&self.state).await.owners.wait_for(
+            kyma,
+            &name,
+            declared.iter().chain(defined.values()),
+        );
         self.want_agent(kyma, &[]);
 
         let cr = removable_cr(manifest);
@@ -148,9 +151,8 @@ impl Shared {
         kinds: &[Gvk],
         is: impl Fn(&AgentWatch) -> bool,
     ) -> bool {
-        self.journal.turn().await;
         let config = {
-            let state = self.state.read();
+            let state = self.journal.look(&self.state).await;
             state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
         };
         // A watch that begins later than this reports what has happened before, too.

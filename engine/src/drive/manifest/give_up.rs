@@ -63,8 +63,7 @@ impl Shared {
         runtime: &Gated,
         object: &ObjectRef,
     ) -> Result<(), ObjectError> {
-        self.journal.turn().await;
-        let needed_by = self.state.read().needed_by(kyma, &manifest.name_any(), object);
+        let needed_by = self.journal.look(&self.state).await.needed_by(kyma, &manifest.name_any(), object);
         if let Some(other) = needed_by {
             self.leave_to(kyma, &manifest.name_any(), other);
             return Ok(());

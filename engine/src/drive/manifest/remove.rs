@@ -188,9 +188,8 @@ impl Shared {
         object: &ObjectRef,
     ) -> Result<Option<Left>, ObjectError> {
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
-        self.journal.turn().await;
         let name = manifest.name_any();
-        let others = self.state.read().other_claims(kyma, &name, object);
+        let others = self.journal.look(&self.state).await.other_claims(kyma, &name, object);
         match plan::verdict((&self.config.namespace, &name), &there.marks, &others) {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
