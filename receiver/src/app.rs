@@ -46,6 +46,7 @@ use crate::{
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
+    klm::{self, KlmMetrics},
     lease::Candidate,
     maintenance::PolicyFile,
     metrics::Metrics,
@@ -99,6 +100,8 @@ pub struct Config {
     pub pause: bool,
     /// The policy of maintenance windows.
     pub maintenance_policy: Option<PathBuf>,
+    /// Whether there are metrics of each Kyma and each Manifest.
+    pub object_metrics: bool,
     /// A record of the engine's inputs, and its limit in bytes.
     pub record: Option<(PathBuf, u64)>,
 }
@@ -128,6 +131,7 @@ impl From<Args> for Config {
             module_cr_state,
             identity,
             pause,
+            object_metrics,
             updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
             limits,
             record: RecordArgs { record, record_limit },
@@ -165,6 +169,7 @@ impl From<Args> for Config {
             place: identity.unwrap_or_else(host_name),
             pause,
             maintenance_policy,
+            object_metrics,
             record: record.map(|file| (file, record_limit * 1024 * 1024)),
             queued: limits.max_queued,
             limits: limits.into(),
@@ -240,6 +245,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         place: at,
         pause,
         maintenance_policy,
+        object_metrics,
         record,
     } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
@@ -263,12 +269,13 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let registry = Registry::new("tidewatch_receiver", build)?;
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
+    let klm = KlmMetrics::register(&registry, object_metrics)?;
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let (session, sessions) = (SessionId::random(), Sessions::default());
     let claims = ClaimBook::new(session, sessions.clone());
     let place = Place { client: client.clone(), namespace: engine.namespace.clone(), session };
     let observer: Arc<dyn Observer> =
-        Arc::new(Observed { metrics: metrics.clone(), paths: paths.clone(), claims: claims.clone() });
+        Arc::new(Observed { metrics: metrics.clone(), klm, paths: paths.clone(), claims: claims.clone() });
     let namespace = engine.namespace.clone();
     let engine = Engine::recorded(client.clone(), engine, observer, Arc::new(Timestamp::now), journal)?;
     let switch = Switch::new(engine.clone(), &registry)?;
@@ -291,6 +298,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let seen = seen_metric(&registry)?;
     let known = Arc::new(AtomicBool::new(false));
     sizes::register(&registry, &engine, &deliveries, &paths)?;
+    let store = Arc::new(store);
+    klm::register_sizes(&registry, &engine, &store, object_metrics)?;
 
     let events_listener = bind(listen).await?;
     let admin_listener = bind(admin_address).await?;
@@ -324,7 +333,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         proxies: Arc::clone(&trusted),
         clock: Timestamp::now,
     });
-    let store = Arc::new(store);
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
     if let Some(files) = proxies {
         drain.spawn("proxies-reload", reload_proxies(trusted, files, drain.watch()));
@@ -514,6 +522,7 @@ const fn look_label(look: Look) -> &'static str {
 /// What the engine tells, for those who want to know it.
 struct Observed {
     metrics: Metrics,
+    klm: KlmMetrics,
     paths: PathWatch,
     claims: ClaimBook,
 }
@@ -524,6 +533,7 @@ impl Observer for Observed {
             self.claims.touched(key.kyma());
         }
         self.metrics.reconciled(key, record);
+        self.klm.reconciled(key, record);
     }
 
     fn reachable(&self, kyma: &str, reachable: bool) {

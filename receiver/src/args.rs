@@ -83,6 +83,10 @@ pub struct Args {
     /// Whether a default custom resource that says that it is in Error or Warning makes its module a Warning.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub module_cr_state: bool,
+    /// Show the state of each Kyma and each module under the names of the Go lifecycle manager's metrics (docs/metrics.md). Their
+    /// number grows with the fleet: 5 series a Kyma, 6 a module.
+    #[arg(long)]
+    pub object_metrics: bool,
     /// About updates of many runtimes, and of those that need a downtime.
     #[command(flatten)]
     pub updates: UpdateArgs,

@@ -8,6 +8,7 @@ pub mod args;
 pub mod claims;
 pub mod forward;
 pub mod host;
+pub mod klm;
 pub mod lease;
 pub mod limits;
 pub mod maintenance;

@@ -51,6 +51,12 @@ impl PolicyFile {
             "maintenance_policy_read_success",
             "Whether the policy of maintenance windows could be read the last time; 1 without one.",
         )?;
+        let known = readable.clone();
+        registry.named_as("lifecycle_mgr").gauge_fn(
+            "maintenance_window_config_read_success",
+            "The same, under the name that is known.",
+            move || known.get(),
+        )?;
         readable.set(1.0);
         let engine = engine.clone();
         Ok(file.map(|file| Self { file, engine, readable, last: None }))

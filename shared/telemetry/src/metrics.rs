@@ -54,6 +54,13 @@ impl Registry {
         Self { inner: self.inner.clone(), prefix: self.full(component) }
     }
 
+    /// The same registry for metrics that keep the names of another program, which begin with this; with nothing, they are as they are
+    /// given.
+    #[must_use]
+    pub fn named_as(&self, prefix: &str) -> Self {
+        Self { inner: self.inner.clone(), prefix: prefix.to_owned() }
+    }
+
     /// A counter; `name` ends in `_total`.
     pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
         self.made(name, IntCounter::with_opts(self.opts(name, help)))
@@ -87,6 +94,11 @@ impl Registry {
     /// A number that goes up and down; `name` ends in its unit.
     pub fn gauge(&self, name: &str, help: &str) -> Result<Gauge, MetricsError> {
         self.made(name, Gauge::with_opts(self.opts(name, help)))
+    }
+
+    /// Numbers by label that go up and down; `name` ends in their unit.
+    pub fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, MetricsError> {
+        self.made(name, GaugeVec::new(self.opts(name, help), labels))
     }
 
     /// A distribution over `buckets`; `name` ends in its unit.
@@ -137,6 +149,9 @@ impl Registry {
     }
 
     fn full(&self, name: &str) -> String {
+        if self.prefix.is_empty() {
+            return name.to_owned();
+        }
         format!("{}_{name}", self.prefix)
     }
 
@@ -160,6 +175,11 @@ impl Registry {
         self.add(name, metric.clone())?;
         Ok(metric)
     }
+}
+
+/// How many series a metric has.
+pub fn series(metric: &impl Collector) -> usize {
+    metric.collect().iter().map(|family| family.get_metric().len()).sum()
 }
 
 type Values = Box<dyn Fn(&mut dyn FnMut(&[&str], f64)) + Send + Sync>;

@@ -13,7 +13,7 @@ use tidewatch_api::{
     Kyma, Manifest, ModuleReleaseMeta, State,
     names::{finalizers, labels},
 };
-use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{fleet, http, modules::Version, observed, promtool, solo::Solo, wait};
 
 use crate::managed::{CONFIG_MAP, manifests};
 
@@ -38,12 +38,32 @@ async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
     .await
 }
 
+/// Those of a Kyma and its modules, which only an option shows.
+async fn metrics_have_the_names_that_are_known(solo: &Solo) -> Result<()> {
+    let wanted = [
+        r#"lifecycle_mgr_mandatory_modules 1"#,
+        r#"lifecycle_mgr_mandatory_module_state{kyma_name="pier",module_name="guard",state="Ready"} 1"#,
+        r#"lifecycle_mgr_mandatory_module_state{kyma_name="pier",module_name="guard",state="Error"} 0"#,
+        r#"lifecycle_mgr_kyma_state{instance_id="",kyma_name="pier",shoot="pier",state="Ready"} 1"#,
+        r#"lifecycle_mgr_maintenance_window_config_read_success 1"#,
+        r#"lifecycle_mgr_gateway_secret_server_cert_close_to_expiry 0"#,
+    ];
+    let page = wait::until("the state of the module in the metrics", SOON, || async {
+        let page = http::text(&format!("{}/metrics", solo.receiver.admin)).await?;
+        Ok(wanted.iter().all(|line| page.lines().any(|l| l == *line)).then_some(page))
+    })
+    .await?;
+    promtool::documented(&page, "lifecycle_mgr_")?;
+    promtool::check(&solo.env.harness.tools().extra("promtool")?, &page)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
-    let solo = Solo::start("kcp-mandatory", "pier").await?;
+    let solo = Solo::start_with("kcp-mandatory", "pier", vec!["--object-metrics".into()]).await?;
     solo.offer(&guard("1.0.0")).await?;
     let first = ready(&solo, "1.0.0").await?;
     ensure!(first.is_mandatory(), "its label is missing");
+    metrics_have_the_names_that_are_known(&solo).await?;
     let releases: Api<ModuleReleaseMeta> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     wait::until("the finalizer of the release", SOON, || async {
         let held = releases.get("guard").await?.metadata.finalizers.unwrap_or_default();

@@ -26,9 +26,11 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
     promtool::check_rules(&program, &rules)?;
     let agent = world.agents.first().context("there is no agent")?;
-    for (admin, prefix) in
-        [(&world.receiver.admin, "tidewatch_receiver_"), (&agent.admin, "tidewatch_agent_")]
-    {
+    for (admin, prefix) in [
+        (&world.receiver.admin, "tidewatch_receiver_"),
+        (&world.receiver.admin, "lifecycle_mgr_"),
+        (&agent.admin, "tidewatch_agent_"),
+    ] {
         let page = http::text(&format!("{admin}/metrics")).await?;
         promtool::check(&program, &page).with_context(|| prefix.to_owned())?;
         promtool::documented(&page, prefix)?;

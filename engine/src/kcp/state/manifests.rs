@@ -175,6 +175,12 @@ impl KcpState {
         self.by_kyma.contains_key(kyma)
     }
 
+    /// The Manifests of a Kyma as last seen, without their specs and inventories.
+    pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = &Manifest> {
+        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        names.filter_map(|name| self.manifests.get(name)).map(AsRef::as_ref)
+    }
+
     /// The Manifests of a Kyma as last seen, without their inventories.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
         let names = self.by_kyma.get(kyma).into_iter().flatten();

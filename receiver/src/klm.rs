@@ -1,0 +1,395 @@
+//! The metrics that dashboards and alerts of fleets know from the Go lifecycle manager, under the names they know
+//! (`docs/metrics.md`, "Names of the Go lifecycle manager"). What grows with the fleet is off by default.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use prometheus::{GaugeVec, IntCounterVec};
+use rustls::ServerConfig;
+use tidewatch_api::{
+    Kyma, Manifest, State,
+    names::{annotations, labels},
+};
+use tidewatch_engine::{
+    Engine, WorkKey,
+    history::Record,
+    key::Outcome,
+    stages::{Stage, StageTime},
+};
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
+use tidewatch_tls::Store;
+
+/// How long before its end the receiver's certificate counts as close to it: whoever renews it should have done so long ago.
+const CLOSE_TO_EXPIRY: SignedDuration = SignedDuration::from_hours(24);
+/// Only reconciles of Manifests that take at least this long have a duration, as it is known.
+const LONG_RECONCILE_SECONDS: f64 = 60.0;
+/// Manifests whose long reconciles are shown; what is beyond is left out.
+const LONG_RECONCILES: usize = 1_000;
+
+const KYMA_STATES: [State; 5] =
+    [State::Processing, State::Deleting, State::Ready, State::Error, State::Warning];
+const MODULE_STATES: [State; 6] =
+    [State::Processing, State::Deleting, State::Ready, State::Error, State::Warning, State::Unmanaged];
+
+/// Those that are counted when a reconcile ends. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct KlmMetrics {
+    requeues: IntCounterVec,
+    durations: Option<GaugeVec>,
+}
+
+impl KlmMetrics {
+    /// Declares them all. With `objects`, also those that have series for each Kyma and each Manifest.
+    pub fn register(registry: &Registry, objects: bool) -> Result<Self, MetricsError> {
+        let requeues = registry.named_as("lifecycle_mgr").counter_vec(
+            "requeue_reason_total",
+            "Reconciles that are done again by themselves, by what they wait for or failed at.",
+            &["requeue_reason", "requeue_type"],
+        )?;
+        let duration = || {
+            registry.named_as("").gauge_vec(
+                "reconcile_duration_seconds",
+                "How long the last reconcile of a Manifest took that took a minute or more.",
+                &["manifest_name"],
+            )
+        };
+        Ok(Self { requeues, durations: if objects { Some(duration()?) } else { None } })
+    }
+
+    /// Counts a finished reconcile.
+    pub fn reconciled(&self, key: &WorkKey, record: &Record) {
+        if record.next_try_seconds.is_some()
+            && let Some((reason, kind)) = requeue(key, record.outcome, &record.stages)
+        {
+            self.requeues.with_label_values(&[reason, kind]).inc();
+        }
+        if let (Some(durations), WorkKey::Manifest { name, .. }) = (&self.durations, key) {
+            self.reconcile_took(durations, name, record.work_seconds);
+        }
+    }
+
+    fn reconcile_took(&self, durations: &GaugeVec, name: &str, seconds: f64) {
+        if seconds < LONG_RECONCILE_SECONDS {
+            // Nothing to say any more, or never was.
+            let _ = durations.remove_label_values(&[name]);
+            return;
+        }
+        if tidewatch_telemetry::metrics::series(durations) < LONG_RECONCILES {
+            durations.with_label_values(&[name]).set(seconds);
+        }
+    }
+}
+
+/// Why a reconcile is done again, in the words that are known: the reason, and whether that is as it should be.
+///
+/// The Go manager names the step that it is in; a [`Stage`] is about the same. `None`: it has no word for this kind of work.
+fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'static str, &'static str)> {
+    let kind = match outcome {
+        Outcome::Done | Outcome::Waiting => "intended",
+        Outcome::Failed | Outcome::Lost => "unexpected",
+    };
+    // What is said of it is written at the end, whatever happened before.
+    let said = |stage: &Stage| matches!(stage, Stage::WriteKcp | Stage::WriteRuntime);
+    let steps = || stages.iter().map(|time| time.stage);
+    let at = steps().rfind(|stage| !said(stage)).or_else(|| steps().next_back());
+    let waits = kind == "intended";
+    let reason = match (key, at) {
+        (WorkKey::Kyma { .. }, _) if waits => "processing_kyma_state",
+        (WorkKey::Kyma { .. }, None | Some(Stage::ReadKcp)) => "kyma_retrieval",
+        (WorkKey::Kyma { .. }, Some(Stage::Connect)) => "sync_context_retrieval",
+        (WorkKey::Kyma { .. }, Some(Stage::Prepare)) => "crds_sync",
+        (WorkKey::Kyma { .. }, Some(Stage::ReadRuntime)) => "spec_replacement_from_remote",
+        (WorkKey::Kyma { .. }, Some(Stage::WriteRuntime)) => "status_sync_to_remote",
+        (WorkKey::Kyma { .. }, Some(_)) => "manifest_reconciliation",
+        (WorkKey::Catalog { .. }, _) => "module_catalog_sync",
+        (WorkKey::Manifest { .. }, Some(Stage::Delete)) if waits => "manifest_prune_diff_not_finished",
+        (WorkKey::Manifest { .. }, _) if outcome == Outcome::Done => "manifest_reconcile_finished",
+        (WorkKey::Manifest { .. }, _) if waits => "manifest_sync_resources_enqueue_required",
+        (WorkKey::Manifest { .. }, None | Some(Stage::ReadKcp | Stage::WriteKcp)) => "manifest_retrieval",
+        (WorkKey::Manifest { .. }, Some(Stage::Connect)) => "manifest_client_init",
+        (WorkKey::Manifest { .. }, Some(Stage::Resolve)) => "manifest_parse_spec",
+        (WorkKey::Manifest { .. }, Some(Stage::Render)) => "manifest_render_resources",
+        (WorkKey::Manifest { .. }, Some(Stage::Delete)) => "manifest_prune_diff",
+        (WorkKey::Manifest { .. }, Some(_)) => "manifest_sync_resources",
+        _ => return None,
+    };
+    Some((reason, kind))
+}
+
+/// Registers those that are computed when they are asked for.
+pub fn register_sizes(
+    registry: &Registry,
+    engine: &Engine,
+    store: &Arc<Store<ServerConfig>>,
+    objects: bool,
+) -> Result<(), MetricsError> {
+    let registry = registry.named_as("lifecycle_mgr");
+    let known = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of modules is far below 2^52")]
+    registry.gauge_fn("mandatory_modules", "Versions of mandatory modules that are offered.", move || {
+        known.state().read().mandatory().len() as f64
+    })?;
+    let fips = f64::from(u8::from(tidewatch_tls::provider().fips()));
+    registry.gauge_fn(
+        "fips_mode",
+        "Whether the cryptography in use is approved by FIPS 140.",
+        move || fips,
+    )?;
+    let own = Arc::clone(store);
+    registry.gauge_fn(
+        "gateway_secret_server_cert_close_to_expiry",
+        "Whether the certificate by which agents know the receiver ends within a day.",
+        move || f64::from(u8::from(is_close(own.not_after(), Timestamp::now()))),
+    )?;
+    if objects { register_objects(&registry, engine) } else { Ok(()) }
+}
+
+fn is_close(end: Timestamp, now: Timestamp) -> bool {
+    end.duration_since(now) < CLOSE_TO_EXPIRY
+}
+
+fn register_objects(registry: &Registry, engine: &Engine) -> Result<(), MetricsError> {
+    let known = engine.clone();
+    registry.gauge_vec_fn(
+        "kyma_state",
+        "1 for the state that a Kyma is in.",
+        &["kyma_name", "state", "shoot", "instance_id"],
+        move |set| {
+            for kyma in kymas(&known) {
+                for_each_state(&KYMA_STATES, kyma.state, |state, value| {
+                    set(&[&kyma.name, state, &kyma.shoot, &kyma.instance], value);
+                });
+            }
+        },
+    )?;
+    let known = engine.clone();
+    registry.gauge_vec_fn(
+        "module_state",
+        "1 for the state that a module of a Kyma is in; modules without a Manifest are not in it.",
+        &["module_name", "kyma_name", "state", "shoot", "instance_id"],
+        move |set| {
+            for kyma in kymas(&known) {
+                for module in modules(&known, &kyma.name, false) {
+                    for_each_state(&MODULE_STATES, module.state, |state, value| {
+                        set(&[&module.name, &kyma.name, state, &kyma.shoot, &kyma.instance], value);
+                    });
+                }
+            }
+        },
+    )?;
+    let known = engine.clone();
+    registry.gauge_vec_fn(
+        "mandatory_module_state",
+        "1 for the state that a mandatory module of a Kyma is in.",
+        &["module_name", "kyma_name", "state"],
+        move |set| {
+            for kyma in known.state().read().kymas() {
+                for module in modules(&known, &kyma, true) {
+                    for_each_state(&MODULE_STATES, module.state, |state, value| {
+                        set(&[&module.name, &kyma, state], value);
+                    });
+                }
+            }
+        },
+    )
+}
+
+fn for_each_state(all: &[State], now: State, mut tell: impl FnMut(&'static str, f64)) {
+    for state in all {
+        tell(state.as_str(), f64::from(u8::from(*state == now)));
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct KymaSeries {
+    name: String,
+    state: State,
+    shoot: String,
+    instance: String,
+}
+
+impl From<&Kyma> for KymaSeries {
+    fn from(kyma: &Kyma) -> Self {
+        let domain = kyma.annotations().get(annotations::SKR_DOMAIN).map_or("", String::as_str);
+        // The first part of a name in a domain, as it is known; a name without one is none.
+        let shoot =
+            domain.split_once('.').filter(|(_, rest)| rest.contains('.')).map_or("", |(host, _)| host);
+        Self {
+            name: kyma.name_any(),
+            state: kyma.status.as_ref().map(|status| status.state).unwrap_or_default(),
+            shoot: shoot.to_owned(),
+            instance: kyma.labels().get(labels::INSTANCE_ID).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+fn kymas(engine: &Engine) -> Vec<KymaSeries> {
+    let state = engine.state().read();
+    let names = state.kymas();
+    names.iter().filter_map(|name| state.kyma(name)).map(|kyma| KymaSeries::from(kyma.as_ref())).collect()
+}
+
+#[derive(Debug, PartialEq)]
+struct ModuleSeries {
+    name: String,
+    state: State,
+}
+
+/// `None`: it is no Manifest of a module.
+fn module(manifest: &Manifest, mandatory: bool) -> Option<ModuleSeries> {
+    let labels = manifest.labels();
+    let is_mandatory = labels.get(labels::MANDATORY_MODULE).is_some_and(|value| value == "true");
+    let name = labels.get(labels::MODULE_NAME).filter(|_| is_mandatory == mandatory)?;
+    let state = if manifest.is_unmanaged() {
+        State::Unmanaged
+    } else {
+        manifest.status.as_ref().map(|status| status.state).unwrap_or_default()
+    };
+    Some(ModuleSeries { name: name.clone(), state })
+}
+
+fn modules(engine: &Engine, kyma: &str, mandatory: bool) -> Vec<ModuleSeries> {
+    engine.state().read().thin_manifests_of(kyma).filter_map(|m| module(m, mandatory)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tidewatch_telemetry::BuildInfo;
+
+    use super::*;
+
+    fn kyma() -> WorkKey {
+        WorkKey::Kyma { kyma: "k".into() }
+    }
+
+    fn manifest() -> WorkKey {
+        WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
+    }
+
+    fn stages(all: &[Stage]) -> Vec<StageTime> {
+        all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect()
+    }
+
+    #[test]
+    fn a_requeue_has_the_words_that_are_known() {
+        use Stage::{Apply, Connect, Delete, Prepare, ReadKcp, ReadRuntime, Render, WriteKcp, WriteRuntime};
+        let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, outcome, &stages(all));
+        let failed = |key: &WorkKey, all: &[Stage]| of(key, Outcome::Failed, all).unwrap().0;
+        assert_eq!(
+            of(&kyma(), Outcome::Waiting, &[ReadKcp, Connect]),
+            Some(("processing_kyma_state", "intended"))
+        );
+        assert_eq!(of(&kyma(), Outcome::Lost, &[]), Some(("kyma_retrieval", "unexpected")));
+        assert_eq!(failed(&kyma(), &[ReadKcp, Connect, WriteKcp]), "sync_context_retrieval");
+        assert_eq!(failed(&kyma(), &[ReadKcp, Connect, Prepare, WriteKcp, WriteRuntime]), "crds_sync");
+        assert_eq!(failed(&kyma(), &[ReadKcp, Prepare, ReadRuntime]), "spec_replacement_from_remote");
+        assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp]), "manifest_render_resources");
+        assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp, Apply]), "manifest_sync_resources");
+        assert_eq!(failed(&manifest(), &[ReadKcp, WriteKcp]), "manifest_retrieval");
+        let waiting = |all: &[Stage]| of(&manifest(), Outcome::Waiting, all).unwrap().0;
+        assert_eq!(waiting(&[ReadKcp, Apply, Delete]), "manifest_prune_diff_not_finished");
+        assert_eq!(waiting(&[ReadKcp, Apply]), "manifest_sync_resources_enqueue_required");
+        assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
+    }
+
+    fn record(next: Option<f64>, seconds: f64) -> Record {
+        Record {
+            key: String::new(),
+            causes: Vec::new(),
+            cause_count: 0,
+            class: "retry",
+            outcome: Outcome::Waiting,
+            message: String::new(),
+            finished_at: Timestamp::UNIX_EPOCH,
+            queued_seconds: 0.0,
+            work_seconds: seconds,
+            stages: Vec::new(),
+            next_try_seconds: next,
+        }
+    }
+
+    #[test]
+    fn only_what_is_done_again_by_itself_is_counted_and_only_long_reconciles_of_manifests_are_told() {
+        let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+        let registry = Registry::new("p", build).unwrap();
+        let metrics = KlmMetrics::register(&registry, true).unwrap();
+        let count = || metrics.requeues.with_label_values(&["processing_kyma_state", "intended"]).get();
+        metrics.reconciled(&kyma(), &record(None, 1.0));
+        assert_eq!(count(), 0);
+        metrics.reconciled(&kyma(), &record(Some(1.0), 100.0));
+        assert_eq!(count(), 1);
+        let page = || registry.encode().unwrap();
+        assert!(!page().contains("reconcile_duration_seconds{"), "{}", page());
+        metrics.reconciled(&manifest(), &record(None, 75.5));
+        assert!(page().contains("\nreconcile_duration_seconds{manifest_name=\"m\"} 75.5\n"), "{}", page());
+        metrics.reconciled(&manifest(), &record(None, 0.5));
+        assert!(!page().contains("reconcile_duration_seconds{"), "{}", page());
+        for n in 0..=LONG_RECONCILES {
+            let key = WorkKey::Manifest { kyma: "k".into(), name: format!("m{n}") };
+            metrics.reconciled(&key, &record(None, 60.0));
+        }
+        assert_eq!(page().matches("\nreconcile_duration_seconds{").count(), LONG_RECONCILES);
+        let plain = Registry::new("p", build).unwrap();
+        KlmMetrics::register(&plain, false).unwrap().reconciled(&manifest(), &record(None, 75.5));
+        assert!(!plain.encode().unwrap().contains("reconcile_duration_seconds"));
+    }
+
+    #[test]
+    fn a_kyma_and_a_module_have_their_labels() {
+        let kyma = |domain: &str| -> KymaSeries {
+            let kyma: Kyma = serde_json::from_value(json!({
+                "metadata": {"name": "harbour", "annotations": {"skr-domain": domain},
+                             "labels": {"kyma-project.io/instance-id": "i-7"}},
+                "spec": {"channel": "regular"}, "status": {"state": "Warning"}
+            }))
+            .unwrap();
+            KymaSeries::from(&kyma)
+        };
+        let of = |shoot: &str| KymaSeries {
+            name: "harbour".into(),
+            state: State::Warning,
+            shoot: shoot.into(),
+            instance: "i-7".into(),
+        };
+        assert_eq!(kyma("c-12.kyma.example.com"), of("c-12"));
+        assert_eq!(kyma("kyma.example"), of(""));
+        let manifest = |labels: serde_json::Value, unmanaged: &str| -> Manifest {
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "labels": labels,
+                             "annotations": {"operator.kyma-project.io/is-unmanaged": unmanaged}},
+                "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}},
+                "status": {"state": "Ready"}
+            }))
+            .unwrap()
+        };
+        let plain = json!({"operator.kyma-project.io/module-name": "guard"});
+        let mandatory = json!({"operator.kyma-project.io/module-name": "guard",
+                               "operator.kyma-project.io/mandatory-module": "true"});
+        let guard = |state| Some(ModuleSeries { name: "guard".into(), state });
+        assert_eq!(module(&manifest(plain.clone(), "false"), false), guard(State::Ready));
+        assert_eq!(module(&manifest(plain.clone(), "true"), false), guard(State::Unmanaged));
+        assert_eq!(module(&manifest(plain, "false"), true), None);
+        assert_eq!(module(&manifest(mandatory.clone(), "false"), true), guard(State::Ready));
+        assert_eq!(module(&manifest(mandatory, "false"), false), None);
+        assert_eq!(module(&manifest(json!({}), "false"), false), None);
+    }
+
+    #[test]
+    fn one_of_the_states_is_1() {
+        let mut told = Vec::new();
+        for_each_state(&KYMA_STATES, State::Ready, |state, value| told.push((state, value)));
+        let ready =
+            [("Processing", 0.0), ("Deleting", 0.0), ("Ready", 1.0), ("Error", 0.0), ("Warning", 0.0)];
+        assert_eq!(told, ready);
+    }
+
+    #[test]
+    fn a_certificate_is_close_to_its_end_for_its_last_day() {
+        let now = Timestamp::UNIX_EPOCH;
+        assert!(!is_close(now + SignedDuration::from_hours(24), now));
+        assert!(is_close(now + SignedDuration::from_hours(23), now));
+        assert!(is_close(now - SignedDuration::from_hours(1), now));
+    }
+}
