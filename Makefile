@@ -78,6 +78,11 @@ bench: tools ## Measure; writes target/bench/report.json and prints a table (rel
 	@$(CARGO) build --release --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-bench --bin tidewatch-load
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/release/tidewatch-bench $(if $(QUICK),--quick)
 
+.PHONY: idle
+idle: tools ## Leave an unchanged world alone for SECONDS=3600 on real control planes, and count by their audit logs who asked for what meanwhile
+	@$(CARGO) build --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-idle
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-idle --for $(or $(SECONDS),3600)
+
 .PHONY: fuzz
 fuzz: ## Fuzz what comes from outside, every target for SECONDS=60 (TARGETS="xfcc seqset" picks some)
 	@fuzz/run.sh $(or $(SECONDS),60) $(TARGETS)

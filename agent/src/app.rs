@@ -13,6 +13,7 @@ use crate::{
     send::{Connector, Progress, SendError, Sender, Settings, Target, Transport, v2::Translator},
     status,
 };
+use http::{HeaderValue, header::USER_AGENT};
 use jiff::Timestamp;
 use kube::{
     Client,
@@ -307,6 +308,9 @@ async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError>
     Ok((listener, bound))
 }
 
+/// What the agent calls itself to API servers.
+const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
+
 async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartError> {
     // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
     let mut direct = true;
@@ -325,6 +329,7 @@ async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartErr
     }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
+    config.headers.push((USER_AGENT, HeaderValue::from_static(PROGRAM)));
     // Each watch retries by itself, with a backoff of its own.
     config.default_retry = false;
     Client::try_from(config).map_err(|e| StartError::Kube(e.into()))

@@ -284,6 +284,7 @@ impl Cast for Simulated {
             place: "demo".to_owned(),
             pause: false,
             maintenance_policy: None,
+            object_metrics: false,
             record: self.record.clone().map(|file| (file, RECORD_LIMIT)),
         };
         let bound = Box::pin(receiver::start(config)).await?;

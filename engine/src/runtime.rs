@@ -14,7 +14,7 @@ mod policy;
 mod tests;
 
 pub use cache::{ClientCache, SecretVersion};
-pub use client::{Connector, Limits, RuntimeClient};
+pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderValue, header::USER_AGENT};
 use jiff::Timestamp;
 use kube::{
     Client, Config as KubeConfig,
@@ -24,7 +25,7 @@ use tidewatch_engine::{
     history::{Observer, Record},
     journal::{Journal, Recorder, Recording, Start},
     oci::{OciError, RegistryConfig},
-    runtime::{AddressPolicy, AddressPolicyError},
+    runtime::{self, AddressPolicy, AddressPolicyError},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
 use tidewatch_telemetry::{
@@ -507,6 +508,7 @@ async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
+    config.headers.push((USER_AGENT, HeaderValue::from_static(runtime::USER_AGENT)));
     // The queue decides when to try again; a call that hides retries would outlast its deadline.
     config.default_retry = false;
     Ok(config)

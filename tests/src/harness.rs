@@ -23,6 +23,7 @@ pub struct Harness {
     tools: Tools,
     folder: PathBuf,
     lifetime: Lifetime,
+    audits: bool,
 }
 
 impl Harness {
@@ -42,7 +43,19 @@ impl Harness {
         let tools = Tools::find()?;
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
-        Ok(Self { tools, folder, lifetime })
+        Ok(Self { tools, folder, lifetime, audits: false })
+    }
+
+    /// API servers write audit logs.
+    #[must_use]
+    pub fn with_audit(self) -> Self {
+        Self { audits: true, ..self }
+    }
+
+    /// Whether they do.
+    #[must_use]
+    pub const fn audits(&self) -> bool {
+        self.audits
     }
 
     /// The programs.

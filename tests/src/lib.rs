@@ -16,6 +16,7 @@ pub mod etcd;
 pub mod faulty;
 pub mod fleet;
 pub mod harness;
+pub mod idle;
 pub mod kcp;
 #[cfg(test)]
 mod ledger;

@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use http::{Response, StatusCode, header::RETRY_AFTER};
+use http::{
+    HeaderValue, Response, StatusCode,
+    header::{self, RETRY_AFTER},
+};
 use http_body_util::Limited;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::{
@@ -39,6 +42,9 @@ use super::{
     AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests, mapper::Pool,
 };
 use crate::journal::Journal;
+
+/// What the receiver calls itself to API servers.
+pub const USER_AGENT: &str = concat!("tidewatch-receiver/", env!("CARGO_PKG_VERSION"));
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Thousands of runtimes are talked to rarely; a connection is worth keeping for one burst only.
@@ -144,10 +150,12 @@ impl Connector {
 
         let mut config = kube::Config::new(access.server.clone());
         config.auth_info.token = access.token.clone().map(Into::into);
+        config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let cap = limits.response;
         let service = ServiceBuilder::new()
             .layer(journal.tap(to))
             .layer(config.base_uri_layer())
+            .layer(config.extra_headers_layer().map_err(|error| failed(error.into()))?)
             .option_layer(config.auth_layer().map_err(|error| failed(error.into()))?)
             .map_result(move |result| guard(result, cap))
             .service(http);

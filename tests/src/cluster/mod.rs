@@ -1,6 +1,7 @@
 //! A control plane: kube-apiserver and kube-controller-manager, and, where pods are
 //! wanted, kube-scheduler and kwok with one fake Node.
 
+pub mod audit;
 mod kubeconfig;
 mod pki;
 mod pods;

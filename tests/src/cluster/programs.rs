@@ -44,7 +44,7 @@ pub(super) fn apiserver(
     pki: &Pki,
     port: u16,
 ) -> Result<Process> {
-    let args = vec![
+    let mut args = vec![
         flag("etcd-servers", etcd.url()),
         flag("etcd-prefix", &format!("/{cluster}")),
         flag("bind-address", "127.0.0.1"),
@@ -64,6 +64,7 @@ pub(super) fn apiserver(
         flag("profiling", "false"),
         flag("v", "0"),
     ];
+    args.extend(super::audit::flags(harness, cluster)?);
     start(harness, cluster, API_SERVER, args)
 }
 

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use super::{
     super::{
         AddressPolicy, Connector, ErrorClass, Limits, MapError, Missing, RuntimeAccess, RuntimeClient,
-        RuntimeError, Scope,
+        RuntimeError, Scope, USER_AGENT,
     },
     server::ApiServer,
     *,
@@ -70,6 +70,7 @@ async fn many_requests_share_one_http2_connection() {
     assert_eq!(*seen.protocols.lock(), [b"h2".to_vec()]);
     assert!(seen.tokens.lock().iter().all(|token| token == "Bearer a-token"));
     assert_eq!(seen.tokens.lock().len(), 50);
+    assert_eq!(*seen.program.lock(), USER_AGENT);
 }
 
 #[tokio::test]

@@ -31,6 +31,8 @@ pub(super) struct Seen {
     pub(super) requests: AtomicUsize,
     pub(super) protocols: Mutex<Vec<Vec<u8>>>,
     pub(super) tokens: Mutex<Vec<String>>,
+    /// `User-Agent` of the last request.
+    pub(super) program: Mutex<String>,
     pub(super) client_certificates: AtomicUsize,
     /// Whether the server knows apps/v1.
     pub(super) apps_gone: Mutex<bool>,
@@ -120,6 +122,8 @@ async fn answer(
     seen.requests.fetch_add(1, Ordering::SeqCst);
     let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     seen.tokens.lock().extend(token);
+    let program = request.headers().get("user-agent").map(|value| value.to_str().unwrap().to_owned());
+    *seen.program.lock() = program.unwrap_or_default();
     let text = |status: StatusCode, text: &'static str| {
         let mut response = Response::new(Either::Left(Full::from(text)));
         *response.status_mut() = status;

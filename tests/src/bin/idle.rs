@@ -1,0 +1,39 @@
+//! `make idle`: who asks the API servers for what while nothing changes.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+use tidewatch_tests::{idle, report::Terminal};
+
+/// Leaves an unchanged world alone, and counts by the API servers' audit logs what our programs have asked for meanwhile. Fails if the
+/// engine did not leave it alone, too.
+#[derive(Parser)]
+#[command(name = "tidewatch-idle")]
+struct Args {
+    /// For how long, in seconds.
+    #[arg(long = "for", default_value_t = 3600, value_name = "SECONDS")]
+    time: u64,
+    /// Print JSON.
+    #[arg(short, long, value_name = "FORMAT", value_parser = ["json"])]
+    output: Option<String>,
+}
+
+#[allow(clippy::print_stdout, reason = "the result")]
+fn main() -> ExitCode {
+    let Args { time, output } = Args::parse();
+    let terminal = Terminal::default();
+    let result = idle::main(Duration::from_secs(time), &terminal);
+    terminal.finish();
+    let idle = match result {
+        Ok(idle) => idle,
+        Err(error) => {
+            terminal.say(&format!("\nIt could not be measured: {error:#}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    match (output, serde_json::to_string_pretty(&idle)) {
+        (Some(_), Ok(json)) => println!("{json}"),
+        _ => println!("\n{}", idle.table()),
+    }
+    if idle.is_met() { ExitCode::SUCCESS } else { ExitCode::from(2) }
+}
