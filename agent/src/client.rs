@@ -61,3 +61,35 @@ fn connect(config: kube::Config) -> Result<Client, kube::Error> {
         .service(client);
     Ok(Client::new(service, config.default_namespace))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::config::{Cluster, Context, NamedCluster, NamedContext};
+
+    fn file(current: &str) -> Kubeconfig {
+        let cluster = |name: &str, proxy: Option<&str>| NamedCluster {
+            name: name.into(),
+            cluster: Some(Cluster { proxy_url: proxy.map(Into::into), ..Cluster::default() }),
+            ..NamedCluster::default()
+        };
+        let context = |name: &str| NamedContext {
+            name: name.into(),
+            context: Some(Context { cluster: name.into(), ..Context::default() }),
+            ..NamedContext::default()
+        };
+        Kubeconfig {
+            current_context: Some(current.into()),
+            clusters: vec![cluster("near", None), cluster("far", Some("http://proxy.example:3128"))],
+            contexts: vec![context("near"), context("far")],
+            ..Kubeconfig::default()
+        }
+    }
+
+    #[test]
+    fn only_the_proxy_of_the_cluster_in_use_is_in_the_way() {
+        assert_eq!(proxy(&file("near")), None);
+        assert_eq!(proxy(&file("far")), Some("http://proxy.example:3128"));
+        assert_eq!(proxy(&Kubeconfig::default()), None);
+    }
+}
