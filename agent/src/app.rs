@@ -3,7 +3,7 @@
 use crate::{
     EXIT_USAGE,
     args::Args,
-    canary,
+    canary, client,
     config::{Config, ConfigError, Protocol},
     digest,
     live::{Configuration, Live},
@@ -13,12 +13,8 @@ use crate::{
     send::{Connector, Progress, SendError, Sender, Settings, Target, Transport, v2::Translator},
     status,
 };
-use http::{HeaderValue, header::USER_AGENT};
 use jiff::Timestamp;
-use kube::{
-    Client,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
@@ -47,10 +43,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Threads for what blocks: files and host names. One of them may hang.
 const BLOCKING: usize = 2;
 /// For connections to the API server and to the receiver.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
-/// minute, so one that is silent for longer is half-open; the next one goes on where it stood.
-const READ_TIMEOUT: Duration = Duration::from_secs(75);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// This build.
 pub const BUILD: BuildInfo = BuildInfo::new("tidewatch-agent", env!("CARGO_PKG_VERSION"));
@@ -197,7 +190,7 @@ pub async fn start_within<T: Transport>(
     let tls = Store::client(&pem, clock())?;
     let client = match surroundings.client {
         Some(client) => client,
-        None => client(kubeconfig.as_deref()).await?,
+        None => client::client(kubeconfig.as_deref()).await?,
     };
 
     let (readiness, conditions) = (Readiness::new(), Conditions::new());
@@ -306,31 +299,4 @@ async fn bind(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError>
     let listener = TcpListener::bind(addr).await.map_err(wrong)?;
     let bound = listener.local_addr().map_err(wrong)?;
     Ok((listener, bound))
-}
-
-/// What the agent calls itself to API servers.
-const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
-
-async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client, StartError> {
-    // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
-    let mut direct = true;
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(e.into()))?;
-            let own = |cluster: &kube::config::NamedCluster| cluster.cluster.as_ref()?.proxy_url.clone();
-            direct = file.clusters.iter().all(|cluster| own(cluster).is_none());
-            let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-            config.map_err(|e| StartError::Kube(e.into()))?
-        }
-        None => kube::Config::infer().await.map_err(|e| StartError::Kube(e.into()))?,
-    };
-    if direct {
-        config.proxy_url = None;
-    }
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.headers.push((USER_AGENT, HeaderValue::from_static(PROGRAM)));
-    // Each watch retries by itself, with a backoff of its own.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|e| StartError::Kube(e.into()))
 }

@@ -8,6 +8,7 @@
 pub mod app;
 pub mod args;
 pub mod canary;
+mod client;
 pub mod config;
 pub mod digest;
 mod jitter;

@@ -17,7 +17,7 @@ use tidewatch_engine::{
     key::Outcome,
     stages::{Stage, StageTime},
 };
-use tidewatch_telemetry::metrics::{MetricsError, Registry};
+use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
 
 /// How long before its end the receiver's certificate counts as close to it: whoever renews it should have done so long ago.
@@ -65,19 +65,16 @@ impl KlmMetrics {
             self.requeues.with_label_values(&[reason, kind]).inc();
         }
         if let (Some(durations), WorkKey::Manifest { name, .. }) = (&self.durations, key) {
-            self.reconcile_took(durations, name, record.work_seconds);
+            reconcile_took(durations, name, record.work_seconds);
         }
     }
+}
 
-    fn reconcile_took(&self, durations: &GaugeVec, name: &str, seconds: f64) {
-        if seconds < LONG_RECONCILE_SECONDS {
-            // Nothing to say any more, or never was.
-            let _ = durations.remove_label_values(&[name]);
-            return;
-        }
-        if tidewatch_telemetry::metrics::series(durations) < LONG_RECONCILES {
-            durations.with_label_values(&[name]).set(seconds);
-        }
+fn reconcile_took(durations: &GaugeVec, name: &str, seconds: f64) {
+    // What was said of it before is not so any more, and what is said of the others is bounded.
+    let _none_before = durations.remove_label_values(&[name]);
+    if seconds >= LONG_RECONCILE_SECONDS && series(durations) < LONG_RECONCILES {
+        durations.with_label_values(&[name]).set(seconds);
     }
 }
 

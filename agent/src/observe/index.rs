@@ -6,6 +6,9 @@ use tidewatch_delivery::{
     outbox::Moved,
 };
 
+/// Objects of a report that are copied at once.
+const IN_HAND: usize = 1_000;
+
 /// An object within a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
@@ -144,14 +147,32 @@ impl Index {
         sums
     }
 
+    /// How many objects are in the buckets of `mask`.
+    pub fn count_in(&self, mask: u64) -> usize {
+        self.objects.keys().filter(|key| inside(mask, key)).count()
+    }
+
+    /// `mask` in parts, of which each has about as many objects as may be in hand at once.
+    pub fn parts(&self, mask: u64) -> Vec<u64> {
+        let buckets = (BUCKETS * IN_HAND / self.len().max(1)).clamp(1, BUCKETS);
+        let parts = (0..BUCKETS).step_by(buckets).map(|first| {
+            let last = (first + buckets).min(BUCKETS);
+            mask & (u64::MAX >> (BUCKETS - last)) & (u64::MAX << first)
+        });
+        parts.filter(|part| *part != 0).collect()
+    }
+
     /// The objects in the buckets of `mask` and what they contribute, sorted.
     pub fn in_buckets(&self, mask: u64) -> Vec<(ObjectKey, u64)> {
-        let inside = |key: &ObjectKey| mask >> bucket(&key.namespace, &key.name) & 1 == 1;
-        let objects = self.objects.iter().filter(|(key, _)| inside(key));
+        let objects = self.objects.iter().filter(|(key, _)| inside(mask, key));
         let mut objects: Vec<_> = objects.map(|(key, entry)| (key.clone(), entry.contribution)).collect();
         objects.sort_unstable();
         objects
     }
+}
+
+fn inside(mask: u64, key: &ObjectKey) -> bool {
+    mask >> bucket(&key.namespace, &key.name) & 1 == 1
 }
 
 #[cfg(test)]
@@ -241,6 +262,25 @@ mod tests {
         assert_eq!(index.in_buckets(u64::MAX), [(key("a"), of("a", 1)), (key("b"), of("b", 1))]);
         assert_eq!(index.in_buckets(1 << bucket("n", "a")).first(), Some(&(key("a"), of("a", 1))));
         assert!(index.in_buckets(0).is_empty());
+    }
+
+    #[test]
+    fn the_parts_of_a_report_are_all_of_it_and_few_objects_each() {
+        let mut index = Index::new(20_000);
+        for n in 0..20_000 {
+            changed(&mut index, &format!("o-{n}"), 1);
+        }
+        for (mask, count) in [(u64::MAX, 20_000), (0b1010, index.count_in(0b1010)), (0, 0)] {
+            let parts: Vec<_> = index.parts(mask).into_iter().map(|part| index.in_buckets(part)).collect();
+            assert!(parts.iter().all(|part| (1..=2 * IN_HAND).contains(&part.len())), "{mask:b}");
+            let mut all = parts.concat();
+            all.sort_unstable();
+            assert_eq!(all, index.in_buckets(mask));
+            assert_eq!((all.len(), index.count_in(mask)), (count, count));
+        }
+        let few = listed(&[("a", 1), ("b", 1)]);
+        assert_eq!(few.parts(u64::MAX), [u64::MAX], "sorted as a whole");
+        assert_eq!(Index::new(1).parts(u64::MAX), [u64::MAX]);
     }
 
     #[test]

@@ -13,10 +13,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
-    sync::Arc,
 };
 
 use jiff::Timestamp;
+use smallvec::{SmallVec, smallvec};
 use tidewatch_wire::{
     Epoch, Route, Seq, SessionId,
     v3::{self, Change, Health, Resume},
@@ -28,6 +28,8 @@ use crate::{
     names::Names,
 };
 
+use by_key::ByKey;
+use entries::Entries;
 use unsent::{Place, Unsent};
 
 pub use types::{Applied, InFlight, Key, Moved, Observation, Observed, Present, Released};
@@ -39,7 +41,7 @@ struct Entry {
     first_observed: Tick,
     sent: Option<Tick>,
     /// Routes that have not let it go. Never empty.
-    pending: Vec<Route>,
+    pending: SmallVec<[Route; 1]>,
     refused: bool,
     /// `before` is what was reconciled last, however often the key has changed since.
     moved: Moved,
@@ -65,8 +67,8 @@ pub struct Outbox {
     /// The highest mark of that session.
     mark: u64,
     routes: BTreeMap<String, Vec<Route>>,
-    entries: BTreeMap<Seq, Entry>,
-    by_key: BTreeMap<Key, Seq>,
+    entries: Entries<Entry>,
+    by_key: ByKey,
     /// Numbers to send. A subset of `entries`.
     unsent: Unsent,
     /// How often the receiver has asked for a number again, if it has. Changes only while the number is not in `unsent`.
@@ -128,8 +130,8 @@ impl Outbox {
             session: None,
             mark: 0,
             routes,
-            entries: BTreeMap::new(),
-            by_key: BTreeMap::new(),
+            entries: Entries::default(),
+            by_key: ByKey::default(),
             unsent: Unsent::default(),
             asked: Aside::default(),
             older_than: None,
@@ -205,11 +207,9 @@ impl Outbox {
         for (_, sum) in section.sums.iter_mut().enumerate().filter(|(n, _)| differs(*n)) {
             *sum = 0;
         }
-        let before_any = Key { watch: watch.into(), namespace: Arc::default(), name: Arc::default() };
-        for (key, seq) in self.by_key.range(before_any..).take_while(|(key, _)| *key.watch == *watch) {
-            if differs(bucket(&key.namespace, &key.name))
-                && let Some(entry) = self.entries.get_mut(seq)
-            {
+        for entry in self.entries.values_mut() {
+            let key = &entry.seen.key;
+            if *key.watch == *watch && differs(bucket(&key.namespace, &key.name)) {
                 entry.moved.before = 0;
             }
         }
@@ -223,7 +223,7 @@ impl Outbox {
 
     /// An object's contribution is another one, without a change that counts.
     pub fn moved(&mut self, key: &Key, moved: Moved) {
-        match self.by_key.get(key).and_then(|seq| self.entries.get_mut(seq)) {
+        match self.by_key.find(key, &self.entries).and_then(|seq| self.entries.get_mut(seq)) {
             // Whoever reconciles it sees the later state, too.
             Some(entry) => entry.moved.after = moved.after,
             None => self.digest.shift(&key.watch, &key.namespace, &key.name, moved.before, moved.after),
@@ -234,24 +234,16 @@ impl Outbox {
     /// A watch is not configured any more: its keys and its part of the digest are dropped. Returns how many keys were
     /// dirty. A late acknowledgement of one is ignored, and so is the failure of a request that carried it.
     pub fn forget(&mut self, watch: &str) -> usize {
-        let before_any = Key { watch: watch.into(), namespace: Arc::default(), name: Arc::default() };
-        let keys: Vec<Key> = self
-            .by_key
-            .range(before_any..)
-            .map(|(key, _)| key)
-            .take_while(|key| *key.watch == *watch)
-            .cloned()
-            .collect();
-        for key in &keys {
-            if let Some(seq) = self.by_key.remove(key) {
-                self.drop_entry(seq);
-            }
+        let of_watch = self.entries.iter().filter(|(_, entry)| *entry.seen.key.watch == *watch);
+        let seqs: Vec<Seq> = of_watch.map(|(seq, _)| seq).collect();
+        for seq in &seqs {
+            self.drop_entry(*seq);
         }
         self.names.forget(watch);
-        if self.digest.remove(watch) || !keys.is_empty() {
+        if self.digest.remove(watch) || !seqs.is_empty() {
             self.revision.0.counted += 1;
         }
-        keys.len()
+        seqs.len()
     }
 
     /// Sets the routes of watches that are not for the engine alone. What is dirty already keeps its own.
@@ -312,7 +304,8 @@ impl Outbox {
         if counts {
             self.serial = seq.0;
         }
-        let before = self.by_key.insert(observation.key.clone(), seq).and_then(|old| self.drop_entry(old));
+        let old = self.by_key.find(&observation.key, &self.entries);
+        let before = old.and_then(|old| self.drop_entry(old));
         // A report of everything makes nobody wait who has changed something.
         observation.listed &= before.as_ref().is_none_or(|e| e.seen.listed);
         let moved = Moved { before: before.as_ref().map_or(moved.before, |e| e.moved.before), ..moved };
@@ -321,12 +314,14 @@ impl Outbox {
         }
         let first_observed = before.as_ref().map_or(now, |e| e.first_observed);
         let routes = self.routes.get(&*observation.key.watch);
-        let pending = routes.cloned().unwrap_or_else(|| vec![Route::engine()]);
+        let pending =
+            routes.map_or_else(|| smallvec![Route::engine()], |routes| routes.iter().cloned().collect());
         // An end, too: whoever looks then may find an object that was made anew.
         let telling = observation.change != Change::Resync && self.keeps_names(&observation.key.watch);
         let withheld = telling && !self.names.add(&observation.key, &observation.version, &observation.kind);
         let entry = Entry { seen: observation, first_observed, sent: None, pending, refused: false, moved };
-        self.entries.insert(seq, entry);
+        self.by_key.insert(&entry.seen.key, seq);
+        self.entries.push(seq, entry);
         if withheld {
             self.withheld.insert(seq);
         } else {
@@ -354,7 +349,7 @@ impl Outbox {
     /// Whether it has to take turns at the receiver: it is part of a full report, or older than the session.
     fn is_older(&self, seq: Seq) -> bool {
         let before = |entry: &Entry| self.older_than.is_some_and(|than| entry.seen.at < than);
-        self.entries.get(&seq).is_some_and(|entry| entry.seen.listed || before(entry))
+        self.entries.get(seq).is_some_and(|entry| entry.seen.listed || before(entry))
     }
 
     fn set_older_than(&mut self, than: Option<Timestamp>) {
@@ -371,7 +366,9 @@ impl Outbox {
         self.take_unsent(seq);
         self.withheld.remove(&seq);
         self.asked.0.remove(&seq);
-        self.entries.remove(&seq)
+        let entry = self.entries.remove(seq)?;
+        self.by_key.remove(&entry.seen.key, seq);
+        Some(entry)
     }
 
     fn take_unsent(&mut self, seq: Seq) {
@@ -381,6 +378,8 @@ impl Outbox {
 
 mod answer;
 mod batch;
+mod by_key;
+mod entries;
 mod named;
 mod types;
 mod unsent;

@@ -100,21 +100,18 @@ impl Watcher {
         let appears = std::mem::take(&mut self.appears);
         let unnamed = (stale != 0).then(|| self.unnamed(version, kind));
         let section = Section { stale, sums, ..Section::unknown(configuration, version, kind) };
-        let objects = self.index.in_buckets(stale);
-        tracing::info!(
-            watch,
-            buckets = stale.count_ones(),
-            objects = objects.len(),
-            "compared with the digest"
-        );
+        let (buckets, objects) = (stale.count_ones(), self.index.count_in(stale));
+        tracing::info!(watch, buckets, objects, "compared with the digest");
         self.shared.metrics.compared(&watch, unnamed.is_some());
         (self.round, self.early) = (round, 0);
         self.tell(Told::Compared { watch, section, unnamed }).await?;
         self.tell_listed(version, kind).await?;
-        for (key, after) in objects {
-            let listed = !appears && lively >> bucket(&key.namespace, &key.name) & 1 == 0;
-            let observation = self.observation(key, Change::Changed, version, kind);
-            self.report(Observation { listed, ..observation }, Moved { before: 0, after }).await?;
+        for part in self.index.parts(stale) {
+            for (key, after) in self.index.in_buckets(part) {
+                let listed = !appears && lively >> bucket(&key.namespace, &key.name) & 1 == 0;
+                let observation = self.observation(key, Change::Changed, version, kind);
+                self.report(Observation { listed, ..observation }, Moved { before: 0, after }).await?;
+            }
         }
         Ok(())
     }

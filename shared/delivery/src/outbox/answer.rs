@@ -10,7 +10,7 @@ use crate::{Tick, digest::Digest};
 
 impl Outbox {
     pub(super) fn resend(&mut self, seq: Seq) -> bool {
-        let Some(entry) = self.entries.get_mut(&seq) else { return false };
+        let Some(entry) = self.entries.get_mut(seq) else { return false };
         entry.sent = None;
         self.unsent.insert(seq, self.place(seq));
         true
@@ -54,7 +54,7 @@ impl Outbox {
                 let hit: Vec<Seq> = set
                     .ranges()
                     .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
-                    .map(|(&s, _)| s)
+                    .map(|(s, _)| s)
                     .collect();
                 for seq in hit {
                     applied.released.extend(self.let_go(seq, &ack.route, refused, now));
@@ -64,7 +64,7 @@ impl Outbox {
         if applied.new_session {
             // The new session may know some of them (events and answer crossed); sending again is harmless.
             let sent: Vec<Seq> =
-                self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(&s, _)| s).collect();
+                self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(s, _)| s).collect();
             applied.to_resend = sent.into_iter().filter(|&s| self.resend(s)).count();
         } else {
             let unknown: Vec<Seq> = response
@@ -72,7 +72,7 @@ impl Outbox {
                 .ranges()
                 .flat_map(|(s, e)| self.entries.range(Seq(s)..=Seq(e)))
                 .filter(|(_, e)| e.sent.is_some())
-                .map(|(&s, _)| s)
+                .map(|(s, _)| s)
                 .collect();
             for seq in &unknown {
                 // What only has to take its turn has found no lack of room.
@@ -87,7 +87,7 @@ impl Outbox {
     }
 
     fn let_go(&mut self, seq: Seq, route: &Route, refused: bool, now: Tick) -> Option<Released> {
-        let entry = self.entries.get_mut(&seq)?;
+        let entry = self.entries.get_mut(seq)?;
         entry.pending.retain(|r| r != route);
         entry.refused |= refused;
         if !entry.pending.is_empty() {
@@ -95,7 +95,6 @@ impl Outbox {
         }
         let entry = self.drop_entry(seq)?;
         let key = entry.seen.key;
-        self.by_key.remove(&key);
         let counts = &*key.watch != v3::CANARY;
         if entry.seen.change == Change::Gone {
             self.names.leave(&key, now);

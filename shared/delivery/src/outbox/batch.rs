@@ -1,15 +1,13 @@
 //! What goes into one request: as much as the contract allows in number and in bytes, or as the way to the receiver has
 //! let pass.
 
-use std::sync::Arc;
-
 use tidewatch_wire::{
     Seq, SeqSet, limits,
     v3::{self, Event, Request},
 };
 
 use super::{
-    InFlight, Key, Observation, Outbox,
+    InFlight, Observation, Outbox,
     unsent::{FRESH, May},
 };
 use crate::Tick;
@@ -76,9 +74,7 @@ impl Outbox {
     }
 
     fn new_canary(&self) -> Option<Seq> {
-        let before_any = Key { watch: v3::CANARY.into(), namespace: Arc::default(), name: Arc::default() };
-        let canaries = self.by_key.range(before_any..).take_while(|(key, _)| &*key.watch == v3::CANARY);
-        canaries.map(|(_, seq)| *seq).find(|seq| self.unsent.contains(*seq, FRESH))
+        self.by_key.canaries().find(|seq| self.unsent.contains(*seq, FRESH))
     }
 
     /// Numbers to send, the most urgent first: at most a batch.
@@ -103,7 +99,7 @@ impl Outbox {
         let mut left = limits::V3_BODY_BYTES.saturating_sub(request.json_bound());
         let mut events = Vec::with_capacity(chosen.len());
         for seq in chosen {
-            let Some(entry) = self.entries.get_mut(&seq) else { continue };
+            let Some(entry) = self.entries.get_mut(seq) else { continue };
             let event = event(seq, &entry.seen);
             let bytes = event.json_bound() + RANGE_BYTES;
             // One always has room: the longest takes a fourth of what ranges and health leave of a body.
@@ -147,7 +143,7 @@ impl Outbox {
 
     fn request(&mut self, events: Vec<Event<'static>>, poll: bool) -> Request<'static> {
         let mut awaiting = SeqSet::new();
-        for (&seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
+        for (seq, _) in self.entries.iter().filter(|(_, e)| e.sent.is_some()) {
             // A set of more ranges than the contract allows would be refused; the rest waits its turn.
             if awaiting.range_count() >= self.size.0.ranges {
                 break;
@@ -179,7 +175,7 @@ impl Outbox {
         self.size.0.halve(in_flight.len(), ranges);
         if let [alone] = in_flight.0[..]
             // Taken back already, by an answer that came first, it is none that was asked for.
-            && self.entries.get(&alone).is_some_and(|entry| entry.sent.is_some())
+            && self.entries.get(alone).is_some_and(|entry| entry.sent.is_some())
         {
             // It cannot be made smaller; at least it delays nothing else.
             *self.asked.0.entry(alone).or_default() += 1;

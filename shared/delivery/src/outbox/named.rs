@@ -37,7 +37,7 @@ impl Outbox {
     pub fn names_stored(&mut self, revision: u64) {
         self.names.stored(revision);
         let (names, entries) = (&self.names, &self.entries);
-        let free = |seq: &Seq| entries.get(seq).is_none_or(|entry| names.is_stored(&entry.seen.key));
+        let free = |seq: &Seq| entries.get(*seq).is_none_or(|entry| names.is_stored(&entry.seen.key));
         let free: Vec<Seq> = self.withheld.extract_if(.., |seq| free(seq)).collect();
         for seq in free {
             self.unsent.insert(seq, self.place(seq));
@@ -69,7 +69,7 @@ impl Outbox {
             return;
         }
         for key in self.names.missing(watch, &objects) {
-            let seen = self.by_key.get(&key).and_then(|seq| self.entries.get(seq));
+            let seen = self.by_key.find(&key, &self.entries).and_then(|seq| self.entries.get(seq));
             // An end that was seen waits to be let go already.
             if seen.is_none_or(|entry| entry.seen.change != Change::Gone) {
                 self.observe(Observation { key, ..gone.clone() }, now);

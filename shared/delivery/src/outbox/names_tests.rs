@@ -1,6 +1,9 @@
 //! Deletions that another manager hears of by name, over crashes of the agent at any step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use proptest::{prelude::*, test_runner::Config};
 use tidewatch_wire::{

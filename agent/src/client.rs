@@ -1,0 +1,100 @@
+//! The way to the runtime's API server.
+
+use crate::app::{CONNECT_TIMEOUT, StartError};
+use http::{HeaderValue, header::USER_AGENT};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{client::legacy, rt::TokioExecutor};
+use kube::{
+    Client,
+    client::{Body, ConfigExt},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use std::{path::Path, time::Duration};
+use tower::{BoxError, ServiceBuilder};
+
+/// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
+/// minute, so one that is silent for longer is half-open; the next one goes on where it stood.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// Most bytes that a connection reads ahead: more than a TLS record and than any head of an answer. Each connection keeps
+/// the memory for as long as it lives; without a limit, a list makes that a quarter of a MiB.
+const READ_AHEAD: usize = 32 * 1024;
+
+/// What the agent calls itself to API servers.
+const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
+
+/// By a kubeconfig file, or as the process's surroundings say.
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(e.into()))?;
+            if let Some(proxy) = proxy(&file) {
+                let words = format!("{proxy}: the way to the API server cannot lead through a proxy");
+                return Err(StartError::Kube(words.into()));
+            }
+            let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+            config.map_err(|e| StartError::Kube(e.into()))?
+        }
+        None => kube::Config::infer().await.map_err(|e| StartError::Kube(e.into()))?,
+    };
+    // kube takes HTTPS_PROXY too. It is for the way out; the API server is the runtime's own.
+    config.proxy_url = None;
+    config.headers.push((USER_AGENT, HeaderValue::from_static(PROGRAM)));
+    connect(config).map_err(|e| StartError::Kube(e.into()))
+}
+
+/// The proxy of the cluster that is to be used.
+fn proxy(file: &Kubeconfig) -> Option<&str> {
+    let context =
+        file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref())?;
+    let name = &context.context.as_ref()?.cluster;
+    file.clusters.iter().find(|cluster| cluster.name == *name)?.cluster.as_ref()?.proxy_url.as_deref()
+}
+
+/// What kube would make, with connections that read less ahead, and without its retries: each watch retries by itself,
+/// with a backoff of its own.
+fn connect(config: kube::Config) -> Result<Client, kube::Error> {
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector()?);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_read_timeout(Some(READ_TIMEOUT));
+    let client: legacy::Client<_, Body> =
+        legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_AHEAD).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::config::{Cluster, Context, NamedCluster, NamedContext};
+
+    fn file(current: &str) -> Kubeconfig {
+        let cluster = |name: &str, proxy: Option<&str>| NamedCluster {
+            name: name.into(),
+            cluster: Some(Cluster { proxy_url: proxy.map(Into::into), ..Cluster::default() }),
+            ..NamedCluster::default()
+        };
+        let context = |name: &str| NamedContext {
+            name: name.into(),
+            context: Some(Context { cluster: name.into(), ..Context::default() }),
+            ..NamedContext::default()
+        };
+        Kubeconfig {
+            current_context: Some(current.into()),
+            clusters: vec![cluster("near", None), cluster("far", Some("http://proxy.example:3128"))],
+            contexts: vec![context("near"), context("far")],
+            ..Kubeconfig::default()
+        }
+    }
+
+    #[test]
+    fn only_the_proxy_of_the_cluster_in_use_is_in_the_way() {
+        assert_eq!(proxy(&file("near")), None);
+        assert_eq!(proxy(&file("far")), Some("http://proxy.example:3128"));
+        assert_eq!(proxy(&Kubeconfig::default()), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! Which number a key has, if it is dirty.
+
+use std::collections::BTreeSet;
+
+use tidewatch_wire::{Seq, v3};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{Entry, Key, entries::Entries};
+
+/// Numbers by a hash of their keys, which are in the entries: as keys of their own they would take four times as much. Keys
+/// that share a hash cost a look at each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct ByKey {
+    all: BTreeSet<(u64, Seq)>,
+    canaries: BTreeSet<Seq>,
+}
+
+impl ByKey {
+    pub(super) fn find(&self, key: &Key, entries: &Entries<Entry>) -> Option<Seq> {
+        let hash = hash(key);
+        let mut some = self.all.range((hash, Seq(0))..=(hash, Seq(u64::MAX))).map(|(_, seq)| *seq);
+        some.find(|seq| entries.get(*seq).is_some_and(|entry| entry.seen.key == *key))
+    }
+
+    pub(super) fn insert(&mut self, key: &Key, seq: Seq) {
+        self.all.insert((hash(key), seq));
+        if &*key.watch == v3::CANARY {
+            self.canaries.insert(seq);
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &Key, seq: Seq) {
+        self.all.remove(&(hash(key), seq));
+        self.canaries.remove(&seq);
+    }
+
+    /// Those of the canary's watch.
+    pub(super) fn canaries(&self) -> impl Iterator<Item = Seq> {
+        self.canaries.iter().copied()
+    }
+}
+
+fn hash(key: &Key) -> u64 {
+    let mut hash = Xxh3::new();
+    for part in [&key.watch, &key.namespace, &key.name] {
+        hash.update(part.as_bytes());
+        // In no name.
+        hash.update(b"/");
+    }
+    hash.digest()
+}
