@@ -41,12 +41,12 @@ async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
 /// Those of a Kyma and its modules, which only an option shows.
 async fn metrics_have_the_names_that_are_known(solo: &Solo) -> Result<()> {
     let wanted = [
-        r#"lifecycle_mgr_mandatory_modules 1"#,
+        "lifecycle_mgr_mandatory_modules 1",
         r#"lifecycle_mgr_mandatory_module_state{kyma_name="pier",module_name="guard",state="Ready"} 1"#,
         r#"lifecycle_mgr_mandatory_module_state{kyma_name="pier",module_name="guard",state="Error"} 0"#,
         r#"lifecycle_mgr_kyma_state{instance_id="",kyma_name="pier",shoot="pier",state="Ready"} 1"#,
-        r#"lifecycle_mgr_maintenance_window_config_read_success 1"#,
-        r#"lifecycle_mgr_gateway_secret_server_cert_close_to_expiry 0"#,
+        "lifecycle_mgr_maintenance_window_config_read_success 1",
+        "lifecycle_mgr_gateway_secret_server_cert_close_to_expiry 0",
     ];
     let page = wait::until("the state of the module in the metrics", SOON, || async {
         let page = http::text(&format!("{}/metrics", solo.receiver.admin)).await?;
