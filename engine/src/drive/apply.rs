@@ -1,5 +1,7 @@
 //! Single objects in a runtime: server-side apply, read, create, delete.
 
+use std::time::Duration;
+
 use kube::{
     Api,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy},
@@ -111,6 +113,14 @@ impl ObjectError {
     pub(super) const fn is_passing(&self) -> bool {
         matches!(self, Self::Held(_))
             || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
+    }
+
+    /// How long the API server asked us to wait, if it did.
+    pub(super) const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Call(error) => error.retry_after(),
+            _ => None,
+        }
     }
 
     /// Whether nobody answered at all.
