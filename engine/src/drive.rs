@@ -4,6 +4,7 @@
 mod access;
 mod agent;
 mod apply;
+mod budget;
 mod catalog;
 mod gate;
 mod inputs;
@@ -121,6 +122,7 @@ pub(crate) struct Shared {
     tenants: Registry,
     sources: sources::Sources,
     patience: patience::Patience,
+    budgets: Arc<budget::Budgets>,
     prepared: prepare::Prepared,
     agents: agent::Agents,
     catalogs: catalog::Catalogs,
@@ -202,6 +204,9 @@ pub(crate) enum Lost {
     /// What it waits for is slow, and as many wait for that as may.
     #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
     Crowded(String),
+    /// Its runtime is left alone, for so long.
+    #[error("{0}")]
+    Parked(String, Duration),
     /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
@@ -213,6 +218,7 @@ impl Lost {
             Self::Kcp { .. } | Self::Behind(_) => "kcp",
             Self::Held(_) => "held",
             Self::Crowded(_) => "crowded",
+            Self::Parked(..) => "parked",
             Self::Deadline(_) => "deadline",
         }
     }
@@ -260,6 +266,7 @@ impl Engine {
             tenants,
             sources: sources::Sources::default(),
             patience: patience::Patience::new(config.workers),
+            budgets: Arc::new(budget::Budgets::new(config.workers)),
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
             catalogs: catalog::Catalogs::default(),
@@ -312,6 +319,11 @@ impl Engine {
         let open = registry.left_alone();
         let is_open = open.contains(&host);
         (host, is_open, open.len() - usize::from(is_open) + tenants.left_alone().len())
+    }
+
+    /// How many runtimes are left alone for a while because they do not answer.
+    pub fn parked_runtimes(&self) -> usize {
+        self.0.budgets.count()
     }
 
     /// The last reconciles.
@@ -414,6 +426,11 @@ impl Shared {
             Err(lost @ Lost::Crowded(_)) => {
                 (Outcome::Waiting, chain(lost), Some((wait(CROWDED), lost.class())))
             }
+            Err(lost @ Lost::Parked(_, left)) => (
+                Outcome::Waiting,
+                chain(lost),
+                Some((pace::at_least(RETRY.0, Some(*left), spread), lost.class())),
+            ),
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         match outcome {
@@ -471,6 +488,7 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         self.journal.turn().await;
         self.gate.begin(key)?;
+        let _leave = Box::pin(self.leave(key, why)).await?;
         let causes = why.causes;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,

@@ -104,6 +104,11 @@ impl ObjectError {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
     }
 
+    /// Whether the object's namespace is being deleted, so that nothing can be made in it.
+    pub(super) const fn is_of_leaving_namespace(&self) -> bool {
+        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
+    }
+
     /// Whether the API server does not take the object as it is.
     pub(super) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))

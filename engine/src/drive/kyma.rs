@@ -16,8 +16,7 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, next_try,
-    sources::rest_of,
+    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, sources::rest_of,
 };
 pub(super) use needs::Waiting;
 use remote::wishes;
@@ -47,6 +46,7 @@ impl Shared {
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
             self.runtimes.invalidate(name);
+            self.budgets.forget(name);
             self.prepared.forget(name);
             self.agents.forget(name);
             self.catalogs.drop_kyma(name);
@@ -238,7 +238,8 @@ impl Shared {
         if error.is_unreachable() {
             self.observer.reachable(&kyma.name_any(), false);
         }
-        let message = format!("{}; {}", error.message(), next_try(self.now(), error.retry_after()));
+        let next = self.next_try_in(&kyma.name_any(), error.retry_after());
+        let message = format!("{}; {next}", error.message());
         let status = status(kyma, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))

@@ -14,6 +14,7 @@ mod rendered;
 mod schemas;
 mod source;
 mod standing;
+mod stuck;
 mod sync;
 mod transforms;
 
@@ -41,7 +42,6 @@ use super::{
     error_report,
     gate::{Gated, Mode},
     kcp_writes::lost,
-    next_try,
 };
 use crate::{
     kcp::state::{SecretRef, default_cr},
@@ -231,6 +231,7 @@ impl Shared {
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
                 }
             }
+            Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
             Err(error) => applied.failed = Some(error.into()),
         }
 
@@ -242,6 +243,9 @@ impl Shared {
         };
         if let Some(stopped) = applied.failed {
             return self.stopped_with(kyma, manifest, stopped, write).await;
+        }
+        if !applied.stuck.is_empty() {
+            return self.left_out(manifest, runtime, &applied, write).await;
         }
         if let Some(what) = applied.missing.take() {
             let status = write(Progress::Waiting(what.clone()));
@@ -330,7 +334,7 @@ impl Shared {
         }
         let class = stopped.class;
         let next = if stopped.retryable {
-            next_try(self.now(), stopped.retry_after)
+            self.next_try_in(kyma, stopped.retry_after)
         } else {
             "tried again when the module or the runtime changes".to_owned()
         };

@@ -23,7 +23,7 @@ pub(super) const SPREAD: Duration = Duration::from_mins(5);
 const LONGEST_REST: Duration = Duration::from_hours(1);
 
 /// From 0 to 1, by a number that differs from key to key: no two stay in step.
-fn share(spread: u64) -> f64 {
+pub(super) fn share(spread: u64) -> f64 {
     f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 1000.0
 }
 

@@ -43,7 +43,7 @@ impl Holds {
         let left = Duration::try_from(left).ok().filter(|left| !left.is_zero());
         match (since, left) {
             (_, None) => drop(all.remove(uid)),
-            (None, Some(_)) => drop(all.insert(uid.to_owned(), now, 1)),
+            (None, Some(_)) => all.insert(uid.to_owned(), now, 1),
             (Some(_), Some(_)) => {}
         }
         left
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(holds.left("u", true, at(15_000)), Some(HELD), "what is said next waits again");
         assert_eq!(holds.left("u", false, at(15_000)), None);
         assert_eq!(holds.left("u", true, at(16_000)), Some(HELD), "it was said meanwhile");
-        assert_eq!(holds.left("u", true, at(17_000)), Some(HELD - Duration::from_secs(1)));
+        assert_eq!(holds.left("u", true, at(17_000)), HELD.checked_sub(Duration::from_secs(1)));
         assert_eq!(holds.left("u", true, at(2_000)), Some(HELD), "the clock was set back");
         assert_eq!(holds.left("u", true, at(7_000)), None);
     }
