@@ -82,6 +82,15 @@ impl Run {
         pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
     }
 
+    /// How many modules, from the first one on, get another version in some step of the scenario.
+    fn bumped(&self) -> usize {
+        let bumps = self.settings.scenario.steps.iter().map(|step| match step {
+            Step::Bump(bump) => bump.modules,
+            _ => 0,
+        });
+        bumps.max().unwrap_or_default()
+    }
+
     /// The runtimes in which some step of the scenario does wrong.
     fn hit(&self) -> BTreeSet<usize> {
         let steps = self.settings.scenario.steps.iter().enumerate();
@@ -169,8 +178,12 @@ impl Run {
 
     /// Somebody changes or deletes a Deployment; false: there is none.
     fn disturb(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+        // What others have is not what the scenario changes for everybody.
+        let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
         let wanted: Vec<usize> = self.oracle.world(|world| {
-            (0..self.settings.modules).filter(|module| world.desired(runtime, *module).is_some()).collect()
+            (first..self.settings.modules)
+                .filter(|module| world.desired(runtime, *module).is_some())
+                .collect()
         });
         let Some(module) = pick::one(self.settings.seed, step, runtime, &wanted) else { return Ok(false) };
         let (Some(id), Some(hosted)) = (Oracle::deployment(module), self.fleet.runtimes.get(runtime)) else {
