@@ -11,10 +11,19 @@ use std::{
 use serde_json::Value;
 
 fn simulate(folder: &Path, runtimes: &str, scenario: &str, more: &[&str]) -> Output {
+    simulate_modules(folder, (runtimes, "1"), scenario, more)
+}
+
+fn simulate_modules(
+    folder: &Path,
+    (runtimes, modules): (&str, &str),
+    scenario: &str,
+    more: &[&str],
+) -> Output {
     let file = folder.join("scenario.yaml");
     fs::write(&file, scenario).unwrap();
     Command::new(env!("CARGO_BIN_EXE_tidewatch"))
-        .args(["simulate", "--modules", "1", "--seed", "7", "--runtimes", runtimes, "--scenario"])
+        .args(["simulate", "--modules", modules, "--seed", "7", "--runtimes", runtimes, "--scenario"])
         .arg(&file)
         .arg("--folder")
         .arg(folder)
@@ -106,6 +115,70 @@ steps:
     let report = report(&output);
     assert!(output.status.success(), "{report:#}");
     assert_eq!(report["verdict"]["notReady"], 0, "{report:#}");
+}
+
+/// A fleet of 12 with a fault, and changes in the runtimes that it does not hit, before it and beside it.
+fn beside(fault: &str) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    // Everything shares the machine with other tests, and a debug build is slow: the goal is wide, and far from what a fault that is
+    // not contained costs, such as a worker for 20 s.
+    let scenario = format!(
+        "name: test
+goal: {{times: 3, plus: 3s}}
+steps:
+- ready: {{within: 2m}}
+- change: {{what: drift, runtimes: 100%, rate: 20/s, others: without}}
+- settle: {{within: 1m}}
+{fault}
+- change: {{what: drift, runtimes: 100%, rate: 20/s, others: beside}}
+- settle: {{within: 3m}}
+"
+    );
+    let more = ["-o", "json", "--receiver-arg=--workers=4"];
+    let output = simulate_modules(folder.path(), ("12", "2"), &scenario, &more);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    let lags = report["lags"].as_array().unwrap();
+    let others = lags.iter().filter(|lag| lag["after"].as_str().unwrap().starts_with("change elsewhere"));
+    let counts: Vec<u64> = others.map(|lag| lag["count"].as_u64().unwrap()).collect();
+    assert!(counts.len() == 2 && counts.iter().all(|count| *count >= 9), "{lags:#?}");
+    let told = &report["beside"];
+    let seconds = |name: &str| told[name].as_f64().unwrap();
+    assert!(seconds("besideP99") <= seconds("atMost"), "{told:#}");
+    report
+}
+
+#[test]
+fn a_runtime_that_hangs_is_not_noticed_by_the_others() {
+    beside(
+        "- fault: {kind: hang, group: bad, runtimes: 1, whose: receiver, for: 10s}
+- change: {what: drift, group: bad, runtimes: 1}
+- change: {what: toggle, group: bad, runtimes: 1}",
+    );
+}
+
+#[test]
+fn a_namespace_that_does_not_go_is_not_noticed_by_the_others() {
+    beside(
+        "- fault: {kind: stuckNamespace, group: bad, runtimes: 2, for: 5s}
+- change: {what: delete, group: bad, runtimes: 2}",
+    );
+}
+
+#[test]
+fn a_module_that_does_not_get_ready_is_not_noticed_by_the_others() {
+    beside(
+        "- fault: {kind: neverReady, group: bad, runtimes: 2, for: 5s}
+- change: {what: delete, group: bad, runtimes: 2}",
+    );
+}
+
+#[test]
+fn a_registry_that_sends_everybody_away_is_not_noticed_by_what_needs_nothing_of_it() {
+    let report = beside("- registry: {refuse: 429, retryAfter: 8s, for: 8s}\n- bump: {modules: 1}");
+    // Twelve runtimes need a version of it.
+    let refused = report["registryRefused"].as_u64().unwrap();
+    assert!((1..=4).contains(&refused), "it was asked {refused} times");
 }
 
 #[test]

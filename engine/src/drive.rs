@@ -4,6 +4,7 @@
 mod access;
 mod agent;
 mod apply;
+mod budget;
 mod catalog;
 mod gate;
 mod inputs;
@@ -13,7 +14,9 @@ mod kyma_deletion;
 mod local_templates;
 mod mandatory;
 mod manifest;
+mod pace;
 mod path;
+mod patience;
 mod prepare;
 mod pull_secret;
 mod seen;
@@ -28,6 +31,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
+use pace::{CROWDED, NEXT_TRY, PATIENCE, RECHECK, RETRY, backoff, next_try, until};
 use parking_lot::RwLock;
 use tidewatch_api::State;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -117,6 +121,8 @@ pub(crate) struct Shared {
     /// For what runtimes name themselves: without credentials, and with a cache of its own.
     tenants: Registry,
     sources: sources::Sources,
+    patience: patience::Patience,
+    budgets: Arc<budget::Budgets>,
     prepared: prepare::Prepared,
     agents: agent::Agents,
     catalogs: catalog::Catalogs,
@@ -151,10 +157,23 @@ pub(crate) enum Finish {
     Patient(String),
     /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
     RecheckAt(Timestamp, Box<Finish>),
+    /// It ended like this, and whoever failed asks not to be tried again before that.
+    NotBefore(Duration, Box<Finish>),
     /// The failure stands in the status. Only a change can mend it, and that is an event.
     Settled(Report),
     /// The failure, of a class, stands in the status. Trying again can mend it.
     Failed(Report, &'static str),
+}
+
+impl Finish {
+    /// A failure of a class, which may be tried again after `wait` at the earliest.
+    pub(crate) fn failed(report: Report, class: &'static str, wait: Option<Duration>) -> Self {
+        let failed = Self::Failed(report, class);
+        match wait {
+            Some(wait) => Self::NotBefore(wait, Box::new(failed)),
+            None => failed,
+        }
+    }
 }
 
 /// Why work was asked for.
@@ -182,6 +201,12 @@ pub(crate) enum Lost {
     /// Nothing may be written now. What was asked for is still to be done.
     #[error(transparent)]
     Held(#[from] gate::Held),
+    /// What it waits for is slow, and as many wait for that as may.
+    #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
+    Crowded(String),
+    /// Its runtime is left alone, for so long.
+    #[error("{0}")]
+    Parked(String, Duration),
     /// It took too long.
     #[error("the reconcile took longer than {} s", .0.as_secs())]
     Deadline(Duration),
@@ -192,39 +217,11 @@ impl Lost {
         match self {
             Self::Kcp { .. } | Self::Behind(_) => "kcp",
             Self::Held(_) => "held",
+            Self::Crowded(_) => "crowded",
+            Self::Parked(..) => "parked",
             Self::Deadline(_) => "deadline",
         }
     }
-}
-
-/// The delay before a retry: 1 s doubling to 5 min.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
-/// The delay before a look at something without an event: 200 ms doubling to 30 s.
-const RECHECK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
-/// The delay before a look at what somebody else has to end: 200 ms doubling to 5 min.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
-/// What messages promise about the next try; the longest delay of a retry.
-pub(crate) const NEXT_TRY: &str = "next try within 5 min";
-
-fn backoff((base, max): (Duration, Duration), attempt: u32, spread: u64) -> Duration {
-    let full = base.saturating_mul(1 << attempt.min(16)).min(max);
-    // Up to a fifth less, by a number that differs from key to key: no two stay in step.
-    full.mul_f64(1.0 - f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 5000.0)
-}
-
-/// The longest wait for a time at which something is due; a clock that is set meanwhile is noticed after it.
-const LONGEST_WAIT: Duration = Duration::from_hours(24);
-
-/// A look that is due for many at once, such as at the end of a version, is spread over this time.
-const SPREAD: Duration = Duration::from_mins(5);
-
-/// How long from now until `at`: at least a second, so that a look never comes before its time by a fraction of one.
-/// And up to a tenth more, by a number that differs from key to key.
-fn until(now: Timestamp, at: Timestamp, spread: u64) -> Duration {
-    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    let wait = wait.clamp(Duration::from_secs(1), LONGEST_WAIT);
-    let share = f64::from(u32::try_from(spread % 1000).unwrap_or(0)) / 1000.0;
-    wait + (wait / 10).min(SPREAD).mul_f64(share)
 }
 
 /// Polls take at most a fifth of the workers, whatever happens; so do catalogs.
@@ -268,6 +265,8 @@ impl Engine {
             registry,
             tenants,
             sources: sources::Sources::default(),
+            patience: patience::Patience::new(config.workers),
+            budgets: Arc::new(budget::Budgets::new(config.workers)),
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
             catalogs: catalog::Catalogs::default(),
@@ -310,6 +309,21 @@ impl Engine {
         guard: Guard,
     ) -> Result<(), Guard> {
         self.0.seen.take(key, object, version, guard)
+    }
+
+    /// Registries that did not work and are left alone for a while: the host of [`EngineConfig::modules`], whether it is among them, and
+    /// how many others are. What is asked for in the name of a runtime's user counts as another registry, whatever its host.
+    pub fn registries_left_alone(&self) -> (String, bool, usize) {
+        let Shared { config, registry, tenants, .. } = &*self.0;
+        let host = registry.host(&config.modules).unwrap_or_default();
+        let open = registry.left_alone();
+        let is_open = open.contains(&host);
+        (host, is_open, open.len() - usize::from(is_open) + tenants.left_alone().len())
+    }
+
+    /// How many runtimes are left alone for a while because they do not answer.
+    pub fn parked_runtimes(&self) -> usize {
+        self.0.budgets.count()
     }
 
     /// The last reconciles.
@@ -385,13 +399,17 @@ impl Shared {
             Ok(Finish::RecheckAt(at, finish)) => (Ok(*finish), Some((until(self.now(), at, spread), at))),
             other => (other, None),
         };
-        let wait = |pace| backoff(pace, lease.attempt, spread);
+        let (result, asked) = match result {
+            Ok(Finish::NotBefore(wait, finish)) => (Ok(*finish), Some(wait)),
+            other => (other, None),
+        };
+        let wait = |pace| pace::at_least(backoff(pace, lease.attempt, spread), asked, spread);
         let (retry, recheck) = (wait(RETRY), wait(RECHECK));
         let (outcome, message, next) = match &result {
             Ok(Finish::Done) => (Outcome::Done, String::new(), None),
             Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
             // Nobody nests them; if somebody did, the outer time would count.
-            Ok(Finish::RecheckAt(..)) => (Outcome::Waiting, String::new(), None),
+            Ok(Finish::RecheckAt(..) | Finish::NotBefore(..)) => (Outcome::Waiting, String::new(), None),
             Ok(Finish::Recheck(what)) => (Outcome::Waiting, what.clone(), Some((recheck, "waiting"))),
             Ok(Finish::Again(delay, what)) => (Outcome::Waiting, what.clone(), Some((*delay, "waiting"))),
             Ok(Finish::Patient(what)) => (Outcome::Waiting, what.clone(), Some((wait(PATIENCE), "waiting"))),
@@ -405,6 +423,14 @@ impl Shared {
                 (Outcome::Waiting, chain(lost), Some((delay, lost.class())))
             }
             Err(lost @ Lost::Behind(_)) => (Outcome::Waiting, chain(lost), Some((recheck, lost.class()))),
+            Err(lost @ Lost::Crowded(_)) => {
+                (Outcome::Waiting, chain(lost), Some((wait(CROWDED), lost.class())))
+            }
+            Err(lost @ Lost::Parked(_, left)) => (
+                Outcome::Waiting,
+                chain(lost),
+                Some((pace::at_least(RETRY.0, Some(*left), spread), lost.class())),
+            ),
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         match outcome {
@@ -462,6 +488,7 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         self.journal.turn().await;
         self.gate.begin(key)?;
+        let _leave = Box::pin(self.leave(key, why)).await?;
         let causes = why.causes;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,

@@ -38,6 +38,8 @@ pub trait Player: Send + Sync + 'static {
     fn ask(&self, ask: Ask) -> BoxFuture<'static, Answer>;
     /// Something was read elsewhere. `None`: the record does not have it.
     fn value(&self, work: u64, what: &str) -> Option<Value>;
+    /// Whether something of this kind was noted of this very reconcile, and what.
+    fn noted(&self, work: u64, what: &str) -> Option<Value>;
     /// The objects of a layer.
     fn layer(&self, digest: &str) -> Option<Vec<Value>>;
     /// A reconcile wants to look at what is known of KCP; resolves when it did so in the record.
@@ -243,6 +245,17 @@ impl Journal {
     #[expect(clippy::option_option, reason = "whether anything is played, and whether it is there")]
     pub(crate) fn played(&self, what: &str) -> Option<Option<Value>> {
         self.player().map(|player| current().and_then(|work| player.value(work, what)))
+    }
+
+    /// What was noted by [`Journal::read`] of this very reconcile, if anything was. For what most reconciles do not note, such as that they
+    /// have met too many others: of that a replay knows nothing else.
+    pub(crate) fn noted(&self, what: &str) -> Option<Value> {
+        self.player().and_then(|player| player.noted(current()?, what))
+    }
+
+    /// Whether a record is played.
+    pub(crate) const fn is_playing(&self) -> bool {
+        matches!(self.0, Some(Kind::Play(_)))
     }
 
     /// Notes the objects of a layer, once.

@@ -169,7 +169,7 @@ pub enum Cause {
         /// The number of the try: 1 is the first after the reconcile that failed first.
         attempt: u32,
         /// How the reconcile before ended: `waiting` (for something without an event of its own), `kcp` (KCP did not take
-        /// what it found), `held` (nothing may be written now), `deadline`, `panic`, `module` (one of a Kyma's modules failed), or the class of the failure.
+        /// what it found), `held` (nothing may be written now), `crowded` (too many wait for the same), `parked` (its runtime does not answer), `answers` (it does again), `deadline`, `panic`, `module` (one of a Kyma's modules failed), or the class of the failure.
         #[serde(deserialize_with = "word_of")]
         reason: Word,
     },

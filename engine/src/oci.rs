@@ -8,6 +8,7 @@
 //! - [`Registry`] reads descriptors and layers, [`push`] writes a [`ModulePackage`];
 //! - [`manifests_of`] turns a layer into Kubernetes objects; it is pure.
 
+mod breaker;
 mod cache;
 mod descriptor;
 mod distribution;

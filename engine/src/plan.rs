@@ -16,6 +16,7 @@ pub mod gates;
 pub mod kyma;
 pub mod mandatory;
 pub mod manifest;
+pub mod namespace;
 pub mod naming;
 pub mod needs;
 pub mod notice;

@@ -5,6 +5,7 @@
 //! speak HTTP/2, have a response cap and a deadline for each call, and do not retry: that is the queue's work.
 
 mod cache;
+mod care;
 mod client;
 mod error;
 mod kubeconfig;
@@ -14,6 +15,7 @@ mod policy;
 mod tests;
 
 pub use cache::{ClientCache, SecretVersion};
+pub(crate) use care::Care;
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};

@@ -60,6 +60,27 @@ pub fn register(
         "Runtimes with an update that waits for a maintenance window.",
         move || waiting.waiting_for_windows() as f64,
     )?;
+    let parked = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+    registry.gauge_fn(
+        "runtimes_parked",
+        "Runtimes that are left alone for a while because they do not answer.",
+        move || parked.parked_runtimes() as f64,
+    )?;
+    let asked = engine.clone();
+    #[allow(clippy::cast_precision_loss, reason = "a count of registries is far below 2^52")]
+    registry.gauge_vec_fn(
+        "registry_breaker_open",
+        "Registries that did not work and are left alone for a while.",
+        &["host"],
+        move |set| {
+            let (host, is_open, others) = asked.registries_left_alone();
+            if !host.is_empty() {
+                set(&[&host], f64::from(u8::from(is_open)));
+            }
+            set(&["other"], others as f64);
+        },
+    )?;
     register_paths(registry, paths)
 }
 

@@ -104,7 +104,12 @@ impl Tape {
                     asks.push(Recorded { ask, answer: None, taken: false, waiting: Vec::new() });
                 }
                 Line::Value { work, what, value } => {
-                    inner.values.entry(what.clone()).or_insert_with(|| value.clone());
+                    // What could be read in the end is what others have had from there.
+                    match inner.values.get_mut(what) {
+                        Some(known) if known.get("refused").is_some() => known.clone_from(value),
+                        Some(_) => {}
+                        None => drop(inner.values.insert(what.clone(), value.clone())),
+                    }
                     inner.work(*work).values.entry(what.clone()).or_default().push_back(value.clone());
                 }
                 Line::Layer { digest, objects } => {
@@ -380,6 +385,10 @@ impl Player for Tape {
             inner.diverge(work, format!("read, which the record does not have: {what}"), Vec::new());
         }
         found
+    }
+
+    fn noted(&self, work: u64, what: &str) -> Option<Value> {
+        self.0.lock().work(work).values.get_mut(what).and_then(VecDeque::pop_front)
     }
 
     fn layer(&self, digest: &str) -> Option<Vec<Value>> {

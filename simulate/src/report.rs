@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::{metrics::percentile, oracle::Verdict};
+use crate::{metrics::percentile, oracle::Verdict, scenario::Goal};
 
 /// The report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,6 +32,10 @@ pub struct Report {
     pub steps: Vec<StepReport>,
     /// From a change to all being as desired, as the oracle sees it.
     pub lags: Vec<Lag>,
+    /// What a fault does to those whom it does not hit, where the scenario looks at that.
+    pub beside: Option<Beside>,
+    /// Requests that the registry of modules has refused because a step told it to.
+    pub registry_refused: usize,
     /// The two phases: until the first `ready` was over, and the rest.
     pub phases: Vec<Phase>,
     /// Most agents connected at a time, and what their process took.
@@ -89,6 +93,44 @@ impl Lag {
             p99: at(0.99),
             max: at(1.0),
         }
+    }
+}
+
+/// Changes in runtimes that a fault does not hit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Beside {
+    /// 99 of 100 took at most this without the fault, in seconds.
+    pub without_p99: f32,
+    /// The same beside it.
+    pub beside_p99: f32,
+    /// What that may be by the scenario's goal.
+    pub at_most: Option<f32>,
+}
+
+impl Beside {
+    /// By two lags and a goal.
+    pub fn of(without: &Lag, beside: &Lag, goal: Option<Goal>) -> Self {
+        let at_most = goal.map(|goal| without.p99 * goal.times + goal.plus.0.as_secs_f32());
+        Self { without_p99: without.p99, beside_p99: beside.p99, at_most }
+    }
+
+    /// Whether it is as it should be.
+    pub fn is_met(&self) -> bool {
+        self.at_most.is_none_or(|at_most| self.beside_p99 <= at_most)
+    }
+
+    fn words(&self) -> String {
+        let seconds = |seconds: f32| time(f64::from(seconds));
+        let goal = self.at_most.map_or_else(String::new, |at_most| {
+            let met = if self.is_met() { "met" } else { "MISSED" };
+            format!("; goal: at most {}, {met}", seconds(at_most))
+        });
+        format!(
+            "Changes in runtimes that the fault does not hit, p99: {} without it, {} beside it{goal}.",
+            seconds(self.without_p99),
+            seconds(self.beside_p99)
+        )
     }
 }
 
@@ -194,6 +236,12 @@ impl Report {
             })
             .collect();
         out.table(&["from change to as desired, after", "count", "p50", "p95", "p99", "max"], &rows);
+        if let Some(beside) = &self.beside {
+            out.line(&beside.words());
+        }
+        if self.registry_refused > 0 {
+            out.line(&format!("The registry of modules has refused {} requests.", self.registry_refused));
+        }
         self.phases(&mut out);
         let AgentsReport { connected, cpu_seconds, peak_mib } = &self.agents;
         let others = vec![
@@ -367,6 +415,21 @@ mod tests {
         assert!(text.contains("| age in the queue, p50 | 4.0 ms |"), "{text}");
         let text = report().text(false);
         assert!(text.contains("lost        1") && !text.contains('|'), "{text}");
+    }
+
+    #[test]
+    fn what_a_fault_does_to_others_is_told_with_its_goal() {
+        let lag = |p99| Lag { p99, ..Lag::default() };
+        let goal =
+            Some(Goal { times: 1.5, plus: crate::scenario::Time(std::time::Duration::from_millis(500)) });
+        let met = Beside::of(&lag(1.0), &lag(2.0), goal);
+        let missed = Beside::of(&lag(1.0), &lag(2.1), goal);
+        assert!(met.is_met() && !missed.is_met() && Beside::of(&lag(1.0), &lag(9.0), None).is_met());
+        let text = Report { beside: Some(missed), ..report() }.text(true);
+        assert!(
+            text.contains("p99: 1.0 s without it, 2.1 s beside it; goal: at most 2.0 s, MISSED."),
+            "{text}"
+        );
     }
 
     #[test]

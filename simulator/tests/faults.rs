@@ -257,10 +257,10 @@ async fn a_registry_is_slow_or_refuses() -> Result {
         Ok((answer.lines().next().unwrap_or_default().to_owned(), started.elapsed()))
     };
     assert!(ask().await?.0.contains(" 200 "));
-    registry.set_trouble(Trouble { latency: WHILE, refuse: None });
+    registry.set_trouble(Trouble { latency: WHILE, ..Trouble::default() });
     let (answer, took) = ask().await?;
     assert!(answer.contains(" 200 ") && took >= WHILE, "{answer} {took:?}");
-    registry.set_trouble(Trouble { latency: Duration::ZERO, refuse: Some(503) });
+    registry.set_trouble(Trouble { refuse: Some(503), ..Trouble::default() });
     assert!(ask().await?.0.contains(" 503 "));
     Ok(())
 }

@@ -1,7 +1,14 @@
 //! Modules that no tool of ours would make: a registry that damages what it serves, and a component whose
 //! manifest is not YAML.
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -21,12 +28,21 @@ use tokio::{net::TcpListener, task::JoinSet};
 const MAX_BLOB: usize = 16 * 1024 * 1024;
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// A registry in front of another one: passes reads on, and flips a bit in the blobs it is told to damage. It
+/// Whether everybody is sent away (429), with how many seconds in `Retry-After`, and how many were.
+#[derive(Debug, Default)]
+struct Limit {
+    seconds: Mutex<Option<u64>>,
+    sent_away: AtomicUsize,
+}
+
+/// A registry in front of another one: passes reads on, flips a bit in the blobs it is told to damage, and sends everybody away while it
+/// is told to. It
 /// lives as long as this value, in the tokio runtime it was started in.
 #[derive(Debug)]
 pub struct DamagingRegistry {
     host: String,
     damaged: Arc<Mutex<BTreeSet<String>>>,
+    limit: Arc<Limit>,
     _serving: JoinSet<()>,
 }
 
@@ -36,27 +52,46 @@ impl DamagingRegistry {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let host = listener.local_addr()?.to_string();
         let damaged: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-        let (upstream, theirs) = (upstream.to_owned(), Arc::clone(&damaged));
+        let limit: Arc<Limit> = Arc::default();
+        let (upstream, theirs, their_limit) = (upstream.to_owned(), Arc::clone(&damaged), Arc::clone(&limit));
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 while connections.try_join_next().is_some() {}
                 let (upstream, damaged) = (upstream.clone(), Arc::clone(&theirs));
+                let limit = Arc::clone(&their_limit);
                 let service = service_fn(move |request| {
                     let (upstream, damaged) = (upstream.clone(), Arc::clone(&damaged));
-                    async move { Ok::<_, Infallible>(pass_on(&upstream, &damaged, request).await) }
+                    let limit = Arc::clone(&limit);
+                    async move {
+                        if let Some(seconds) = *limit.seconds.lock() {
+                            limit.sent_away.fetch_add(1, Ordering::SeqCst);
+                            return Ok::<_, Infallible>(too_many(seconds));
+                        }
+                        Ok(pass_on(&upstream, &damaged, request).await)
+                    }
                 });
                 let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 connections.spawn(async move { drop(connection.await) });
             }
         });
-        Ok(Self { host, damaged, _serving: serving })
+        Ok(Self { host, damaged, limit, _serving: serving })
     }
 
     /// `127.0.0.1:port`, as it stands in an image reference.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// From now on, everybody is sent away for so many seconds; nobody with `None`.
+    pub fn limit(&self, seconds: Option<u64>) {
+        *self.limit.seconds.lock() = seconds;
+    }
+
+    /// How many requests were sent away so far.
+    pub fn sent_away(&self) -> usize {
+        self.limit.sent_away.load(Ordering::SeqCst)
     }
 
     /// From now on, this blob is served with one bit flipped.
@@ -68,6 +103,13 @@ impl DamagingRegistry {
     pub fn repair(&self, digest: &Digest) {
         self.damaged.lock().remove(digest.as_str());
     }
+}
+
+fn too_many(seconds: u64) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    answer
 }
 
 async fn pass_on(

@@ -9,7 +9,7 @@ use serde_json::json;
 use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
-use super::{Finish, Lost, Shared, chain, gate::Gated, kcp_writes::lost};
+use super::{Finish, Lost, Shared, budget::counted, chain, gate::Gated, kcp_writes::lost};
 use crate::{
     runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
     stages::{Stage, stage},
@@ -174,7 +174,8 @@ impl Shared {
         self.catalogs.reached_by(kyma, &version);
         let to = format!("runtime/{kyma}");
         let built = self.runtimes.get_or_build(kyma, &version, || {
-            self.connector.recorded_client(&access, limits, &self.journal, &to)
+            let client = self.connector.recorded_client(&access, limits, &self.journal, &to)?;
+            Ok(counted(client, kyma, &self.budgets, &self.queue, &self.journal))
         });
         Ok(built
             .map(|client| self.gated(client, kyma))

@@ -11,11 +11,12 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, NEXT_TRY, Shared,
+    Finish, Lost, Shared,
     apply::{self, ObjectError},
     error_report,
     gate::Gated,
     kcp_writes::differs,
+    next_try,
 };
 use crate::{
     kcp::state::AgentInput,
@@ -157,8 +158,9 @@ impl Shared {
                 if error.discredits_client() {
                     self.runtimes.invalidate(name);
                 }
-                let report = error_report(format!("{}; {NEXT_TRY}", error.message()));
-                Ok(Finish::Failed(report, error.class()))
+                let rest = error.retry_after();
+                let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
+                Ok(Finish::failed(report, error.class(), rest))
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Single objects in a runtime: server-side apply, read, create, delete.
 
+use std::time::Duration;
+
 use kube::{
     Api,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy},
@@ -102,6 +104,11 @@ impl ObjectError {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
     }
 
+    /// Whether the object's namespace is being deleted, so that nothing can be made in it.
+    pub(super) const fn is_of_leaving_namespace(&self) -> bool {
+        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
+    }
+
     /// Whether the API server does not take the object as it is.
     pub(super) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
@@ -111,6 +118,14 @@ impl ObjectError {
     pub(super) const fn is_passing(&self) -> bool {
         matches!(self, Self::Held(_))
             || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
+    }
+
+    /// How long the API server asked us to wait, if it did.
+    pub(super) const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Call(error) => error.retry_after(),
+            _ => None,
+        }
     }
 
     /// Whether nobody answered at all.

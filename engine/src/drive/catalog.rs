@@ -20,6 +20,7 @@ use super::{
     gate::Gated,
     kcp_writes::lost,
     kyma::runtime_kyma,
+    next_try,
 };
 use crate::{
     key::{Cause, WorkKey},
@@ -191,7 +192,9 @@ impl Shared {
                 if error.discredits_client() {
                     self.runtimes.invalidate(name);
                 }
-                Ok(Finish::Failed(error_report(format!("{}; {NEXT_TRY}", error.message())), error.class()))
+                let rest = error.retry_after();
+                let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
+                Ok(Finish::failed(report, error.class(), rest))
             }
         }
     }

@@ -5,7 +5,7 @@ mod give_up;
 mod needs;
 mod remote;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, NEXT_TRY, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
+    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, sources::rest_of,
 };
 pub(super) use needs::Waiting;
 use remote::wishes;
@@ -46,6 +46,7 @@ impl Shared {
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
             self.runtimes.invalidate(name);
+            self.budgets.forget(name);
             self.prepared.forget(name);
             self.agents.forget(name);
             self.catalogs.drop_kyma(name);
@@ -129,7 +130,7 @@ impl Shared {
         self.journal.turn().await;
         let choices = self.choices_of(&name, &wanted, &local.templates);
         self.note_required(&name, required(&choices));
-        let sources = stage(Stage::Resolve, self.sources_of(&choices)).await;
+        let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.journal.look(&self.state).await.manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
@@ -158,6 +159,8 @@ impl Shared {
             tell_pull_secret(&mut plan.status, kyma, synced, self.now());
             plan.retry |= synced.is_err();
         }
+        // What only registries are to blame for is tried again when they may work.
+        let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
         plan.look_at = plan.look_at.into_iter().chain(look_at).min();
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
@@ -172,7 +175,7 @@ impl Shared {
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         match behind {
             Some(behind) => Err(behind.into()),
-            None => Ok(finish_of(&plan)),
+            None => Ok(finish_of(&plan, rest)),
         }
     }
 
@@ -235,10 +238,11 @@ impl Shared {
         if error.is_unreachable() {
             self.observer.reachable(&kyma.name_any(), false);
         }
-        let message = format!("{}; {NEXT_TRY}", error.message());
+        let next = self.next_try_in(&kyma.name_any(), error.retry_after());
+        let message = format!("{}; {next}", error.message());
         let status = status(kyma, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
-        Ok(Finish::Failed(error_report(message), error.class()))
+        Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))
     }
 }
 
@@ -264,19 +268,21 @@ impl From<ObjectError> for Trouble {
     }
 }
 
-fn finish_of(plan: &Plan) -> Finish {
-    let finish = present_finish_of(plan);
+fn finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
+    let finish = present_finish_of(plan, rest);
     match plan.look_at {
         Some(at) => Finish::RecheckAt(at, Box::new(finish)),
         None => finish,
     }
 }
 
-fn present_finish_of(plan: &Plan) -> Finish {
+fn present_finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
     let message = || plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     match plan.status.state {
         State::Ready => Finish::Done,
-        _ if plan.retry => Finish::Failed(Report { state: plan.status.state, message: message() }, "module"),
+        _ if plan.retry => {
+            Finish::failed(Report { state: plan.status.state, message: message() }, "module", rest)
+        }
         state @ (State::Error | State::Warning) => Finish::Settled(Report { state, message: message() }),
         _ => Finish::Waiting(message()),
     }

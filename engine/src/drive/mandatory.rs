@@ -8,7 +8,7 @@ use tidewatch_api::{
     names::{self, field_managers, finalizers, labels},
 };
 
-use super::{Finish, Lost, NEXT_TRY, Shared, error_report, kcp_writes::lost};
+use super::{Finish, Lost, Shared, error_report, kcp_writes::lost, next_try, sources::rest_of};
 use crate::{
     key::Cause,
     plan::mandatory::{Input, is_legacy, plan},
@@ -38,7 +38,7 @@ impl Shared {
             return Ok(Finish::Done);
         }
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
-        let sources = stage(Stage::Resolve, self.sources_for(chosen)).await;
+        let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest]| {
             plan(&Input {
                 kyma,
@@ -67,7 +67,9 @@ impl Shared {
         }
         let text = made.faults.join("; ");
         Ok(if made.plan.retry {
-            Finish::Failed(error_report(format!("{text}; {NEXT_TRY}")), "module")
+            let rest = rest_of(&sources);
+            let next = next_try(self.now(), rest);
+            Finish::failed(error_report(format!("{text}; {next}")), "module", rest)
         } else {
             Finish::Settled(error_report(text))
         })

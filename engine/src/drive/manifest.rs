@@ -14,10 +14,13 @@ mod rendered;
 mod schemas;
 mod source;
 mod standing;
+mod stuck;
 mod sync;
 mod transforms;
 
 pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing::Standing};
+
+use std::time::Duration;
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -34,10 +37,10 @@ use self::{
     sync::{Synced, Work},
 };
 use super::{
-    Finish, Lost, NEXT_TRY, Shared, Why,
+    Finish, Lost, Shared, Why,
     apply::ObjectError,
     error_report,
-    gate::{Gated, Held, Mode},
+    gate::{Gated, Mode},
     kcp_writes::lost,
 };
 use crate::{
@@ -61,14 +64,17 @@ pub(super) struct Stopped {
     pub(super) discredits_client: bool,
     /// The kind of failure.
     pub(super) class: &'static str,
-    /// It is no failure: nothing may be written now.
-    pub(super) held: Option<Held>,
+    /// How long trying again is of no use at least, if anybody knows.
+    pub(super) retry_after: Option<Duration>,
+    /// It is no failure, such as if nothing may be written now: nothing is said of it.
+    pub(super) lost: Option<Lost>,
 }
 
 impl From<ObjectError> for Stopped {
     fn from(error: ObjectError) -> Self {
         Self {
-            held: error.held(),
+            lost: error.held().map(Lost::from),
+            retry_after: error.retry_after(),
             message: error.message(),
             retryable: error.is_retryable(),
             // A connection by which an answer has come is good.
@@ -80,7 +86,14 @@ impl From<ObjectError> for Stopped {
 
 impl Stopped {
     const fn for_good(message: String) -> Self {
-        Self { message, retryable: false, discredits_client: false, class: "final", held: None }
+        Self {
+            message,
+            retryable: false,
+            discredits_client: false,
+            class: "final",
+            retry_after: None,
+            lost: None,
+        }
     }
 }
 
@@ -218,6 +231,7 @@ impl Shared {
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
                 }
             }
+            Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
             Err(error) => applied.failed = Some(error.into()),
         }
 
@@ -229,6 +243,9 @@ impl Shared {
         };
         if let Some(stopped) = applied.failed {
             return self.stopped_with(kyma, manifest, stopped, write).await;
+        }
+        if !applied.stuck.is_empty() {
+            return self.left_out(manifest, runtime, &applied, write).await;
         }
         if let Some(what) = applied.missing.take() {
             let status = write(Progress::Waiting(what.clone()));
@@ -308,16 +325,19 @@ impl Shared {
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
     ) -> Result<Finish, Lost> {
-        if let Some(held) = stopped.held {
-            return Err(held.into());
+        if let Some(lost) = stopped.lost {
+            return Err(lost);
         }
         self.journal.turn().await;
         if stopped.discredits_client {
             self.runtimes.invalidate(kyma);
         }
         let class = stopped.class;
-        let next =
-            if stopped.retryable { NEXT_TRY } else { "tried again when the module or the runtime changes" };
+        let next = if stopped.retryable {
+            self.next_try_in(kyma, stopped.retry_after)
+        } else {
+            "tried again when the module or the runtime changes".to_owned()
+        };
         let message = format!("{}; {next}", stopped.message);
         // What is on its way out stays so, whatever goes wrong with it.
         let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
@@ -328,7 +348,11 @@ impl Shared {
         let report = Report { state, message };
         let status = write(progress);
         self.write_manifest_status(manifest, &status).await?;
-        Ok(if stopped.retryable { Finish::Failed(report, class) } else { Finish::Settled(report) })
+        Ok(if stopped.retryable {
+            Finish::failed(report, class, stopped.retry_after)
+        } else {
+            Finish::Settled(report)
+        })
     }
 }
 

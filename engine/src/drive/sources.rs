@@ -1,16 +1,23 @@
 //! Component descriptors, read once per version for the whole fleet.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, Shared as Joint, WeakShared},
+    stream,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{Layer, SourceType};
 
-use super::{NEXT_TRY, Shared, chain};
+use super::{Lost, Shared, chain, next_try};
 use crate::{
+    journal::millis,
     oci::{ComponentDescriptor, OciError, Registry},
     plan::{
         kyma::{ComponentVersion, Source, SourceFault},
@@ -27,16 +34,51 @@ const KEPT: usize = 4096;
 /// Descriptors kept of those that runtimes name themselves. They cannot drive out the others.
 const KEPT_FOR_TENANTS: usize = 256;
 
-type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
+/// Descriptors that one reconcile reads at the same time.
+const AT_ONCE: usize = 8;
 
-/// What was read so far.
-#[derive(Debug, Default)]
+/// Reads that nobody waits for any more are removed when there are more than this.
+const SWEEP_AT: usize = 64;
+
+/// What a record says of a reconcile for which there was no place.
+const CROWDED: &str = "crowded: components";
+
+type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
+type Read = BoxFuture<'static, Result<Arc<Source>, OciError>>;
+type Reads = Mutex<HashMap<ComponentVersion, WeakShared<Read>>>;
+
+/// What was read so far, and what is being read.
+#[derive(Default)]
 pub(super) struct Sources {
     central: Known,
     tenants: Known,
+    reads: Arc<Reads>,
 }
 
 impl Sources {
+    /// Joins the running read of a descriptor, or starts one with what `begin` gives. It lives as long as somebody waits for it, and at
+    /// most as long as `begin` lets it.
+    fn joined(&self, key: &ComponentVersion, begin: impl FnOnce() -> Read) -> Joint<Read> {
+        let mut reads = self.reads.lock();
+        if let Some(read) = reads.get(key).and_then(WeakShared::upgrade) {
+            return read;
+        }
+        if reads.len() >= SWEEP_AT {
+            reads.retain(|_, read| read.upgrade().is_some());
+        }
+        let (read, all, of) = (begin(), Arc::clone(&self.reads), key.clone());
+        let read: Read = Box::pin(async move {
+            let result = read.await;
+            all.lock().remove(&of);
+            result
+        });
+        let read = read.shared();
+        if let Some(weak) = read.downgrade() {
+            reads.insert(key.clone(), weak);
+        }
+        read
+    }
+
     fn of(&self, local: bool) -> (&Known, usize) {
         if local { (&self.tenants, KEPT_FOR_TENANTS) } else { (&self.central, KEPT) }
     }
@@ -74,10 +116,7 @@ fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> 
 
 impl Shared {
     /// The sources of all chosen versions.
-    pub(super) async fn sources_of(
-        &self,
-        choices: &[Choice],
-    ) -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
+    pub(super) async fn sources_of(&self, choices: &[Choice]) -> Result<Found, Lost> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 
@@ -85,17 +124,30 @@ impl Shared {
     pub(super) async fn sources_for<'a>(
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
-    ) -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
-        let mut sources = BTreeMap::new();
-        for chosen in versions {
-            let key = ComponentVersion::of(chosen);
-            if sources.contains_key(&key) {
-                continue;
-            }
-            let source = self.source_of(&key).await;
-            sources.insert(key, source);
+    ) -> Result<Found, Lost> {
+        let crowded = || {
+            let what =
+                format!("the registry of {} is slow to tell what modules consist of", self.config.modules);
+            Lost::Crowded(what)
+        };
+        if self.journal.noted(CROWDED).is_some() {
+            return Err(crowded());
         }
-        sources
+        let keys: BTreeSet<ComponentVersion> = versions.map(ComponentVersion::of).collect();
+        let read = stream::iter(keys)
+            .map(|key| async move {
+                let source = self.source_of(&key).await;
+                (key, source)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect::<Found>();
+        if self.journal.is_playing() {
+            return Ok(read.await);
+        }
+        self.patience.wait(read).await.map_err(|_| {
+            self.journal.read(|| CROWDED.to_owned(), || Value::Bool(true));
+            crowded()
+        })
     }
 
     /// The registries as we see them, or as a tenant does.
@@ -112,57 +164,81 @@ impl Shared {
         let what = || format!("component {component}:{version}");
         if let Some(played) = self.journal.played(&what()) {
             let source = played_source(played)?;
-            self.keep_source(key, &source);
+            self.keep_source(key, &Arc::new(source.clone()));
             return Ok(source);
         }
-        let read = async {
-            let registry = self.registry(*local);
-            let descriptor = registry.component_descriptor(&self.config.modules, component, version).await?;
-            let resource = descriptor.raw_manifest()?;
-            let (digest, media_type) = resource.local_blob().ok_or_else(|| OciError::Malformed {
-                what: format!("the descriptor of {component}:{version}"),
-                reason: "its raw-manifest is not a local blob".into(),
-            })?;
-            Ok::<_, OciError>(Source {
-                repo: self.config.modules.clone(),
-                layer: digest.as_str().to_owned(),
-                type_: packing(media_type, &resource.type_),
-                further: further(&descriptor),
-                images: descriptor.images().map(str::to_owned).collect(),
-            })
-        };
-        let source = read.await.map_err(|error| SourceFault {
-            message: format!("component {component}:{version} cannot be read: {}; {NEXT_TRY}", chain(&error)),
-            // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
-            retryable: true,
+        let read = self.sources.joined(key, || {
+            read(self.registry(*local).clone(), self.config.modules.clone(), key.clone()).boxed()
+        });
+        let source = read.await.map_err(|error| {
+            let (retry_after, why) = (error.retry_after(), chain(&error));
+            let next = next_try(self.now(), retry_after);
+            SourceFault {
+                message: format!("component {component}:{version} cannot be read: {why}; {next}"),
+                // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
+                retryable: true,
+                retry_after,
+            }
         });
         self.journal.read(what, || match &source {
-            Ok(Source { repo, layer, type_, images, further }) => {
+            Ok(source) => {
+                let Source { repo, layer, type_, images, further } = &**source;
                 json!({"repo": repo, "layer": layer, "type": type_.as_str(), "images": images, "further": further})
             }
-            Err(fault) => json!({"refused": fault.message}),
+            Err(fault) => json!({"refused": fault.message, "retryAfterMs": fault.retry_after.map(millis)}),
         });
         let source = source?;
         self.keep_source(key, &source);
-        Ok(source)
+        Ok(Source::clone(&source))
     }
 
-    fn keep_source(&self, key: &ComponentVersion, source: &Source) {
+    fn keep_source(&self, key: &ComponentVersion, source: &Arc<Source>) {
         let (known, kept) = self.sources.of(key.local);
         let mut known = known.lock();
         if known.len() >= kept {
             known.clear();
         }
-        known.insert(key.clone(), Arc::new(source.clone()));
+        known.insert(key.clone(), Arc::clone(source));
     }
+}
+
+/// What versions consist of, or why nobody knows.
+pub(super) type Found = BTreeMap<ComponentVersion, Result<Source, SourceFault>>;
+
+/// When it is of use to try all of that again which could not be read; `None`: at any time.
+pub(super) fn rest_of(found: &Found) -> Option<Duration> {
+    let faults = found.values().filter_map(|source| source.as_ref().err()).filter(|fault| fault.retryable);
+    faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
+}
+
+/// Reads a descriptor.
+async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Result<Arc<Source>, OciError> {
+    let ComponentVersion { component, version, .. } = &key;
+    let descriptor = registry.component_descriptor(&modules, component, version).await?;
+    let resource = descriptor.raw_manifest()?;
+    let (digest, media_type) = resource.local_blob().ok_or_else(|| OciError::Malformed {
+        what: format!("the descriptor of {component}:{version}"),
+        reason: "its raw-manifest is not a local blob".into(),
+    })?;
+    Ok(Arc::new(Source {
+        repo: modules,
+        layer: digest.as_str().to_owned(),
+        type_: packing(media_type, &resource.type_),
+        further: further(&descriptor),
+        images: descriptor.images().map(str::to_owned).collect(),
+    }))
 }
 
 /// What a record says of a component.
 fn played_source(played: Option<Value>) -> Result<Source, SourceFault> {
-    let fault = |message: &str| SourceFault { message: message.to_owned(), retryable: true };
-    let played = played.ok_or_else(|| fault("the record has no word of this component"))?;
+    let fault = |message: &str, retry_after: Option<u64>| SourceFault {
+        message: message.to_owned(),
+        retryable: true,
+        retry_after: retry_after.map(Duration::from_millis),
+    };
+    let played = played.ok_or_else(|| fault("the record has no word of this component", None))?;
     if let Some(message) = played["refused"].as_str() {
-        return Err(fault(message));
+        return Err(fault(message, played["retryAfterMs"].as_u64()));
     }
     let part = |name: &str| played[name].as_str().unwrap_or_default().to_owned();
     let images = played["images"].as_array().into_iter().flatten();
@@ -181,8 +257,54 @@ fn played_source(played: Option<Value>) -> Result<Source, SourceFault> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::oci::{Access, Digest, Resource};
+
+    fn key(component: &str) -> ComponentVersion {
+        ComponentVersion { component: component.into(), version: "1.0.0".into(), local: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_descriptor_is_read_once_for_all_who_ask_meanwhile() {
+        let (sources, reads) = (Sources::default(), Arc::new(AtomicUsize::new(0)));
+        let ask = |component: &str| {
+            let reads = Arc::clone(&reads);
+            sources.joined(&key(component), || {
+                Box::pin(async move {
+                    reads.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Err(OciError::NotFound { what: "it".into() })
+                })
+            })
+        };
+        let all = (0..1000).map(|_| ask("tide")).chain([ask("other")]);
+        for result in futures::future::join_all(all).await {
+            assert_eq!(result.unwrap_err().metric_label(), "not_found");
+        }
+        assert_eq!(reads.load(Ordering::SeqCst), 2);
+        assert!(ask("tide").await.is_err(), "a failure is not kept here");
+        assert_eq!(reads.load(Ordering::SeqCst), 3);
+        for name in 0..500 {
+            drop(ask(&name.to_string()));
+        }
+        assert!(sources.reads.lock().len() <= SWEEP_AT, "those that nobody waits for go");
+    }
+
+    #[test]
+    fn a_try_is_of_use_when_the_first_of_the_faults_may_be_over() {
+        let fault = |seconds: Option<u64>| {
+            let retry_after = seconds.map(Duration::from_secs);
+            Err(SourceFault { message: String::new(), retryable: true, retry_after })
+        };
+        let found = |faults: &[Option<u64>]| -> Found {
+            faults.iter().enumerate().map(|(n, wait)| (key(&n.to_string()), fault(*wait))).collect()
+        };
+        assert_eq!(rest_of(&found(&[])), None);
+        assert_eq!(rest_of(&found(&[Some(600), Some(60)])), Some(Duration::from_mins(1)));
+        assert_eq!(rest_of(&found(&[Some(600), None])), None, "one of them says nothing");
+    }
 
     #[test]
     fn layers_are_found_by_name() {

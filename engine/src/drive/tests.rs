@@ -167,25 +167,6 @@ async fn what_is_held_is_not_acknowledged_and_goes_on_when_it_is_live() {
     assert_eq!(engine.history().of("harbour").pop().unwrap().causes, [held, Cause::Mode { mode: "live" }]);
 }
 
-#[test]
-fn a_look_comes_at_its_time_and_within_a_day() {
-    let at = |second| Timestamp::from_second(second).unwrap();
-    assert_eq!(until(at(100), at(160), 0), Duration::from_mins(1));
-    assert_eq!(until(at(100), at(40), 0), Duration::from_secs(1), "it is past already");
-    assert_eq!(until(at(0), at(1_000_000), 0), LONGEST_WAIT);
-    assert_eq!(until(at(100), at(160), 500), Duration::from_secs(63), "others look a moment later");
-    let last = until(at(0), at(1_000_000), 999);
-    assert!(last > LONGEST_WAIT + SPREAD / 2 && last < LONGEST_WAIT + SPREAD);
-}
-
-#[test]
-fn retries_slow_down_and_do_not_stay_in_step() {
-    assert_eq!(backoff(RETRY, 0, 0), Duration::from_secs(1));
-    assert_eq!(backoff(RETRY, 40, 0), Duration::from_mins(5));
-    assert_ne!(backoff(RETRY, 5, 1), backoff(RETRY, 5, 999));
-    assert!(backoff(RETRY, 5, 999) > backoff(RETRY, 5, 0).mul_f64(0.79));
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
     let manifest = |name: &str| -> tidewatch_api::Manifest {

@@ -32,6 +32,9 @@ use crate::{
     queue::Class,
 };
 
+/// What happened, where a kubeconfig Secret is another one.
+pub(crate) const NEW_KUBECONFIG: &str = "kubeconfig secret changed";
+
 /// A kubeconfig Secret, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRef {
@@ -239,10 +242,7 @@ impl KcpState {
         let unsettled = manifests
             .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(m)))
             .map(|m| manifest_key(kyma, m));
-        std::iter::once(kyma_key(kyma))
-            .chain(unsettled)
-            .map(|key| (key, "kubeconfig secret changed"))
-            .collect()
+        std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, NEW_KUBECONFIG)).collect()
     }
 
     /// A Watcher appeared, changed or is gone: asks for every runtime's agent if the agents' configuration is another

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     OciError, Reference, Scheme,
+    breaker::Breakers,
     lru::Lru,
     reference::{Selector, allows_plain_http},
 };
@@ -69,6 +70,9 @@ pub(super) struct Distribution {
     insecure: Arc<[String]>,
     credentials: BTreeMap<String, Credentials>,
     tokens: Mutex<Lru<String, Token>>,
+    breakers: Breakers,
+    /// An answer that takes longer does not come.
+    patience: Duration,
 }
 
 #[derive(Clone)]
@@ -97,6 +101,7 @@ impl Distribution {
     pub(super) fn new(
         insecure: Arc<[String]>,
         credentials: BTreeMap<String, Credentials>,
+        patience: Duration,
     ) -> Result<Self, OciError> {
         let build = |proxy: bool| {
             let allowed = Arc::clone(&insecure);
@@ -118,7 +123,9 @@ impl Distribution {
             plain: build(false)?,
             credentials,
             tokens: Mutex::new(Lru::new(TOKENS)),
+            breakers: Breakers::default(),
             insecure,
+            patience,
         })
     }
 
@@ -126,8 +133,27 @@ impl Distribution {
         self.credentials.get(registry).unwrap_or(&Credentials::Anonymous)
     }
 
-    /// One GET, repeated once with a token or password if the registry asks for it. No deadline of its own.
+    /// One GET, repeated once with a token or password if the registry asks for it; none while the registry is left alone. No
+    /// deadline of its own.
     pub(super) async fn get(
+        &self,
+        reference: &Reference,
+        part: Part,
+        accept: &str,
+        limit: u64,
+    ) -> Result<Vec<u8>, OciError> {
+        let asked = self.breakers.ask(&reference.registry, self.patience)?;
+        let result = self.ask(reference, part, accept, limit).await;
+        asked.ended(&result);
+        result
+    }
+
+    /// Registries that are left alone now.
+    pub(super) fn left_alone(&self) -> Vec<String> {
+        self.breakers.open()
+    }
+
+    async fn ask(
         &self,
         reference: &Reference,
         part: Part,
@@ -188,7 +214,11 @@ impl Distribution {
             StatusCode::TOO_MANY_REQUESTS => {
                 Err(OciError::RateLimited { registry, retry_after: retry_after(response.headers()) })
             }
-            status => Err(OciError::Status { registry, status: status.as_u16() }),
+            status => Err(OciError::Status {
+                registry,
+                status: status.as_u16(),
+                retry_after: retry_after(response.headers()),
+            }),
         }
     }
 

@@ -91,6 +91,19 @@ pub enum OciError {
         registry: String,
         /// HTTP status code.
         status: u16,
+        /// How long it asks us to wait, at most one hour; `None` if it did not say.
+        retry_after: Option<Duration>,
+    },
+    /// The registry did not work the last time, and is not asked now.
+    #[error("registry {registry} is left alone for a while, since it did not work")]
+    LeftAlone {
+        /// Host and port.
+        registry: String,
+        /// When it is worth trying again, at most one hour.
+        retry_after: Duration,
+        /// What it did the last time.
+        #[source]
+        cause: Arc<Self>,
     },
     /// A reference, base URL, digest or credential of the configuration is not usable.
     #[error("{what} is not valid: {reason}")]
@@ -129,6 +142,7 @@ impl OciError {
             Self::RateLimited { .. } => "rate_limited",
             Self::Timeout { .. } => "timeout",
             Self::Status { .. } => "status",
+            Self::LeftAlone { .. } => "left_alone",
             Self::Invalid { .. } => "invalid",
             Self::PlainHttp { .. } => "plain_http",
             Self::Client { .. } => "client",
@@ -143,16 +157,18 @@ impl OciError {
             | Self::NotFound { .. }
             | Self::RateLimited { .. }
             | Self::Timeout { .. }
+            | Self::LeftAlone { .. }
             | Self::Unauthorized { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             _ => false,
         }
     }
 
-    /// How long the registry asked us to stay away, if it did.
+    /// How long the registry asked us to stay away, if it did, or is left alone.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::RateLimited { retry_after, .. } => *retry_after,
+            Self::RateLimited { retry_after, .. } | Self::Status { retry_after, .. } => *retry_after,
+            Self::LeftAlone { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }

@@ -291,7 +291,7 @@ fn by_status(target: &Reference, status: u16) -> OciError {
         401 | 403 => OciError::Unauthorized { registry, repository: target.repository.clone() },
         404 => OciError::NotFound { what: target.to_string() },
         429 => OciError::RateLimited { registry, retry_after: None },
-        status => OciError::Status { registry, status },
+        status => OciError::Status { registry, status, retry_after: None },
     }
 }
 

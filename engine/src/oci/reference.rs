@@ -94,6 +94,11 @@ impl BaseUrl {
         Ok(Self { scheme, registry: registry.to_owned(), path: path.to_owned() })
     }
 
+    /// Host and optional port.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
     /// The reference of a component's descriptor. OCI tags know no `+`, so OCM writes `.build-` instead.
     pub fn component(&self, component: &str, version: &str) -> Result<Reference, OciError> {
         let tag = version.replace('+', ".build-");

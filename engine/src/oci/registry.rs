@@ -134,7 +134,7 @@ impl Registry {
         let insecure: Arc<[String]> = insecure.into();
         Ok(Self {
             inner: Arc::new(Inner {
-                distribution: Distribution::new(Arc::clone(&insecure), credentials)?,
+                distribution: Distribution::new(Arc::clone(&insecure), credentials, deadline / 2)?,
                 cache: BlobCache::new(memory_budget, disk, disk_budget),
                 permits: Semaphore::new(DOWNLOADS),
                 flights: Mutex::new(HashMap::new()),
@@ -175,6 +175,16 @@ impl Registry {
         }
         let reference = self.base(base_url)?.component_blob(component, digest.clone())?;
         self.within(&reference.to_string(), self.flight(&reference, digest)).await
+    }
+
+    /// The registry (`host[:port]`) of a base URL; `None` if it is none.
+    pub fn host(&self, base_url: &str) -> Option<String> {
+        self.base(base_url).ok().map(|base| base.registry().to_owned())
+    }
+
+    /// Registries (`host[:port]`) that did not work and are left alone for a while.
+    pub fn left_alone(&self) -> Vec<String> {
+        self.inner.distribution.left_alone()
     }
 
     pub(super) fn base(&self, base_url: &str) -> Result<BaseUrl, OciError> {

@@ -52,6 +52,8 @@ struct State {
     manifests: Mutex<BTreeMap<String, Bytes>>,
     blob_reads: AtomicUsize,
     token_reads: AtomicUsize,
+    /// Requests that were answered with 429.
+    limited: AtomicUsize,
     address: Mutex<String>,
 }
 
@@ -71,6 +73,7 @@ impl FakeRegistry {
             manifests: Mutex::default(),
             blob_reads: AtomicUsize::new(0),
             token_reads: AtomicUsize::new(0),
+            limited: AtomicUsize::new(0),
             address: Mutex::new(address.clone()),
         });
         let shared = Arc::clone(&state);
@@ -147,6 +150,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         return Ok(response);
     }
     if fault == Fault::Limit {
+        state.limited.fetch_add(1, Ordering::SeqCst);
         let mut response = reply(StatusCode::TOO_MANY_REQUESTS, "slow down");
         response.headers_mut().insert("retry-after", "17".parse().unwrap());
         return Ok(response);
@@ -276,15 +280,21 @@ async fn damaged_layers_are_refused_by_name() {
 async fn a_rate_limit_says_when_to_come_back() {
     let (fake, registry, pushed) = pushed().await;
     fake.fault(Fault::Limit);
-    for error in [
-        registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
-        registry.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap_err(),
-    ] {
-        assert_eq!(
-            (error.metric_label(), error.retry_after()),
-            ("rate_limited", Some(Duration::from_secs(17)))
-        );
+    let error = registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err();
+    assert_eq!((error.metric_label(), error.retry_after()), ("rate_limited", Some(Duration::from_secs(17))));
+    // It has said so once, for everybody and everything.
+    for _ in 0..100 {
+        for error in [
+            registry.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err(),
+            registry.layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap_err(),
+        ] {
+            assert_eq!(error.metric_label(), "left_alone");
+            let wait = error.retry_after().unwrap();
+            assert!((10..=17).contains(&wait.as_secs()), "{wait:?}");
+        }
     }
+    assert_eq!(fake.state.limited.load(Ordering::SeqCst), 1);
+    assert_eq!(registry.left_alone(), [fake.address.as_str()]);
     assert_eq!(fake.blob_reads(), 0, "no retry inside");
 }
 

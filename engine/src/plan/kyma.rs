@@ -6,7 +6,7 @@ mod orphans;
 mod stands;
 mod status;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -79,6 +79,8 @@ pub struct SourceFault {
     pub message: String,
     /// Whether trying again can help without anybody changing anything.
     pub retryable: bool,
+    /// How long that is of no use at least, if anybody knows.
+    pub retry_after: Option<Duration>,
 }
 
 /// A version of a component, and in whose name it is read.

@@ -39,7 +39,8 @@ use rustls::{
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
-    AddressPolicy, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests, mapper::Pool,
+    AddressPolicy, Care, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests,
+    mapper::Pool,
 };
 use crate::journal::Journal;
 
@@ -161,7 +162,7 @@ impl Connector {
             .service(http);
         let kube = kube::Client::new(service, access.namespace.clone());
         let mapper = Arc::new(Mapper::sharing(self.kinds.clone()));
-        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper })
+        Ok(RuntimeClient { kube, deadline: limits.deadline, mapper, care: None })
     }
 
     fn tls(&self, access: &RuntimeAccess) -> Result<ClientConfig, BoxError> {
@@ -206,6 +207,7 @@ pub struct RuntimeClient {
     kube: kube::Client,
     deadline: Duration,
     mapper: Arc<Mapper>,
+    care: Option<Care>,
 }
 
 impl std::fmt::Debug for RuntimeClient {
@@ -217,7 +219,12 @@ impl std::fmt::Debug for RuntimeClient {
 impl RuntimeClient {
     /// Wraps a client built elsewhere, such as one for tests or for the control plane itself.
     pub fn new(kube: kube::Client, deadline: Duration) -> Self {
-        Self { kube, deadline, mapper: Arc::new(Mapper::new()) }
+        Self { kube, deadline, mapper: Arc::new(Mapper::new()), care: None }
+    }
+
+    /// The same client, whose calls are counted, and cut short while too many take long.
+    pub(crate) fn under(self, care: Care) -> Self {
+        Self { care: Some(care), ..self }
     }
 
     /// The client, for `Api` values. Await what they return within [`Self::call`] only.
@@ -238,14 +245,23 @@ impl RuntimeClient {
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
         let started = tokio::time::Instant::now();
-        let result = tokio::time::timeout(self.deadline, call).await;
+        // They are large, and everything that makes a call would be.
+        let call = Box::pin(call);
+        let result = match &self.care {
+            Some(care) => care.within(self.deadline, what, call).await,
+            None => tokio::time::timeout(self.deadline, call).await,
+        };
         let took = tokio::time::Instant::now().duration_since(started);
         tracing::trace!(what, ms = took.as_millis(), "call to a runtime");
-        match result {
+        let result = match result {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(RuntimeError::from_kube(what, error)),
             Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
+        };
+        if let Some(care) = &self.care {
+            care.heard(started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
         }
+        result
     }
 }
 

@@ -131,6 +131,11 @@ impl RuntimeError {
         matches!(self.class, ErrorClass::Unauthorized | ErrorClass::Unreachable)
     }
 
+    /// Whether an API server has answered, if only with an error.
+    pub fn is_answered(&self) -> bool {
+        self.status().is_some() || !matches!(self.class, ErrorClass::Unreachable | ErrorClass::Timeout)
+    }
+
     /// How long the API server asked us to wait.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.class {

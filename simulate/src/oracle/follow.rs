@@ -40,6 +40,10 @@ pub enum Kind {
     Channel,
     /// A channel has got a new version.
     Bump,
+    /// A change in a runtime that no fault hits, before there is one.
+    Without,
+    /// The same beside a fault.
+    Beside,
 }
 
 impl From<What> for Kind {
@@ -64,6 +68,8 @@ impl Kind {
             Self::Toggle => "module on or off",
             Self::Channel => "other channel",
             Self::Bump => "new version in the channel",
+            Self::Without => "change elsewhere, without the fault",
+            Self::Beside => "change elsewhere, beside the fault",
         }
     }
 }

@@ -6,6 +6,7 @@ mod steps;
 mod trouble;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -25,7 +26,7 @@ use crate::{
     oracle::{Kind, Oracle, World},
     progress::Progress,
     receiver::{self, Receiver},
-    report::{Lag, Report, StepReport},
+    report::{Beside, Lag, Report, StepReport},
     scenario::{Scenario, Step},
     usage,
 };
@@ -152,7 +153,10 @@ impl Run {
         self.progress.say("comparing every object with what should be");
         let phases = self.live.end().await;
         let verdict = self.oracle.judge().await?;
-        let lags = self.oracle.lags().into_iter().map(|(kind, seconds)| Lag::of(kind.words(), seconds));
+        let lags: BTreeMap<Kind, Lag> =
+            self.oracle.lags().into_iter().map(|(kind, s)| (kind, Lag::of(kind.words(), s))).collect();
+        let beside = lags.get(&Kind::Without).zip(lags.get(&Kind::Beside));
+        let beside = beside.map(|(without, beside)| Beside::of(without, beside, self.settings.scenario.goal));
         let Scenario { name, about, .. } = &self.settings.scenario;
         Ok(Report {
             scenario: name.clone(),
@@ -165,7 +169,9 @@ impl Run {
             receiver_flags: self.ours.as_ref().map(|ours| ours.receiver.flags()).unwrap_or_default(),
             optimized: !cfg!(debug_assertions),
             steps,
-            lags: lags.collect(),
+            lags: lags.into_values().collect(),
+            beside,
+            registry_refused: self.fleet.registry.refused(),
             phases,
             agents: self.live.agents().unwrap_or_default(),
             simulator_peak_mib: usage::Usage::of(std::process::id()).unwrap_or_default().peak,

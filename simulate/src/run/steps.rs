@@ -1,10 +1,10 @@
 //! The steps of a scenario, done.
 
-use std::{ops::Range, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, ops::Range, sync::atomic::Ordering, time::Duration};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tidewatch_simulator::{PatchKind, Verb};
+use tidewatch_simulator::{PatchKind, Verb, registry::Trouble};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{LOOK, Ours, Run, pick};
@@ -14,7 +14,8 @@ use crate::{
     modules,
     oracle::{Kind, Oracle, World},
     scenario::{
-        Agents, Bump, Change, Channel, Enrol, Group, How, Rate, Receiver, Share, Step, Time, What, Within,
+        Agents, Bump, Change, Channel, Enrol, Group, How, Others, Rate, Receiver, Share, Step, Time, What,
+        Where, Within,
     },
 };
 
@@ -81,6 +82,30 @@ impl Run {
         pick::some(self.settings.seed, &words, &registered, share.of(self.settings.runtimes))
     }
 
+    /// How many modules, from the first one on, get another version in some step of the scenario.
+    fn bumped(&self) -> usize {
+        let bumps = self.settings.scenario.steps.iter().map(|step| match step {
+            Step::Bump(bump) => bump.modules,
+            _ => 0,
+        });
+        bumps.max().unwrap_or_default()
+    }
+
+    /// The runtimes in which some step of the scenario does wrong.
+    fn hit(&self) -> BTreeSet<usize> {
+        let steps = self.settings.scenario.steps.iter().enumerate();
+        steps
+            .filter_map(|(step, what)| match what {
+                Step::Fault(fault) if fault.at == Where::Runtimes => {
+                    Some((step, fault.group, fault.runtimes))
+                }
+                Step::Partition(partition) => Some((step, partition.group, partition.runtimes)),
+                _ => None,
+            })
+            .flat_map(|(step, group, share)| self.some(step, group, share))
+            .collect()
+    }
+
     /// Waits until all is at rest; if it does not come, what is not.
     async fn rest(&self, Time(within): Time) -> Result<Option<String>> {
         let until = Instant::now() + within;
@@ -126,14 +151,23 @@ impl Run {
     }
 
     async fn change(&self, change: &Change, step: usize) -> Result<Played> {
-        let chosen = self.some(step, change.group, change.runtimes);
+        let mut chosen = self.some(step, change.group, change.runtimes);
+        if change.others.is_some() {
+            let hit = self.hit();
+            chosen.retain(|runtime| !hit.contains(runtime));
+        }
+        let kind = match change.others {
+            None => change.what.into(),
+            Some(Others::Without) => Kind::Without,
+            Some(Others::Beside) => Kind::Beside,
+        };
         let (started, all) = (Instant::now(), chosen.len());
         let mut skipped = 0;
         for (count, runtime) in chosen.into_iter().enumerate() {
             pace(started, count, change.rate).await;
             let done = match change.what {
-                What::Drift | What::Delete => self.disturb(change.what, runtime, step)?,
-                What::Toggle | What::Channel => self.edit(change.what, runtime, step)?,
+                What::Drift | What::Delete => self.disturb(change.what, kind, runtime, step)?,
+                What::Toggle | What::Channel => self.edit(change.what, kind, runtime, step)?,
             };
             skipped += usize::from(!done);
             tokio::task::yield_now().await;
@@ -143,9 +177,13 @@ impl Run {
     }
 
     /// Somebody changes or deletes a Deployment; false: there is none.
-    fn disturb(&self, what: What, runtime: usize, step: usize) -> Result<bool> {
+    fn disturb(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
+        // What others have is not what the scenario changes for everybody.
+        let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
         let wanted: Vec<usize> = self.oracle.world(|world| {
-            (0..self.settings.modules).filter(|module| world.desired(runtime, *module).is_some()).collect()
+            (first..self.settings.modules)
+                .filter(|module| world.desired(runtime, *module).is_some())
+                .collect()
         });
         let Some(module) = pick::one(self.settings.seed, step, runtime, &wanted) else { return Ok(false) };
         let (Some(id), Some(hosted)) = (Oracle::deployment(module), self.fleet.runtimes.get(runtime)) else {
@@ -157,13 +195,13 @@ impl Run {
         };
         let done = self.fleet.ask(hosted, &id, verb)?;
         if done {
-            self.oracle.follow(runtime, Some(module), what.into());
+            self.oracle.follow(runtime, Some(module), kind);
         }
         Ok(done)
     }
 
     /// The user changes the Kyma; false: there is none.
-    fn edit(&self, what: What, runtime: usize, step: usize) -> Result<bool> {
+    fn edit(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
         let all: Vec<usize> = (0..self.settings.modules).collect();
         let module = pick::one(self.settings.seed, step, runtime, &all);
         let Some((before, after)) = self.oracle.change_world(|world| {
@@ -191,7 +229,7 @@ impl Run {
         let Some(hosted) = self.fleet.runtimes.get(runtime) else { return Ok(false) };
         let done = self.fleet.ask(hosted, &runtime_kyma(), Verb::Patch(PatchKind::Merge, patch))?;
         if done {
-            self.oracle.follow(runtime, module.filter(|_| what == What::Toggle), what.into());
+            self.oracle.follow(runtime, module.filter(|_| what == What::Toggle), kind);
         } else {
             self.oracle.change_world(|world| {
                 if let Some(wish) = world.runtimes.get_mut(runtime) {
@@ -214,7 +252,12 @@ impl Run {
             for (of, number) in &mut next {
                 if *of == bump.channel {
                     *number = (*number + 1).min(modules::VERSIONS);
-                    self.fleet.offer(module, *number).await?;
+                    // Whoever pushes it is not whom the registry refuses.
+                    let trouble = self.fleet.registry.trouble();
+                    self.fleet.registry.set_trouble(Trouble::default());
+                    let offered = self.fleet.offer(module, *number).await;
+                    self.fleet.registry.set_trouble(trouble);
+                    offered?;
                 }
             }
             let concerned: Vec<usize> = self.oracle.change_world(|world| {

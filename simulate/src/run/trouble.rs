@@ -97,8 +97,9 @@ impl Run {
     }
 
     pub(super) fn bad_registry(&self, registry: Registry) -> Played {
-        let Registry { latency: Time(latency), refuse, lasts: Time(lasts) } = registry;
-        self.fleet.registry.set_trouble(Trouble { latency, refuse });
+        let Registry { latency: Time(latency), refuse, retry_after, lasts: Time(lasts) } = registry;
+        let retry_after = retry_after.map(|Time(wait)| wait.as_secs());
+        self.fleet.registry.set_trouble(Trouble { latency, refuse, retry_after });
         let fleet = Arc::clone(&self.fleet);
         self.later(lasts, async move { fleet.registry.set_trouble(Trouble::default()) });
         Played::default()
@@ -120,7 +121,10 @@ fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
         FaultKind::BreakOff => Wrong::BreakOff(time),
         FaultKind::Gone => Wrong::Expire(time),
         FaultKind::Unauthorized => Wrong::Unauthorized,
-        FaultKind::ClockAhead | FaultKind::ClockBehind | FaultKind::StuckNamespace => return None,
+        FaultKind::ClockAhead
+        | FaultKind::ClockBehind
+        | FaultKind::StuckNamespace
+        | FaultKind::NeverReady => return None,
     };
     let users = match whose {
         Whose::All => Vec::new(),
@@ -143,6 +147,7 @@ fn begin(fault: &Fault, clusters: &[Arc<Hosted>]) -> Result<()> {
         match kind {
             FaultKind::ClockAhead => cluster.set_skew(skew),
             FaultKind::ClockBehind => cluster.set_skew(-skew),
+            FaultKind::NeverReady => cluster.with(|cluster| cluster.withhold_readiness(true)),
             FaultKind::StuckNamespace => {
                 let namespace = tidewatch_api::names::RUNTIME_NAMESPACE;
                 stick_namespace(cluster, namespace, Timestamp::now())
@@ -161,6 +166,7 @@ fn end(fault: &Fault, clusters: &[Arc<Hosted>]) {
     for cluster in clusters {
         match fault.kind {
             FaultKind::ClockAhead | FaultKind::ClockBehind => cluster.set_skew(SignedDuration::ZERO),
+            FaultKind::NeverReady => cluster.with(|cluster| cluster.withhold_readiness(false)),
             FaultKind::StuckNamespace => {
                 // It may be gone: somebody has deleted what held it.
                 let _gone =

@@ -24,8 +24,22 @@ pub struct Scenario {
     /// The runtimes that are registered before the first step.
     #[serde(default = "Share::all")]
     pub start: Share,
+    /// What is not to be exceeded: of the changes beside a fault, by those without it.
+    #[serde(default)]
+    pub goal: Option<Goal>,
     /// What happens, one after the other.
     pub steps: Vec<Step>,
+}
+
+/// How much longer changes may take beside a fault than without it: `times` as long, and `plus`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Goal {
+    /// Of 99 of 100, so many times as long.
+    pub times: f32,
+    /// And so much longer.
+    #[serde(default)]
+    pub plus: Time,
 }
 
 /// A step.
@@ -88,6 +102,16 @@ pub enum What {
     Channel,
 }
 
+/// A change in runtimes in which no step of the scenario does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Others {
+    /// Before the fault, to compare with.
+    Without,
+    /// Beside it.
+    Beside,
+}
+
 /// Users change things in runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -102,6 +126,9 @@ pub struct Change {
     /// Changes in a second; all at once without.
     #[serde(default)]
     pub rate: Option<Rate>,
+    /// Only in runtimes that no `fault` of the scenario hits, and measured on its own.
+    #[serde(default)]
+    pub others: Option<Others>,
 }
 
 /// Modules get their next version in a channel.
@@ -242,6 +269,8 @@ pub enum FaultKind {
     ClockBehind,
     /// The namespace `kyma-system` is in Terminating, and does not go.
     StuckNamespace,
+    /// No workload becomes ready.
+    NeverReady,
 }
 
 /// Whose requests are hit.
@@ -307,6 +336,9 @@ pub struct Registry {
     /// The status with which it refuses.
     #[serde(default)]
     pub refuse: Option<u16>,
+    /// What `Retry-After` says then, in whole seconds.
+    #[serde(default)]
+    pub retry_after: Option<Time>,
     /// How long.
     #[serde(rename = "for")]
     pub lasts: Time,
@@ -354,12 +386,15 @@ impl fmt::Display for Place {
 }
 
 /// The scenarios in this binary: name and text.
-pub const SHIPPED: [(&str, &str); 7] = [
+pub const SHIPPED: [(&str, &str); 10] = [
     ("steady", include_str!("../../scenarios/steady.yaml")),
     ("storm", include_str!("../../scenarios/storm.yaml")),
     ("channel-bump", include_str!("../../scenarios/channel-bump.yaml")),
     ("receiver-restart", include_str!("../../scenarios/receiver-restart.yaml")),
     ("one-bad-runtime", include_str!("../../scenarios/one-bad-runtime.yaml")),
+    ("stuck-namespace", include_str!("../../scenarios/stuck-namespace.yaml")),
+    ("never-ready", include_str!("../../scenarios/never-ready.yaml")),
+    ("registry-429", include_str!("../../scenarios/registry-429.yaml")),
     ("region-outage", include_str!("../../scenarios/region-outage.yaml")),
     ("enrolment", include_str!("../../scenarios/enrolment.yaml")),
 ];
@@ -413,8 +448,11 @@ impl Step {
             Self::Registry(registry) if registry.refuse.is_some_and(|code| !(400..600).contains(&code)) => {
                 Some("refuse: a status from 400 to 599 is allowed")
             }
-            Self::Fault(fault) if fault.at == Where::Kcp && fault.kind == FaultKind::StuckNamespace => {
-                Some("at: stuckNamespace is for runtimes only")
+            Self::Fault(fault)
+                if fault.at == Where::Kcp
+                    && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) =>
+            {
+                Some("at: stuckNamespace and neverReady are for runtimes only")
             }
             _ => None,
         }

@@ -29,7 +29,7 @@ steps:
 - agents: {do: restart, runtimes: 10%}
 - partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
 - fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
-- registry: {latency: 2s, refuse: 503, for: 10s}
+- registry: {latency: 2s, refuse: 503, retryAfter: 20s, for: 10s}
 - settle: {within: 60s}
 ";
     let scenario = Scenario::parse("my.yaml", text).unwrap();

@@ -6,7 +6,10 @@ mod contents;
 use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -40,6 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Registry {
     address: SocketAddr,
     trouble: Arc<Mutex<Trouble>>,
+    refused: Arc<AtomicUsize>,
 }
 
 /// What is wrong with a registry.
@@ -49,6 +53,8 @@ pub struct Trouble {
     pub latency: Duration,
     /// The status that each request is refused with.
     pub refuse: Option<u16>,
+    /// How many seconds `Retry-After` says then.
+    pub retry_after: Option<u64>,
 }
 
 impl Registry {
@@ -60,9 +66,10 @@ impl Registry {
         let address = listener.local_addr().map_err(wrong)?;
         let contents = Arc::new(Mutex::new(Contents::with_limit(LIMIT)));
         let trouble = Arc::new(Mutex::new(Trouble::default()));
-        let shelf = Shelf { contents, trouble: Arc::clone(&trouble) };
+        let refused: Arc<AtomicUsize> = Arc::default();
+        let shelf = Shelf { contents, trouble: Arc::clone(&trouble), refused: Arc::clone(&refused) };
         drain.spawn("simulated-registry", accept(listener, shelf, drain.clone()));
-        Ok(Self { address, trouble })
+        Ok(Self { address, trouble, refused })
     }
 
     /// `127.0.0.1:port`, as it stands in an image reference.
@@ -73,6 +80,16 @@ impl Registry {
     /// From now on, this is wrong with it.
     pub fn set_trouble(&self, trouble: Trouble) {
         *self.trouble.lock() = trouble;
+    }
+
+    /// What is wrong with it.
+    pub fn trouble(&self) -> Trouble {
+        *self.trouble.lock()
+    }
+
+    /// How many requests were refused because of [`Trouble::refuse`].
+    pub fn refused(&self) -> usize {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// `http://127.0.0.1:port`
@@ -86,6 +103,7 @@ impl Registry {
 struct Shelf {
     contents: Arc<Mutex<Contents>>,
     trouble: Arc<Mutex<Trouble>>,
+    refused: Arc<AtomicUsize>,
 }
 
 async fn accept(listener: TcpListener, shelf: Shelf, drain: Drain) {
@@ -119,12 +137,20 @@ async fn connection(stream: TcpStream, shelf: Shelf, watch: Watch) {
     let service = service_fn(move |request: Request<Incoming>| {
         let shelf = shelf.clone();
         async move {
-            let Trouble { latency, refuse } = *shelf.trouble.lock();
+            let Trouble { latency, refuse, retry_after } = *shelf.trouble.lock();
             if !latency.is_zero() {
                 tokio::time::sleep(latency).await;
             }
             Ok::<_, Infallible>(match refuse {
-                Some(code) => response(request.method(), contents::error(code, "DENIED", "told to refuse")),
+                Some(code) => {
+                    shelf.refused.fetch_add(1, Ordering::Relaxed);
+                    let mut answer =
+                        response(request.method(), contents::error(code, "DENIED", "told to refuse"));
+                    if let Some(seconds) = retry_after {
+                        answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+                    }
+                    answer
+                }
                 None => respond(request, &shelf.contents).await,
             })
         }

@@ -55,6 +55,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) options: Options,
+    pub(super) withholds_readiness: bool,
     /// Of the last change.
     pub(super) revision: u64,
     pub(super) objects: BTreeMap<Key, Arc<Stored>>,
@@ -84,6 +85,7 @@ impl Cluster {
             uids: 0,
             addresses: 1,
             options,
+            withholds_readiness: false,
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             cluster.start_with(

@@ -1,7 +1,7 @@
 //! What controllers do in a real cluster, as far as it shows: CRDs become established, Deployments ready, what a
 //! deleted object owned goes, namespaces end.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -27,6 +27,9 @@ const CRDS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// Rounds in which what controllers do causes more of it. Each removes or changes objects, so this is a safeguard.
 const MOST_ROUNDS: usize = 64;
 
+/// While no workload becomes ready, those that should are looked at again after this time.
+const LATER: Duration = Duration::from_secs(1);
+
 /// Something to be done later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
@@ -42,6 +45,11 @@ impl Cluster {
         self.due.first().map(|(at, _)| *at)
     }
 
+    /// Whether no workload becomes ready from now on. What is ready stays so.
+    pub fn withhold_readiness(&mut self, withhold: bool) {
+        self.withholds_readiness = withhold;
+    }
+
     /// Does what is due, and what comes of it.
     pub fn run_due(&mut self, now: Timestamp) {
         self.settle(now);
@@ -51,6 +59,9 @@ impl Cluster {
         while self.due.first().is_some_and(|(at, _)| *at <= now) {
             match self.due.pop_first() {
                 Some((_, Task::Establish(key))) => self.establish(&key, now),
+                Some((_, task @ Task::Ready(_))) if self.withholds_readiness => {
+                    self.due.insert((now.saturating_add(LATER).unwrap_or(now), task));
+                }
                 Some((_, Task::Ready(key))) => self.ready(&key, now),
                 None => return,
             }

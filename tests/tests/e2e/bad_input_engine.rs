@@ -25,7 +25,7 @@ use tidewatch_tests::{
     cluster::ADMIN,
     env::{self, Environment},
     fleet::{self, Member, Receiver},
-    kcp, observed,
+    http, kcp, observed,
     oci_faults::{DamagingRegistry, pack_with_fault, push_packed},
     ports,
     spare::{self, Spare},
@@ -310,6 +310,54 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
         installed(wreck.cluster, module).await?;
     }
     fleet::kyma_in_state(kcp, namespace, wreck.kyma, State::Ready).await?;
+    world.healthy()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_goes_on() -> Result<()> {
+    let world = World::start("kcp-bad-registry").await?;
+    let World { spare, kcp, namespace, registry, .. } = &world;
+    let queue = Member { cluster: &spare.runtime4, kyma: "queue", id: "runtime-queue" };
+    fleet::register(kcp, namespace, &queue).await?;
+    for module in ["known", "waited", "waited-too"] {
+        world.push(module, "1.0.0").await?;
+        world.release(module, &[("regular", "1.0.0")]).await?;
+    }
+    fleet::kyma_in_state(kcp, namespace, queue.kyma, State::Ready).await?;
+    world.enable(&queue, &["known"]).await?;
+    world.module_ready(queue.kyma, "known").await?;
+
+    registry.limit(Some(20));
+    world.enable(&queue, &["known", "waited", "waited-too"]).await?;
+    let says = ["is left alone", "limits our request rate", "next try within"];
+    for module in ["waited", "waited-too"] {
+        let told = |m: &ModuleStatus| m.state == State::Error && all_in(&m.message, &says[1..]);
+        let what = format!("module {module} to be in Error because of the registry");
+        fleet::kyma_where(world.kymas(), queue.kyma, &what, |k| k.module_status(module).is_some_and(told))
+            .await?;
+    }
+    // A module that needs nothing of it comes meanwhile elsewhere; and asking again and again does not reach the registry.
+    world.pier_gets("known").await?;
+    for _ in 0..5 {
+        world.tell(&queue).await?;
+    }
+    let text = format!("tidewatch_receiver_registry_breaker_open{{host=\"{}\"}} 1", registry.host());
+    ensure!(
+        http::text(&format!("{}/metrics", world.receiver.admin)).await?.contains(&text),
+        "the metrics do not say that it is left alone"
+    );
+    let sent_away = registry.sent_away();
+    ensure!(
+        (1..=2).contains(&sent_away),
+        "it was asked {sent_away} times, for two modules that were asked for at once"
+    );
+    registry.limit(None);
+    for module in ["waited", "waited-too"] {
+        world.module_ready(queue.kyma, module).await?;
+        installed(queue.cluster, module).await?;
+    }
+    ensure!(registry.sent_away() == sent_away, "nobody asked before the time was over");
+    fleet::kyma_in_state(kcp, namespace, queue.kyma, State::Ready).await?;
     world.healthy()
 }
 

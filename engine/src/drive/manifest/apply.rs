@@ -40,6 +40,8 @@ pub(super) struct Applied {
     pub(super) untold: bool,
     /// Whether objects were left out whose kind the module defines, and is not served.
     pub(super) left_out: bool,
+    /// Objects that were left out because their namespace is being deleted.
+    pub(super) stuck: Vec<ObjectRef>,
     pub(super) failed: Option<Stopped>,
     /// Objects that are not ready, and of which more can be found out.
     pub(super) unclear: Vec<Value>,
@@ -76,6 +78,7 @@ impl Applied {
         self.awaited.extend(other.awaited);
         self.untold |= other.untold;
         self.left_out |= other.left_out;
+        self.stuck.extend(other.stuck);
         self.unclear.extend(other.unclear);
         self.unclear.truncate(causes::OBJECTS);
         if self.missing.is_none() {
@@ -88,7 +91,11 @@ impl Applied {
 
     /// Whether nothing is left undone: a later pass need not look at what is ready.
     pub(super) const fn is_clean(&self) -> bool {
-        self.failed.is_none() && self.missing.is_none() && !self.left_out && self.parked.is_empty()
+        self.failed.is_none()
+            && self.missing.is_none()
+            && !self.left_out
+            && self.parked.is_empty()
+            && self.stuck.is_empty()
     }
 
     /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
@@ -108,6 +115,8 @@ enum Settled {
     There(Value, Option<Parked>),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String),
+    /// Its namespace is being deleted.
+    Stuck(ObjectRef),
 }
 
 /// Brings objects of one Manifest to what is wanted.
@@ -138,7 +147,12 @@ impl Installer<'_> {
             .map(|object| async move {
                 let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
                 let is_known = known.contains(&id.identity());
-                self.one(&id, object, is_known).await
+                match self.one(&id, object, is_known).await {
+                    Err(ObjectErrorOrFinal::Object(error)) if error.is_of_leaving_namespace() => {
+                        Ok(Settled::Stuck(id))
+                    }
+                    other => other,
+                }
             })
             .buffered(CONCURRENCY);
         let mut applied = Applied::default();
@@ -156,6 +170,7 @@ impl Installer<'_> {
                         applied.unclear.push(object);
                     }
                 }
+                Ok(Settled::Stuck(id)) => applied.stuck.push(id),
                 Ok(Settled::Goes(what)) => {
                     applied.missing = Some(what);
                     applied.untold = true;

@@ -90,8 +90,8 @@ impl Shared {
         let what = match failure {
             None => what,
             Some(stopped) => {
-                if let Some(held) = stopped.held {
-                    return Err(held.into());
+                if let Some(lost) = stopped.lost {
+                    return Err(lost);
                 }
                 if stopped.discredits_client {
                     self.runtimes.invalidate(kyma);

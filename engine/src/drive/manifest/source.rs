@@ -1,6 +1,6 @@
 //! A Manifest's objects, before they are applied: read, verified, rendered, ordered.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use tidewatch_api::{ImageSpec, Layer, Manifest, SourceType};
 use super::Stopped;
 use crate::{
     drive::{
-        Shared,
+        Lost, Shared,
         apply::{self, ObjectError},
         chain,
         gate::Gated,
     },
-    journal::word,
+    journal::{millis, word},
     oci::{Digest, OciError},
     plan::{
         manifest::{self as plan, Bundle, Scope},
@@ -68,18 +68,28 @@ impl Shared {
         media_type: &'static str,
     ) -> Result<Arc<Vec<Value>>, Stopped> {
         let what = || format!("layer {digest}");
+        let crowded = || format!("crowded: layer {digest}");
+        if self.journal.noted(&crowded()).is_some() {
+            return Err(Self::crowded(source));
+        }
         if let Some(played) = self.journal.played(&what()) {
             return self.played_objects(digest, played).map(Arc::new);
         }
         let read = self.layer(local, source, digest);
-        let rendered = self.rendered.objects(local, digest, media_type, read).await;
+        let rendered = self.rendered.objects(local, digest, media_type, read);
+        let Ok(rendered) = self.patience.wait(rendered).await else {
+            self.journal.read(crowded, || Value::Bool(true));
+            return Err(Self::crowded(source));
+        };
         if let Ok(objects) = &rendered {
             self.journal.layer(digest, objects);
         }
         self.journal.read(what, || match &rendered {
             Ok(objects) => json!({"objects": objects.len()}),
             Err(stopped) => {
-                json!({"refused": stopped.message, "retryable": stopped.retryable, "class": stopped.class})
+                let retry_after = stopped.retry_after.map(millis);
+                json!({"refused": stopped.message, "retryable": stopped.retryable, "class": stopped.class,
+                       "retryAfterMs": retry_after})
             }
         });
         rendered
@@ -92,10 +102,16 @@ impl Shared {
             Some(message) => Err(Stopped {
                 retryable: played["retryable"].as_bool().unwrap_or_default(),
                 class: word(played["class"].as_str().unwrap_or("final")),
+                retry_after: played["retryAfterMs"].as_u64().map(Duration::from_millis),
                 ..Stopped::for_good(message.to_owned())
             }),
             None => self.journal.played_layer(digest).ok_or_else(lacks),
         }
+    }
+
+    fn crowded(source: &ImageSpec) -> Stopped {
+        let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
+        Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) }
     }
 
     async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {
@@ -110,7 +126,8 @@ impl Shared {
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
             discredits_client: false,
             class: error.metric_label(),
-            held: None,
+            retry_after: error.retry_after(),
+            lost: None,
         })
     }
 }

@@ -189,8 +189,11 @@ fn a_bad_module_does_not_hold_back_a_good_one() {
 #[test]
 fn an_unreadable_descriptor_keeps_what_is_installed() {
     let mut sources = sources();
-    let fault =
-        SourceFault { message: "registry answers 503; next try within 5 min".into(), retryable: true };
+    let fault = SourceFault {
+        message: "registry answers 503; next try within 5 min".into(),
+        retryable: true,
+        retry_after: None,
+    };
     let first = sources.first_entry().unwrap().key().clone();
     sources.insert(first, Err(fault));
     let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);

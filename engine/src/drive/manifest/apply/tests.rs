@@ -76,6 +76,12 @@ fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
                     }
                     (200, crd)
                 }
+                path if path.contains("/namespaces/leaving/") && !reads => {
+                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no",
+                        "details": {"causes": [{"reason": "NamespaceTerminating", "message": "leaving", "field": "metadata.namespace"}]},
+                        "code": 403});
+                    (403, status)
+                }
                 path if path.contains("/beacons/") => match schema {
                     Schema::New => (200, stored(applied)),
                     Schema::Old => {
@@ -238,6 +244,20 @@ async fn what_waits_for_a_definition_is_not_done() {
     let mut all = Applied::default();
     all.take(applied);
     assert!(all.missing.is_none() && !all.is_clean());
+}
+
+#[tokio::test]
+async fn what_belongs_in_a_namespace_that_goes_is_left_out_and_the_others_are_applied() {
+    let (runtime, standing) = (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default());
+    let mut leaving = beacon();
+    leaving["metadata"]["namespace"] = "leaving".into();
+    let applied = install(&runtime, &standing, vec![leaving.clone(), beacon()], 100).await;
+    assert!(applied.failed.is_none() && applied.missing.is_none() && !applied.is_clean());
+    assert_eq!(applied.stuck, [ObjectRef::of(&leaving).unwrap()]);
+    assert_eq!(applied.judged.len(), 1, "the other one is there");
+    let mut all = Applied::default();
+    all.take(applied);
+    assert!(!all.is_clean(), "the next pass looks at all of them again");
 }
 
 #[tokio::test]

@@ -1,0 +1,223 @@
+use std::{
+    future,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use kube::client::Body;
+use proptest::prelude::*;
+use tidewatch_api::names;
+
+use super::*;
+use crate::{
+    drive::{
+        Engine,
+        tests::{engine_on, not_found},
+    },
+    kcp::state::SecretRef,
+    key::Outcome,
+    runtime::SecretVersion,
+};
+
+fn key(name: &str) -> WorkKey {
+    WorkKey::Manifest { kyma: "harbour".into(), name: name.into() }
+}
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
+    let (mut budget, mut now) = (Budget::default(), Instant::now());
+    assert!(!budget.failed(now, seconds(20), 0.0) && !budget.failed(now, seconds(20), 0.0));
+    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(false), "it is only suspected");
+    assert!(budget.failed(now, seconds(20), 0.0));
+    for pause in [15, 30, 60, 120, 240, 480, 720, 720] {
+        assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(pause)));
+        now += seconds(pause);
+        assert_eq!(budget.admit(&key("b"), now, Press::No), Verdict::Try(true));
+        assert_eq!(
+            budget.admit(&key("c"), now, Press::Heard),
+            Verdict::Wait(WHILE_TRYING),
+            "one tries for all"
+        );
+        assert!(!budget.failed(now, seconds(20), 0.0), "it was parked before");
+    }
+    assert_eq!(budget.admit(&key("a"), now, Press::Kcp), Verdict::Try(false));
+    assert!(!budget.failed(now, seconds(20), 0.0));
+    assert_eq!(budget.admit(&key("d"), now, Press::No), Verdict::Wait(seconds(720)), "as it was");
+    assert_eq!(budget.admit(&key("d"), now, Press::Heard), Verdict::Try(true));
+    assert_eq!(budget.refused.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
+    let (mut budget, mut now) = (Budget::default(), Instant::now());
+    for _ in 0..100 {
+        assert!(!budget.failed(now, Duration::ZERO, 0.0));
+        now += seconds(9);
+    }
+    now += WINDOW;
+    assert_eq!((0..15).filter(|_| budget.failed(now, Duration::ZERO, 0.0)).count(), 1);
+    assert!(budget.lost.len() <= CALLS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_ends_it_and_what_was_not_done_is() {
+    let budgets = Budgets::new(16);
+    let hang =
+        |kyma: &str| (0..3).flat_map(|_| budgets.ended(kyma, seconds(20), false).0).collect::<Vec<_>>();
+    assert_eq!(hang("harbour"), [WorkKey::Kyma { kyma: "harbour".into() }], "its status is to say so");
+    assert!(budgets.parked("harbour").is_some() && budgets.parked("pier").is_none());
+    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("a"), Instant::now(), Press::No);
+    assert_eq!(budgets.ended("harbour", seconds(1), true).0, [key("a")]);
+    assert!(budgets.runtimes.lock().is_empty() && budgets.count() == 0);
+    hang("harbour");
+    budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("b"), Instant::now(), Press::No);
+    assert_eq!(budgets.wake("harbour"), [key("b")]);
+    assert!(budgets.wake("pier").is_empty() && budgets.parked("harbour").is_none());
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_parked_for_more_than_a_quarter_of_an_hour_and_there_is_always_a_way_out(
+        steps in proptest::collection::vec((0_u8..5, 0_u64..1000, 0.0_f64..1.0), 1..80)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let (mut budget, mut now) = (Budget::default(), runtime.block_on(async { Instant::now() }));
+        for (what, number, spread) in steps {
+            match what {
+                0 => now += seconds(number),
+                1 => drop(budget.failed(now, seconds(number % 21), spread)),
+                2 => budget.trying = false,
+                _ => {
+                    let press = [Press::No, Press::Heard, Press::Kcp][usize::from(what) % 3];
+                    if let Verdict::Wait(wait) = budget.admit(&key("a"), now, press) {
+                        prop_assert!(wait <= Duration::from_mins(15) && press != Press::Kcp);
+                    }
+                }
+            }
+        }
+        budget.trying = false;
+        prop_assert!(matches!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(_)));
+        budget.trying = false;
+        let later = now + Duration::from_mins(15);
+        prop_assert!(matches!(budget.admit(&key("a"), later, Press::No), Verdict::Try(_)));
+    }
+}
+
+/// An engine whose runtime `harbour` hears calls, and answers them or not.
+fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, crate::drive::tests::Heard) {
+    let kyma = || {
+        json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {
+            "name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "generation": 1,
+            "labels": {names::labels::MANAGED_BY: names::labels::MANAGED_BY_KCP}, "finalizers": [names::finalizers::KYMA]},
+            "spec": {"channel": "regular"}})
+    };
+    let (engine, heard) =
+        engine_on(move |_, path| if path.contains("/kymas/harbour") { (200, kyma()) } else { not_found() });
+    let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
+    {
+        let mut state = engine.state().write();
+        state.apply_kyma(serde_json::from_value(kyma()).unwrap());
+        state.apply_secret("harbour", "s", Some(secret));
+    }
+    let calls = Arc::new(AtomicUsize::new(0));
+    let ear = Arc::clone(&calls);
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        ear.fetch_add(1, Ordering::SeqCst);
+        let answers = answers.load(Ordering::SeqCst) > 0;
+        async move {
+            if !answers {
+                future::pending::<()>().await;
+            }
+            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
+                                 "message": "no", "code": 403});
+            let body = Body::from(refusal.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(http::Response::builder().status(403).body(body).unwrap())
+        }
+    });
+    let shared = &engine.0;
+    let client = RuntimeClient::new(kube::Client::new(service, "kyma-system"), seconds(20));
+    let client = counted(client, "harbour", &shared.budgets, &shared.queue, &shared.journal);
+    let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
+    shared.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
+    (engine, calls, heard)
+}
+
+async fn work_once(engine: &Engine) -> (WorkKey, Outcome, String) {
+    let lease = engine.queue().next().await;
+    let key = lease.key().clone();
+    Arc::clone(&engine.0).work(lease).await;
+    let record = engine.history().of("harbour").pop().unwrap();
+    (key, record.outcome, record.message)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let (engine, calls, heard) = engine(Arc::clone(&answers));
+    let kyma = WorkKey::Kyma { kyma: "harbour".into() };
+    let want = |key: &WorkKey, cause: Cause| {
+        engine
+            .queue()
+            .push(key.clone(), Push { class: Class::UserEdit, cause: Some(cause), guards: Vec::new() });
+    };
+    want(&kyma, Cause::Start);
+    for _ in 0..3 {
+        let (_, outcome, _) = work_once(&engine).await;
+        assert_eq!(outcome, Outcome::Failed);
+    }
+    let told = engine.history().of("harbour").pop().unwrap().message;
+    assert!(told.contains("is left alone until 1970-01-01T00:0"), "{told}");
+    assert_eq!((calls.load(Ordering::SeqCst), engine.parked_runtimes()), (3, 1));
+    // It asks for itself once more, to say so where a Manifest has found out; and its retry is not done either.
+    heard.lock().clear();
+    let (_, outcome, told) = work_once(&engine).await;
+    assert_eq!((outcome, calls.load(Ordering::SeqCst)), (Outcome::Waiting, 3));
+    assert!(told.contains("left alone"), "{told}");
+    assert!(
+        heard.lock().iter().any(|line| line.starts_with("PATCH") && line.ends_with("/kymas/harbour/status"))
+    );
+    // An event gets one try.
+    let event = || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "o".into() };
+    want(&kyma, event());
+    assert_eq!(work_once(&engine).await.1, Outcome::Failed);
+    assert_eq!(calls.load(Ordering::SeqCst), 4);
+    assert_eq!(work_once(&engine).await.1, Outcome::Waiting);
+    // A canary has the rest tried at once; and this time there is an answer.
+    answers.store(1, Ordering::SeqCst);
+    let before = engine.queue().now();
+    want(&WorkKey::Path { kyma: "harbour".into() }, event());
+    assert!(matches!(work_once(&engine).await.0, WorkKey::Path { .. }));
+    let (key, outcome, told) = work_once(&engine).await;
+    assert_eq!((key, outcome, engine.queue().now()), (kyma, Outcome::Failed, before), "{told}");
+    assert!(told.contains("forbids") && told.contains("next try within 5 min"), "{told}");
+    assert_eq!(engine.parked_runtimes(), 0);
+    assert!(engine.0.budgets.runtimes.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspects_share_a_quarter_of_the_workers() {
+    let (engine, ..) = engine(Arc::default());
+    let shared = &engine.0;
+    for kyma in ["a", "b", "c", "d", "e"] {
+        shared.budgets.ended(kyma, seconds(1), false);
+    }
+    let leave = |kyma: &'static str| async move {
+        let key = WorkKey::Kyma { kyma: kyma.into() };
+        engine_leave(shared, &key).await
+    };
+    let mut held = Vec::new();
+    for kyma in ["a", "b", "c", "d"] {
+        held.push(leave(kyma).await.unwrap());
+    }
+    assert!(matches!(leave("e").await, Err(Lost::Crowded(_))), "16 workers, 4 of them for suspects");
+    assert!(leave("well").await.is_ok());
+    held.pop();
+    assert!(leave("e").await.is_ok());
+}
+
+async fn engine_leave(shared: &Shared, key: &WorkKey) -> Result<Leave, Lost> {
+    shared.leave(key, Why { causes: &[], count: 0 }).await
+}

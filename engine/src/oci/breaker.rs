@@ -1,0 +1,359 @@
+//! Leaves a registry alone that does not work, and lets one request ask whether it works again.
+//!
+//! A circuit breaker, one per registry (`host[:port]`): *closed*, requests pass; *open*, whoever asks gets the failure that opened
+//! it, at once and without a request; *half open*, its time has come and one request is on its way, for everybody.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::OciError;
+
+/// Longest time for which a registry is left alone, whatever it asks for.
+const LONGEST: Duration = Duration::from_hours(1);
+/// How long it is left alone if it does not say: 1 s, doubling to 5 min with each probe that fails.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+/// Failures in a row, of requests that got no good answer for a reason the registry does not give.
+const FAILURES: u32 = 3;
+/// When to come back while somebody asks whether it works again.
+const WHILE_ASKING: Duration = Duration::from_secs(2);
+/// Registries that do not work and are remembered; a further one is asked as if it worked.
+const REGISTRIES: usize = 64;
+
+/// What an answer says of the registry, not of what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It answers.
+    Works,
+    /// It does not answer, or with a fault of its own.
+    Fails,
+    /// It asks to be left alone, for so long if it says so.
+    Asks(Option<Duration>),
+}
+
+impl Verdict {
+    const fn of(error: &OciError) -> Self {
+        match error {
+            OciError::RateLimited { retry_after, .. } => Self::Asks(*retry_after),
+            OciError::Status { status: 500.., retry_after: Some(wait), .. } => Self::Asks(Some(*wait)),
+            OciError::Status { status: 500.., .. }
+            | OciError::Unreachable { .. }
+            | OciError::Timeout { .. } => Self::Fails,
+            _ => Self::Works,
+        }
+    }
+}
+
+/// The state of one registry. One that works has none.
+#[derive(Debug)]
+struct Breaker {
+    /// Failures in a row.
+    failures: u32,
+    /// How often it has opened since it last worked.
+    opened: u32,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    until: Instant,
+    /// One request asks whether it works again.
+    asking: bool,
+    cause: Arc<OciError>,
+}
+
+/// What to do with a request.
+#[derive(Debug)]
+enum Admission {
+    /// Make it; `true`: for everybody who waits to know.
+    Ask(bool),
+    /// Do not: this is what is known, and after this time it is worth asking again.
+    Wait(Arc<OciError>, Duration),
+}
+
+impl Breaker {
+    const fn new() -> Self {
+        Self { failures: 0, opened: 0, open: None }
+    }
+
+    fn admit(&mut self, now: Instant) -> Admission {
+        match &mut self.open {
+            None => Admission::Ask(false),
+            Some(open) if now < open.until => {
+                Admission::Wait(Arc::clone(&open.cause), open.until.duration_since(now))
+            }
+            Some(open) if open.asking => Admission::Wait(Arc::clone(&open.cause), WHILE_ASKING),
+            Some(open) => {
+                open.asking = true;
+                Admission::Ask(true)
+            }
+        }
+    }
+
+    /// A request has failed like this. `spread`, from 0 to 1, lengthens a time that the registry has not set by up to a quarter.
+    fn failed(&mut self, now: Instant, cause: OciError, probe: bool, spread: f64) {
+        let verdict = Verdict::of(&cause);
+        self.failures = self.failures.saturating_add(1);
+        let asked = match verdict {
+            Verdict::Asks(wait) => wait,
+            // Of those that were on their way when it opened.
+            Verdict::Fails if self.open.is_some() && !probe => return,
+            Verdict::Fails if self.open.is_none() && self.failures < FAILURES => return,
+            Verdict::Fails => None,
+            Verdict::Works => return,
+        };
+        if probe || self.open.is_none() {
+            self.opened = self.opened.saturating_add(1);
+        }
+        let doubled = BACKOFF.0.saturating_mul(1 << self.opened.saturating_sub(1).min(16)).min(BACKOFF.1);
+        let wait = asked.unwrap_or_else(|| doubled.mul_f64(1.0 + spread / 4.0)).min(LONGEST);
+        let until = now + wait;
+        // Not sooner than somebody else was told.
+        let before = self.open.as_ref().filter(|_| !probe);
+        let asking = before.is_some_and(|open| open.asking);
+        let until = before.map_or(until, |open| open.until.max(until));
+        self.open = Some(Open { until, asking, cause: Arc::new(cause) });
+    }
+
+    /// The request that was to find out was given up.
+    fn abandoned(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.asking = false;
+        }
+    }
+}
+
+/// The breakers of all registries that one client talks to.
+#[derive(Debug, Default)]
+pub(super) struct Breakers(Mutex<BTreeMap<String, Breaker>>);
+
+impl Breakers {
+    /// Leave to make a request, whose end is told to what this returns.
+    ///
+    /// # Errors
+    /// [`OciError::LeftAlone`] while the registry is left alone.
+    pub(super) fn ask<'a>(&'a self, registry: &'a str, patience: Duration) -> Result<Asked<'a>, OciError> {
+        let now = Instant::now();
+        let admission = self.0.lock().get_mut(registry).map_or(Admission::Ask(false), |b| b.admit(now));
+        match admission {
+            Admission::Ask(probe) => {
+                Ok(Asked { breakers: self, registry, probe, since: now, patience, told: false })
+            }
+            Admission::Wait(cause, retry_after) => {
+                Err(OciError::LeftAlone { registry: registry.to_owned(), retry_after, cause })
+            }
+        }
+    }
+
+    /// Registries that are left alone now.
+    pub(super) fn open(&self) -> Vec<String> {
+        let breakers = self.0.lock();
+        breakers.iter().filter(|(_, b)| b.open.is_some()).map(|(registry, _)| registry.clone()).collect()
+    }
+
+    fn failed(&self, registry: &str, cause: OciError, probe: bool) {
+        let mut breakers = self.0.lock();
+        if !breakers.contains_key(registry) && breakers.len() >= REGISTRIES {
+            return;
+        }
+        let breaker = breakers.entry(registry.to_owned()).or_insert_with(Breaker::new);
+        let was_open = breaker.open.is_some();
+        breaker.failed(Instant::now(), cause, probe, chance());
+        if let (false, Some(open)) = (was_open, &breaker.open) {
+            let seconds = open.until.duration_since(Instant::now()).as_secs();
+            tracing::warn!(registry, error = %open.cause, seconds, "the registry is left alone for a while");
+        }
+    }
+
+    fn worked(&self, registry: &str, probe: bool) {
+        let mut breakers = self.0.lock();
+        let Some(breaker) = breakers.get(registry) else { return };
+        if breaker.open.is_none() {
+            breakers.remove(registry);
+        } else if probe {
+            tracing::info!(registry, "the registry works again");
+            breakers.remove(registry);
+        }
+    }
+}
+
+/// From 0 to 1; another one for each call and process, so that no two of them stay in step.
+fn chance() -> f64 {
+    f64::from(u32::try_from(RandomState::new().hash_one(0_u8) >> 32).unwrap_or_default())
+        / f64::from(u32::MAX)
+}
+
+/// A request that was let pass. One that is given up without an answer, after a time in which there should have been one, has timed out.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    breakers: &'a Breakers,
+    registry: &'a str,
+    probe: bool,
+    since: Instant,
+    patience: Duration,
+    told: bool,
+}
+
+impl Asked<'_> {
+    /// It has ended.
+    pub(super) fn ended<T>(mut self, result: &Result<T, OciError>) {
+        self.told = true;
+        match result {
+            Err(error) if Verdict::of(error) != Verdict::Works => {
+                self.breakers.failed(self.registry, error.clone(), self.probe);
+            }
+            _ => self.breakers.worked(self.registry, self.probe),
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.told {
+            return;
+        }
+        let after = Instant::now().duration_since(self.since);
+        if after >= self.patience {
+            let what = format!("an answer of registry {}", self.registry);
+            self.breakers.failed(self.registry, OciError::Timeout { what, after }, self.probe);
+        } else if self.probe
+            && let Some(breaker) = self.breakers.0.lock().get_mut(self.registry)
+        {
+            breaker.abandoned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOST: &str = "registry.example";
+
+    fn limited(seconds: Option<u64>) -> OciError {
+        OciError::RateLimited { registry: HOST.into(), retry_after: seconds.map(Duration::from_secs) }
+    }
+
+    fn status(status: u16) -> OciError {
+        OciError::Status { registry: HOST.into(), status, retry_after: None }
+    }
+
+    fn waits(breaker: &mut Breaker, now: Instant) -> Option<u64> {
+        match breaker.admit(now) {
+            Admission::Ask(_) => None,
+            Admission::Wait(_, wait) => Some(wait.as_secs()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_asks_to_be_left_alone_is_asked_once_when_its_time_has_come() {
+        let (mut breaker, now) = (Breaker::new(), Instant::now());
+        breaker.failed(now, limited(Some(600)), false, 0.0);
+        assert_eq!(waits(&mut breaker, now), Some(600));
+        // Another one that was on its way does not shorten it.
+        breaker.failed(now, limited(Some(5)), false, 0.0);
+        assert_eq!(waits(&mut breaker, now + Duration::from_secs(599)), Some(1));
+        let later = now + Duration::from_mins(10);
+        assert!(matches!(breaker.admit(later), Admission::Ask(true)));
+        assert_eq!(waits(&mut breaker, later), Some(2), "somebody asks for all");
+        breaker.abandoned();
+        assert!(matches!(breaker.admit(later), Admission::Ask(true)), "that one was given up");
+        breaker.failed(later, limited(Some(99_999)), true, 0.0);
+        assert_eq!(waits(&mut breaker, later), Some(3600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_of_its_own_count_in_a_row_and_the_pauses_grow() {
+        let (mut breaker, mut now) = (Breaker::new(), Instant::now());
+        for _ in 0..2 {
+            breaker.failed(now, status(503), false, 0.0);
+            assert_eq!(waits(&mut breaker, now), None, "one bad answer is no bad registry");
+        }
+        breaker.failed(now, status(503), false, 0.0);
+        for expected in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+            assert_eq!(waits(&mut breaker, now), Some(expected));
+            now += Duration::from_secs(expected);
+            assert!(matches!(breaker.admit(now), Admission::Ask(true)));
+            breaker.failed(now, status(500), true, 0.0);
+        }
+        breaker.failed(now, status(500), true, 1.0);
+        assert_eq!(waits(&mut breaker, now), Some(375), "up to a quarter more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everybody_hears_of_the_failure_and_of_the_end_of_it() {
+        let breakers = Breakers::default();
+        let patience = Duration::from_secs(15);
+        let ask = || breakers.ask(HOST, patience);
+        ask().unwrap().ended(&Err::<(), _>(limited(Some(60))));
+        assert_eq!(breakers.open(), [HOST]);
+        let error = ask().unwrap_err();
+        assert_eq!((error.metric_label(), error.retry_after()), ("left_alone", Some(Duration::from_mins(1))));
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("limits our request rate"));
+        assert!(error.to_string().contains(HOST) && error.is_retryable());
+        breakers.ask("other.example", patience).unwrap().ended(&Ok(()));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let probe = ask().unwrap();
+        assert!(ask().is_err());
+        drop(probe);
+        ask().unwrap().ended(&Ok(()));
+        assert!(breakers.open().is_empty() && breakers.0.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_there_is_an_answer_and_silence_is_none() {
+        let breakers = Breakers::default();
+        let ask = || breakers.ask(HOST, Duration::from_secs(15)).unwrap();
+        for _ in 0..10 {
+            ask().ended(&Err::<(), _>(OciError::NotFound { what: "it".into() }));
+            drop(ask());
+        }
+        assert!(breakers.0.lock().is_empty(), "neither is one that was given up at once");
+        for _ in 0..FAILURES {
+            let asked = ask();
+            tokio::time::advance(Duration::from_secs(15)).await;
+            drop(asked);
+        }
+        assert_eq!(breakers.open(), [HOST]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_waits_for_longer_than_an_hour_and_asks_one_at_a_time(
+            steps in proptest::collection::vec((0_u8..4, 0_u64..5000, 0.0_f64..1.0), 1..60)
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let start = runtime.block_on(async { Instant::now() });
+            let (mut breaker, mut now, mut probing) = (Breaker::new(), start, false);
+            for (what, number, spread) in steps {
+                match what {
+                    0 => now += Duration::from_secs(number),
+                    1 => match breaker.admit(now) {
+                        Admission::Ask(true) => {
+                            prop_assert!(!probing);
+                            probing = true;
+                        }
+                        Admission::Ask(false) => prop_assert!(breaker.open.is_none()),
+                        Admission::Wait(_, wait) => prop_assert!(wait <= LONGEST),
+                    },
+                    2 if probing => {
+                        breaker.failed(now, status(500), true, spread);
+                        probing = false;
+                    }
+                    _ => breaker.failed(now, limited((number > 2500).then_some(number)), false, spread),
+                }
+            }
+            // However it went, there is a way out.
+            breaker.abandoned();
+            prop_assert!(matches!(breaker.admit(now + LONGEST), Admission::Ask(_)));
+        }
+    }
+}

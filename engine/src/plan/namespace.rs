@@ -1,0 +1,78 @@
+//! A namespace that is being deleted: what holds it, and what that means for the objects that belong in it.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+/// How long a deletion takes as a rule. One that takes longer is for somebody to look at.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+/// Finalizers, and conditions, that are told.
+const TOLD: usize = 8;
+/// Longest text of the API server that is passed on, in characters.
+const MAX_WORDS: usize = 200;
+
+/// What holds a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// For people.
+    pub message: String,
+    /// Whether it has been so for longer than a deletion takes.
+    pub for_long: bool,
+}
+
+/// What holds a namespace that is being deleted, by the object itself. `None` if it is not being deleted (any more).
+#[must_use]
+pub fn stuck(name: &str, namespace: &Value, now: Timestamp) -> Option<Stuck> {
+    let since = namespace["metadata"]["deletionTimestamp"].as_str()?;
+    let texts = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(cut)).collect()
+    };
+    let mut finalizers = texts(&namespace["metadata"]["finalizers"]);
+    finalizers.extend(texts(&namespace["spec"]["finalizers"]));
+    finalizers.truncate(TOLD);
+    let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
+    let words: Vec<String> = conditions
+        .filter(|condition| condition["status"] == "True")
+        .filter_map(|condition| condition["message"].as_str().map(cut))
+        .take(TOLD)
+        .collect();
+    let held =
+        if finalizers.is_empty() { String::new() } else { format!(", held by {}", finalizers.join(", ")) };
+    let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) };
+    let for_long = since.parse::<Timestamp>().is_ok_and(|since| now.duration_since(since) > PATIENCE);
+    Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), for_long })
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_says_what_holds_it_and_for_how_long() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let namespace = json!({
+            "metadata": {"name": "dock", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["dev.x/keep"]},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"conditions": [
+                {"type": "NamespaceContentRemaining", "status": "True", "message": "Some resources are remaining: beacons.x.dev has 1"},
+                {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "All resources discovered"}]}});
+        let told = stuck("dock", &namespace, at("2026-01-01T00:00:30Z")).unwrap();
+        assert_eq!(
+            told.message,
+            "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
+             (Some resources are remaining: beacons.x.dev has 1)"
+        );
+        assert!(!told.for_long, "as a rule it is gone soon");
+        assert!(stuck("dock", &namespace, at("2026-01-01T00:02:00Z")).unwrap().for_long);
+        assert_eq!(stuck("dock", &json!({"metadata": {"name": "dock"}}), at("2026-01-01T00:00:00Z")), None);
+        let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
+        assert_eq!(stuck("dock", &odd, at("2026-01-01T00:00:00Z")), None);
+        let long = json!({"metadata": {"deletionTimestamp": "x", "finalizers": vec!["f".repeat(1000); 100]}});
+        assert!(stuck("dock", &long, at("2026-01-01T00:00:00Z")).unwrap().message.len() < 2000);
+    }
+}

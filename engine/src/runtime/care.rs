@@ -1,0 +1,87 @@
+//! How long a runtime's calls may take while others need the workers, and who hears how they end.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, error::Elapsed, timeout},
+};
+
+use crate::journal::Journal;
+
+/// Hears how a call ended: how long it took, and whether an API server has answered, if only with an error.
+pub(crate) type Ear = dyn Fn(Duration, bool) + Send + Sync;
+
+/// What a client's calls are under. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Care {
+    /// Places for calls of all runtimes that take long.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) journal: Journal,
+    pub(crate) ear: Arc<Ear>,
+}
+
+/// The share of its deadline that a call gets without a place.
+const SHARE: u32 = 4;
+
+impl Care {
+    /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.
+    pub(super) async fn within<T>(
+        &self,
+        deadline: Duration,
+        what: &str,
+        mut call: Pin<Box<impl Future<Output = T>>>,
+    ) -> Result<T, Elapsed> {
+        // What places there were is nothing that a replay could know.
+        let cut = || format!("cut short: {what}");
+        let moment = deadline / SHARE;
+        if self.journal.is_playing() {
+            let is_cut = self.journal.noted(&cut()).is_some();
+            return timeout(if is_cut { moment } else { deadline }, call).await;
+        }
+        let elapsed = match timeout(moment, &mut call).await {
+            Ok(done) => return Ok(done),
+            Err(elapsed) => elapsed,
+        };
+        let Ok(_place) = self.places.try_acquire() else {
+            self.journal.read(cut, || Value::Bool(true));
+            return Err(elapsed);
+        };
+        timeout(deadline.saturating_sub(moment), call).await
+    }
+
+    pub(super) fn heard(&self, since: Instant, answered: bool) {
+        (self.ear)(Instant::now().duration_since(since), answered);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_hang_have_the_whole_time_only_while_there_is_room() {
+        let care = Care {
+            places: Arc::new(Semaphore::new(2)),
+            journal: Journal::default(),
+            ear: Arc::new(|_, _| {}),
+        };
+        let deadline = Duration::from_secs(20);
+        let started = Instant::now();
+        let hang = || {
+            let care = care.clone();
+            async move {
+                assert!(care.within(deadline, "it", Box::pin(future::pending::<()>())).await.is_err());
+                started.elapsed().as_secs()
+            }
+        };
+        let mut took = futures::future::join_all((0..16).map(|_| hang())).await;
+        took.sort_unstable();
+        assert_eq!((took[..14].iter().all(|s| *s == 5), &took[14..]), (true, &[20, 20][..]), "{took:?}");
+        let slow = tokio::time::sleep(Duration::from_secs(15));
+        assert!(care.within(deadline, "it", Box::pin(slow)).await.is_ok(), "the places are free again");
+    }
+}
