@@ -36,7 +36,8 @@ impl May {
     pub const NONE: Self = Self { again: false, older: false };
 }
 
-/// One part in so many of a batch is for what is reported: behind steady change it would wait for ever.
+/// One part in so many of a batch, and one event at least where there are two, is for what is reported: behind steady change it would wait
+/// for ever.
 const SHARE: usize = 8;
 
 /// Two sets of the same numbers are equal, whatever their order: it decides nothing but an order, and so a model has fewer states.
@@ -73,7 +74,8 @@ impl Unsent {
 
     /// The first so many that may be sent.
     pub(super) fn first(&self, may: May, most: usize) -> Vec<Seq> {
-        let kept = if may.older { self.part(true, false).take(most / SHARE).count() } else { 0 };
+        let share = (most / SHARE).max(usize::from(most > 1));
+        let kept = if may.older { self.part(true, false).take(share).count() } else { 0 };
         let again = |older: bool| may.again.then(|| self.part(older, true)).into_iter().flatten();
         let mut first: Vec<Seq> = self.part(false, false).chain(again(false)).take(most - kept).collect();
         if may.older {
@@ -109,5 +111,23 @@ impl Eq for Unsent {}
 impl Hash for Unsent {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.sorted().hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_batches_have_room_for_what_is_reported_too() {
+        let mut unsent = Unsent::default();
+        (1..=100).for_each(|n| unsent.insert(Seq(n), FRESH));
+        (101..=200).for_each(|n| unsent.insert(Seq(n), Place { older: true, round: 0 }));
+        for (most, reported) in [(1, 0), (2, 1), (7, 1), (16, 2), (80, 10)] {
+            let first = unsent.first(May::ALL, most);
+            let of_report = first.iter().filter(|seq| **seq > Seq(100)).count();
+            assert_eq!((first.len(), of_report), (most, reported));
+        }
+        assert_eq!(unsent.first(May::NONE, 7), (1..=7).map(Seq).collect::<Vec<_>>());
     }
 }
