@@ -187,6 +187,30 @@ fn a_registry_that_sends_everybody_away_is_not_noticed_by_what_needs_nothing_of_
 }
 
 #[test]
+fn what_was_changed_without_a_receiver_is_found_by_the_next_one_and_nothing_else_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- proven: {within: 2m}
+- ready: {within: 1m}
+- receiver: {do: restart, down: 250ms, meanwhile: {what: drift, runtimes: 2}}
+- proven: {within: 2m}
+- settle: {within: 1m}
+";
+    let output = simulate_modules(folder.path(), ("6", "2"), scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    assert_eq!(report["steps"][3]["note"], "2 changes");
+    assert_eq!(report["steps"][4]["note"], "", "all are proven: {:#}", report["steps"]);
+    let calls = report["phases"].as_array().unwrap().last().unwrap()["calls"].as_array().unwrap();
+    let writes = |call: &&Value| !["get", "list", "watch", "discovery"].iter().any(|read| call["verb"] == *read);
+    let ours = calls.iter().filter(|call| call["at"] == "runtimes" && call["who"] == "tidewatch-receiver");
+    let written: Vec<_> = ours.filter(writes).map(|call| (&call["verb"], &call["calls"])).collect();
+    assert_eq!(written, [(&"patch".into(), &2.into())], "{calls:#?}");
+}
+
+#[test]
 fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
     let folder = tempfile::tempdir().unwrap();
     let serve = folder.path().join("serve");

@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// The receiver's count of runtimes by how much is known of their way of events.
+const PATHS: &str = "tidewatch_receiver_runtimes";
+
 /// What came of a step.
 #[derive(Default)]
 pub(super) struct Played {
@@ -56,12 +59,18 @@ impl Run {
             }
             Step::Change(change) => self.change(change, index).await,
             Step::Bump(bump) => self.bump(bump).await,
-            Step::Receiver(Receiver { how, down: Time(down) }) => {
+            Step::Proven(Within { within }) => self.proven(*within).await,
+            Step::Receiver(Receiver { how, down: Time(down), meanwhile }) => {
                 let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
                 receiver.end(*how).await?;
-                sleep(*down).await;
+                let until = Instant::now() + *down;
+                let played = match meanwhile {
+                    Some(change) => self.change(change, index).await?,
+                    None => Played::default(),
+                };
+                sleep_until(until).await;
                 receiver.start().await?;
-                Ok(Played::default())
+                Ok(played)
             }
             Step::Agents(Agents { how, runtimes, group }) => {
                 let Ours { agents, .. } = self.ours.as_ref().context("the agents are not ours")?;
@@ -120,6 +129,24 @@ impl Run {
             }
             // A look at every Kyma of a large fleet takes a while, and may not take all the time.
             sleep(LOOK.max(looked.elapsed() * 10)).await;
+        }
+    }
+
+    /// Waits until the receiver says that all registered runtimes are proven.
+    async fn proven(&self, Time(within): Time) -> Result<Played> {
+        let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
+        let until = Instant::now() + within;
+        let registered = self.oracle.world(|world| world.registered().len());
+        loop {
+            let proven = receiver.metrics().await.map_or(0.0, |page| page.sum(PATHS, &[("state", "proven")]));
+            #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+            if proven >= registered as f64 {
+                return Ok(Played::default());
+            }
+            if Instant::now() >= until {
+                return Ok(Played::note(format!("{proven} of {registered} runtimes are proven")));
+            }
+            sleep(LOOK * 5).await;
         }
     }
 

@@ -1,10 +1,12 @@
 //! Scenarios: what happens to a fleet, step by step, in a small YAML file. `docs/scenarios.md` has all of it.
 
+mod trouble;
 mod units;
 
 use std::{fmt, path::Path};
 
 use serde::Deserialize;
+pub use trouble::{Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
 pub use units::{Group, Rate, Share, Time};
 
 /// Largest file.
@@ -50,6 +52,8 @@ pub enum Step {
     Ready(Within),
     /// The same; it is not an error if that does not come, the oracle counts what is lacking.
     Settle(Within),
+    /// Until the receiver holds the ways of events of all registered runtimes for proven.
+    Proven(Within),
     /// Nothing.
     Wait(Time),
     /// More runtimes are registered.
@@ -192,6 +196,9 @@ pub struct Receiver {
     /// How long there is none.
     #[serde(default)]
     pub down: Time,
+    /// What users change before it begins anew.
+    #[serde(default)]
+    pub meanwhile: Option<Change>,
 }
 
 /// Agents end and begin anew.
@@ -206,142 +213,6 @@ pub struct Agents {
     /// Steps of the same group choose the same runtimes; without, each step chooses anew.
     #[serde(default)]
     pub group: Option<Group>,
-}
-
-/// What is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Cut {
-    /// The way between the runtime and the centre: the receiver does not reach its API server, its agent not the
-    /// receiver.
-    Centre,
-    /// Only the agent's way to the receiver.
-    Agent,
-}
-
-/// Runtimes are cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Partition {
-    /// How many; the seed chooses them.
-    pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
-    #[serde(default)]
-    pub group: Option<Group>,
-    /// What is cut.
-    pub cut: Cut,
-    /// How long.
-    #[serde(rename = "for")]
-    pub lasts: Time,
-}
-
-/// What API servers do wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum FaultKind {
-    /// Answers take `time`.
-    Latency,
-    /// 429 with `Retry-After` of `time`.
-    TooManyRequests,
-    /// 503.
-    Unavailable,
-    /// 500.
-    Internal,
-    /// Requests are done and never answered.
-    Hang,
-    /// Requests are not done and never answered.
-    Lost,
-    /// Connections end without an answer.
-    Drop,
-    /// Watches say nothing after `time` and do not end.
-    HalfOpen,
-    /// Watches break off after `time`.
-    BreakOff,
-    /// Watches end with 410 after `time`.
-    Gone,
-    /// Credentials are refused.
-    Unauthorized,
-    /// The API server restarts: nothing answers, and what is open ends.
-    Restart,
-    /// The clock is ahead by `time`.
-    ClockAhead,
-    /// The clock is behind by `time`.
-    ClockBehind,
-    /// The namespace `kyma-system` is in Terminating, and does not go.
-    StuckNamespace,
-    /// No workload becomes ready.
-    NeverReady,
-}
-
-/// Whose requests are hit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Whose {
-    /// Everybody's.
-    #[default]
-    All,
-    /// The receiver's.
-    Receiver,
-    /// The agents'.
-    Agents,
-}
-
-/// Which API servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Where {
-    /// Those of runtimes.
-    #[default]
-    Runtimes,
-    /// KCP's.
-    Kcp,
-}
-
-/// API servers do wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Fault {
-    /// What.
-    pub kind: FaultKind,
-    /// Which.
-    #[serde(default)]
-    pub at: Where,
-    /// How many runtimes; the seed chooses them.
-    #[serde(default = "Share::all")]
-    pub runtimes: Share,
-    /// Steps of the same group choose the same runtimes; without, each step chooses anew.
-    #[serde(default)]
-    pub group: Option<Group>,
-    /// Whose requests.
-    #[serde(default)]
-    pub whose: Whose,
-    /// Which share of the requests; the seed chooses them.
-    #[serde(default = "Share::all")]
-    pub share: Share,
-    /// What `kind` needs a time for.
-    #[serde(default = "Time::second")]
-    pub time: Time,
-    /// How long.
-    #[serde(rename = "for")]
-    pub lasts: Time,
-}
-
-/// The registry of modules does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Registry {
-    /// How long each answer takes.
-    #[serde(default)]
-    pub latency: Time,
-    /// The status with which it refuses.
-    #[serde(default)]
-    pub refuse: Option<u16>,
-    /// What `Retry-After` says then, in whole seconds.
-    #[serde(default)]
-    pub retry_after: Option<Time>,
-    /// How long.
-    #[serde(rename = "for")]
-    pub lasts: Time,
 }
 
 /// Why a scenario cannot be used.
@@ -386,11 +257,12 @@ impl fmt::Display for Place {
 }
 
 /// The scenarios in this binary: name and text.
-pub const SHIPPED: [(&str, &str); 10] = [
+pub const SHIPPED: [(&str, &str); 11] = [
     ("steady", include_str!("../../scenarios/steady.yaml")),
     ("storm", include_str!("../../scenarios/storm.yaml")),
     ("channel-bump", include_str!("../../scenarios/channel-bump.yaml")),
     ("receiver-restart", include_str!("../../scenarios/receiver-restart.yaml")),
+    ("changed-while-down", include_str!("../../scenarios/changed-while-down.yaml")),
     ("one-bad-runtime", include_str!("../../scenarios/one-bad-runtime.yaml")),
     ("stuck-namespace", include_str!("../../scenarios/stuck-namespace.yaml")),
     ("never-ready", include_str!("../../scenarios/never-ready.yaml")),
@@ -460,7 +332,7 @@ impl Step {
 
     /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
     pub fn needs_ours(&self) -> bool {
-        matches!(self, Self::Receiver(_) | Self::Agents(_) | Self::Partition(_))
+        matches!(self, Self::Receiver(_) | Self::Agents(_) | Self::Partition(_) | Self::Proven(_))
     }
 
     /// In a few words, for progress and report.
@@ -468,22 +340,19 @@ impl Step {
         match self {
             Self::Ready(Within { within }) => format!("ready (at most {within})"),
             Self::Settle(Within { within }) => format!("settle (at most {within})"),
+            Self::Proven(Within { within }) => format!("proven (at most {within})"),
             Self::Wait(time) => format!("wait {time}"),
             Self::Enrol(Enrol { runtimes, rate }) => {
                 format!("enrol up to {runtimes} of the runtimes, {rate}")
             }
-            Self::Change(Change { what, runtimes, rate, .. }) => {
-                let what = format!("{what:?}").to_lowercase();
-                rate.map_or_else(
-                    || format!("{what} in {runtimes} at once"),
-                    |rate| format!("{what} in {runtimes}, {rate}"),
-                )
-            }
+            Self::Change(change) => change.words(),
             Self::Bump(Bump { modules, channel }) => {
                 format!("next version of {modules} modules in channel {}", channel.name())
             }
-            Self::Receiver(Receiver { how, down }) => {
-                format!("receiver: {}, down for {down}", format!("{how:?}").to_lowercase())
+            Self::Receiver(Receiver { how, down, meanwhile }) => {
+                let meanwhile =
+                    meanwhile.map_or_else(String::new, |change| format!("; meanwhile {}", change.words()));
+                format!("receiver: {}, down for {down}{meanwhile}", format!("{how:?}").to_lowercase())
             }
             Self::Agents(Agents { how, runtimes, .. }) => {
                 format!("agents: {} {runtimes}", format!("{how:?}").to_lowercase())
@@ -501,6 +370,16 @@ impl Step {
             }
             Self::Registry(Registry { lasts, .. }) => format!("a bad registry for {lasts}"),
         }
+    }
+}
+
+impl Change {
+    fn words(&self) -> String {
+        let what = format!("{:?}", self.what).to_lowercase();
+        self.rate.map_or_else(
+            || format!("{what} in {} at once", self.runtimes),
+            |rate| format!("{what} in {}, {rate}", self.runtimes),
+        )
     }
 }
 

@@ -25,7 +25,8 @@ steps:
 - enrol: {runtimes: 50%, rate: 20/s}
 - change: {what: drift, runtimes: 3}
 - bump: {modules: 2, channel: fast}
-- receiver: {do: kill, down: 250ms}
+- receiver: {do: kill, down: 250ms, meanwhile: {what: delete, runtimes: 2}}
+- proven: {within: 2m}
 - agents: {do: restart, runtimes: 10%}
 - partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
 - fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
@@ -34,10 +35,14 @@ steps:
 ";
     let scenario = Scenario::parse("my.yaml", text).unwrap();
     assert_eq!(scenario.start, Share::all());
-    assert_eq!(scenario.steps.len(), 11);
+    assert_eq!(scenario.steps.len(), 12);
     assert_eq!(scenario.steps[1], Step::Wait(Time(Duration::from_millis(1500))));
     assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
     assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
+    assert_eq!(
+        scenario.steps[5].words(),
+        "receiver: kill, down for 250ms; meanwhile delete in 2 at once"
+    );
 }
 
 #[test]
