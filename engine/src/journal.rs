@@ -36,8 +36,8 @@ use crate::{
 pub trait Player: Send + Sync + 'static {
     /// A call is made; resolves when the record's time has come to the answer.
     fn ask(&self, ask: Ask) -> BoxFuture<'static, Answer>;
-    /// Something was read elsewhere. `None`: the record does not have it.
-    fn value(&self, work: u64, what: &str) -> Option<Value>;
+    /// Something is read elsewhere; resolves when the record's time has come to it. `None`: the record does not have it.
+    fn value(&self, work: u64, what: &str) -> BoxFuture<'static, Option<Value>>;
     /// Whether something of this kind was noted of this very reconcile, and what.
     fn noted(&self, work: u64, what: &str) -> Option<Value>;
     /// The objects of a layer.
@@ -243,8 +243,13 @@ impl Journal {
     /// What it was that a reconcile has read elsewhere: `None` if nothing is played, and `Some(None)` if the record does not
     /// have it.
     #[expect(clippy::option_option, reason = "whether anything is played, and whether it is there")]
-    pub(crate) fn played(&self, what: &str) -> Option<Option<Value>> {
-        self.player().map(|player| current().and_then(|work| player.value(work, what)))
+    pub(crate) async fn played(&self, what: &str) -> Option<Option<Value>> {
+        let player = self.player()?;
+        // What comes after it has its time by the record, too: a call that began too early would be given up too early.
+        Some(match current() {
+            Some(work) => player.value(work, what).await,
+            None => None,
+        })
     }
 
     /// What was noted by [`Journal::read`] of this very reconcile, if anything was. For what most reconciles do not note, such as that they

@@ -47,6 +47,9 @@ struct Work {
     passed: usize,
     turners: VecDeque<oneshot::Sender<()>>,
     values: HashMap<String, VecDeque<Value>>,
+    /// By what: values whose lines were reached before somebody asked, and who asked before.
+    read: HashMap<String, usize>,
+    readers: HashMap<String, VecDeque<oneshot::Sender<()>>>,
     clock: VecDeque<Timestamp>,
     /// Whether the record has its end.
     ends: bool,
@@ -171,12 +174,23 @@ impl Tape {
         }
     }
 
+    /// The line of something that was read elsewhere was reached.
+    pub(crate) fn read(&self, work: u64, what: &str) {
+        let mut inner = self.0.lock();
+        let of = inner.work(work);
+        match of.readers.get_mut(what).and_then(VecDeque::pop_front) {
+            Some(reader) => drop(reader.send(())),
+            None => *of.read.entry(what.to_owned()).or_default() += 1,
+        }
+    }
+
     /// The line of a reconcile's end was reached.
     pub(crate) fn finish(&self, work: u64, outcome: &str, message: &str) {
         let mut inner = self.0.lock();
         let of = inner.work(work);
         of.end = Some((outcome.to_owned(), message.to_owned()));
         of.turners.clear();
+        of.readers.clear();
         if of.ended.is_some() {
             inner.tell(work);
         }
@@ -376,15 +390,27 @@ impl Player for Tape {
         }
     }
 
-    fn value(&self, work: u64, what: &str) -> Option<Value> {
+    fn value(&self, work: u64, what: &str) -> BoxFuture<'static, Option<Value>> {
         let mut inner = self.0.lock();
-        let own = inner.work(work).values.get_mut(what).and_then(VecDeque::pop_front);
+        let of = inner.work(work);
+        if let Some(own) = of.values.get_mut(what).and_then(VecDeque::pop_front) {
+            if of.end.is_some() {
+                return futures::future::ready(Some(own)).boxed();
+            }
+            if let Some(read) = of.read.get_mut(what).filter(|read| **read > 0) {
+                *read -= 1;
+                return futures::future::ready(Some(own)).boxed();
+            }
+            let (sender, receiver) = oneshot::channel();
+            of.readers.entry(what.to_owned()).or_default().push_back(sender);
+            return told(receiver).map(|()| Some(own)).boxed();
+        }
         // Another reconcile may have read it, and this one had it from there.
-        let found = own.or_else(|| inner.values.get(what).cloned());
+        let found = inner.values.get(what).cloned();
         if found.is_none() && inner.work(work).ends {
             inner.diverge(work, format!("read, which the record does not have: {what}"), Vec::new());
         }
-        found
+        futures::future::ready(found).boxed()
     }
 
     fn noted(&self, work: u64, what: &str) -> Option<Value> {
