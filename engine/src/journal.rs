@@ -242,7 +242,6 @@ impl Journal {
 
     /// What it was that a reconcile has read elsewhere: `None` if nothing is played, and `Some(None)` if the record does not
     /// have it.
-    #[expect(clippy::option_option, reason = "whether anything is played, and whether it is there")]
     pub(crate) async fn played(&self, what: &str) -> Option<Option<Value>> {
         let player = self.player()?;
         // What comes after it has its time by the record, too: a call that began too early would be given up too early.

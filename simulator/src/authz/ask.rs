@@ -41,7 +41,7 @@ impl Ask {
             if let Some(name) =
                 named.filter(|name| !name.contains(['/', '%']) && !matches!(*name, "." | ".."))
             {
-                target.name = name.to_owned();
+                name.clone_into(&mut target.name);
             }
         }
         Self::Resource { verb: verb.to_owned(), target }

@@ -17,7 +17,7 @@ pub(crate) struct Verdict {
     pub(crate) reason: String,
 }
 
-/// A rule of a Role or ClusterRole.
+/// A rule of a `Role` or `ClusterRole`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PolicyRule {
     pub(crate) verbs: Vec<Arc<str>>,
@@ -34,10 +34,10 @@ pub(crate) struct RoleRef {
     pub(crate) name: String,
 }
 
-/// A RoleBinding or ClusterRoleBinding.
+/// A `RoleBinding` or `ClusterRoleBinding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
-    /// Empty: a ClusterRoleBinding.
+    /// Empty: a `ClusterRoleBinding`.
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) role: RoleRef,
@@ -89,7 +89,7 @@ impl User {
 }
 
 impl Binding {
-    /// Reads one; `namespace` is empty for a ClusterRoleBinding.
+    /// Reads one; `namespace` is empty for a `ClusterRoleBinding`.
     pub(crate) fn of(object: &Value, namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -256,7 +256,7 @@ pub(super) fn any(list: &[Arc<str>], wanted: &str) -> bool {
     list.iter().any(|have| &**have == "*" || **have == *wanted)
 }
 
-/// The rules of a Role or ClusterRole.
+/// The rules of a `Role` or `ClusterRole`.
 pub(crate) fn rules_of(role: &Value) -> Vec<PolicyRule> {
     role.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect()
 }
@@ -301,7 +301,7 @@ fn from_the_start(user: &User) -> Vec<Grant> {
     grants
 }
 
-/// The rules of the ClusterRole `cluster-admin`, which is there from the start.
+/// The rules of the role `cluster-admin`, which is there from the start.
 pub(crate) fn everything() -> Vec<PolicyRule> {
     let all = || vec![intern("*")];
     vec![
