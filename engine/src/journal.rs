@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use kube::Client;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub use line::{
     Answer, Ask, Content, FORMAT, KcpChange, KcpEvent, Line, RuntimeEvent, Stamped, Start, WorkName, word,
@@ -44,8 +45,8 @@ pub trait Player: Send + Sync + 'static {
     fn layer(&self, digest: &str) -> Option<Vec<Value>>;
     /// A reconcile wants to look at what is known of KCP; resolves when it did so in the record.
     fn turn(&self, work: u64) -> BoxFuture<'static, ()>;
-    /// A reconcile has ended; resolves when it did so in the record.
-    fn end(&self, ended: Ended) -> BoxFuture<'static, ()>;
+    /// A reconcile has ended; resolves when it did so in the record, and says when that was. `None`: the record has no word of it.
+    fn end(&self, ended: Ended) -> BoxFuture<'static, Option<Instant>>;
     /// What the clock says.
     fn now(&self, work: Option<u64>) -> Timestamp;
 }
@@ -200,17 +201,24 @@ impl Journal {
         }
     }
 
-    /// The reconcile in which this is called ends.
-    pub(crate) async fn end(&self, outcome: Outcome, message: &str, next: Option<f64>) {
-        let Ok(trace) = TRACE.try_with(Arc::clone) else { return };
+    /// The reconcile in which this is called ends. Returns when, by the record's clock: what is due a while after that is then due at the same
+    /// time in a replay, to the microsecond, whatever the threads did in between.
+    pub(crate) async fn end(&self, outcome: Outcome, message: &str, next: Option<f64>) -> Instant {
+        let now = Instant::now();
+        let Ok(trace) = TRACE.try_with(Arc::clone) else { return now };
         let (work, message) = (trace.work, message.to_owned());
         match &self.0 {
             Some(Kind::Record(recorder)) => {
                 let clock = std::mem::take(&mut *trace.clock.lock());
-                recorder.note(Line::End { work, outcome: outcome.label().to_owned(), message, next, clock });
+                let line = Line::End { work, outcome: outcome.label().to_owned(), message, next, clock };
+                recorder.note_at(line, now);
+                now
             }
-            Some(Kind::Play(player)) => player.end(Ended { work, outcome, message, next }).await,
-            None => {}
+            Some(Kind::Play(player)) => {
+                let ended = player.end(Ended { work, outcome, message, next }).await;
+                ended.unwrap_or_else(Instant::now)
+            }
+            None => now,
         }
     }
 

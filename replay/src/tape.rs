@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -55,6 +56,8 @@ struct Work {
     ends: bool,
     /// How it ended in the record, once that line was reached.
     end: Option<(String, String)>,
+    /// And when.
+    end_at: Option<Instant>,
     ended: Option<Ended>,
     ender: Option<oneshot::Sender<()>>,
     calls: Vec<(Call, Option<usize>)>,
@@ -187,8 +190,10 @@ impl Tape {
     /// The line of a reconcile's end was reached.
     pub(crate) fn finish(&self, work: u64, outcome: &str, message: &str) {
         let mut inner = self.0.lock();
+        let at = inner.begun + Duration::from_secs_f64(inner.at.max(0.0) / 1000.0);
         let of = inner.work(work);
         of.end = Some((outcome.to_owned(), message.to_owned()));
+        of.end_at = Some(at);
         of.turners.clear();
         of.readers.clear();
         if of.ended.is_some() {
@@ -436,18 +441,20 @@ impl Player for Tape {
         told(receiver)
     }
 
-    fn end(&self, ended: Ended) -> BoxFuture<'static, ()> {
+    fn end(&self, ended: Ended) -> BoxFuture<'static, Option<Instant>> {
+        let tape = self.clone();
         let mut inner = self.0.lock();
         let work = ended.work;
         let of = inner.work(work);
         of.ended = Some(ended);
         if of.end.is_some() {
+            let at = of.end_at;
             inner.tell(work);
-            return futures::future::ready(()).boxed();
+            return futures::future::ready(at).boxed();
         }
         let (sender, receiver) = oneshot::channel();
         of.ender = Some(sender);
-        told(receiver)
+        told(receiver).map(move |()| tape.0.lock().work(work).end_at).boxed()
     }
 
     fn now(&self, work: Option<u64>) -> Timestamp {
