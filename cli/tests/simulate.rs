@@ -82,6 +82,26 @@ steps:
 }
 
 #[test]
+fn a_simulation_is_recorded_and_its_record_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- change: {what: drift, runtimes: 50%}
+- bump: {modules: 1}
+- settle: {within: 2m}
+";
+    let record = folder.path().join("simulate.record");
+    let record = record.to_str().unwrap();
+    let output = simulate(folder.path(), "6", scenario, &["-o", "json", "--record", record]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let replayed = Command::new(env!("CARGO_BIN_EXE_tidewatch")).args(["replay", record]).output().unwrap();
+    let text = String::from_utf8_lossy(&replayed.stdout);
+    assert!(replayed.status.success() && text.ends_with(" decisions, 0 divergences\n"), "{text}");
+    assert!(text.contains("Manifest/sim-00000"), "{text}");
+}
+
+#[test]
 fn what_is_lost_is_counted_and_makes_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // The agents' events are lost, and nobody polls: a Deployment that was changed stays as it is.

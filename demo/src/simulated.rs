@@ -21,7 +21,7 @@ use tidewatch_drain::Drain;
 use tidewatch_engine::EngineConfig;
 use tidewatch_receiver::{app as receiver, forward::target::Overrides, paths::Settings};
 use tidewatch_simulator::{
-    Access, Faults, Hosted, NoFaults, Options, Rule, Server, ServerOptions, Token, User, registry::Registry,
+    Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
 use tidewatch_tls::Files;
 
@@ -43,8 +43,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const RECORD_LIMIT: u64 = 256 * 1024 * 1024;
 /// A Deployment's time until it is ready: long enough to be seen.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
-/// The user that an agent is in its runtime.
-const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
+/// An agent's service account in its runtime.
+const AGENT_ACCOUNT: &str = "tidewatch-agent";
 /// The user that the receiver is in all clusters.
 pub const RECEIVER_USER: &str = "tidewatch-receiver";
 /// Names of the clusters, as in the names of kubeconfigs.
@@ -82,6 +82,7 @@ pub struct Simulated {
     clusters: Vec<Cluster>,
     receiver: Option<Received>,
     record: Option<PathBuf>,
+    engine: EngineConfig,
     agents: Vec<Agent>,
     /// Of the agents; they end before the receiver, and the clusters end last.
     agents_drain: Drain,
@@ -110,6 +111,7 @@ impl Simulated {
             clusters,
             receiver: None,
             record: None,
+            engine: EngineConfig::default(),
             agents: Vec::new(),
             agents_drain: Drain::new(),
             clusters_drain: drain,
@@ -120,6 +122,17 @@ impl Simulated {
     #[must_use]
     pub fn recorded(self, file: Option<PathBuf>) -> Self {
         Self { record: file, ..self }
+    }
+
+    /// Has the receiver's engine work by these settings, but for where modules are read from. To be said before it starts.
+    #[must_use]
+    pub fn tuned(self, engine: EngineConfig) -> Self {
+        Self { engine, ..self }
+    }
+
+    /// The registry of modules.
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// For the story.
@@ -224,39 +237,10 @@ impl Cluster {
     }
 }
 
-/// The user that an agent is in its runtime. RBAC has no effect in a simulated cluster, so what the shipped role and the
-/// engine's allow together is said here once: to see what is not a Secret, and to write its own objects.
+/// The user that an agent is in its runtime: the service account of the role that ships. What it may do that role says, and what
+/// the engine writes there.
 pub fn agent_user() -> User {
-    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
-    let see = |groups: &[&str], resources: &[&str]| Rule {
-        verbs: list(&["get", "list", "watch"]),
-        groups: list(groups),
-        resources: list(resources),
-        ..Rule::default()
-    };
-    let own = |group: &str, resource: &str, name: &str| Rule {
-        verbs: list(&["get", "list", "watch", "create", "patch"]),
-        groups: list(&[group]),
-        resources: list(&[resource]),
-        names: list(&[name]),
-        namespaces: list(&[RUNTIME_NAMESPACE]),
-    };
-    let rules = vec![
-        see(&["apps", "autoscaling", "batch", "networking.k8s.io", "policy", "storage.k8s.io"], &["*"]),
-        see(&["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"], &["*"]),
-        see(&["rbac.authorization.k8s.io", "scheduling.k8s.io"], &["*"]),
-        see(&["operator.kyma-project.io", "lighthouse.tidewatch.dev"], &["*"]),
-        // Of whichever group: what the modules of a simulated fleet bring.
-        see(&["*"], &["lights"]),
-        see(
-            &[""],
-            &["configmaps", "namespaces", "services", "serviceaccounts", "pods", "persistentvolumeclaims"],
-        ),
-        own("", "configmaps", "tidewatch-agent-digest"),
-        own("", "configmaps", "tidewatch-agent-names-0"),
-        own("coordination.k8s.io", "leases", "tidewatch-agent-canary"),
-    ];
-    User { name: AGENT_USER.to_owned(), groups: Vec::new(), access: Access::Rules(rules) }
+    User::service_account(RUNTIME_NAMESPACE, AGENT_ACCOUNT)
 }
 
 impl Cast for Simulated {
@@ -274,7 +258,7 @@ impl Cast for Simulated {
             },
             proxies: None,
             kubeconfig: Some(kcp.engine_file.clone()),
-            engine: EngineConfig { modules: self.registry.host(), ..EngineConfig::default() },
+            engine: EngineConfig { modules: self.registry.host(), ..self.engine.clone() },
             denied_servers: Vec::new(),
             routes: Overrides::default(),
             // A lost event is an error here, not something that a poll mends.

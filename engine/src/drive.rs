@@ -464,7 +464,7 @@ impl Shared {
                 .min()
                 .map(|d| d.as_secs_f64()),
         };
-        self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
+        let at = self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
         self.observer.reconciled(&key, &record);
         self.history.add(&key, record);
         // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
@@ -479,10 +479,11 @@ impl Shared {
         if let Some((delay, at)) = look_at {
             self.queue.look_again(key.clone(), Class::Rollout, Some(Cause::Due { at }), delay);
         }
-        lease.end(match next {
+        let ended = match next {
             None => Ended::Done,
             Some((delay, reason)) => Ended::Retry(delay, kept, Some(Cause::retry(&key, reason))),
-        });
+        };
+        lease.end_at(ended, at);
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {

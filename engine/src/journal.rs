@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use kube::Client;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub use line::{
     Answer, Ask, Content, FORMAT, KcpChange, KcpEvent, Line, RuntimeEvent, Stamped, Start, WorkName, word,
@@ -36,16 +37,16 @@ use crate::{
 pub trait Player: Send + Sync + 'static {
     /// A call is made; resolves when the record's time has come to the answer.
     fn ask(&self, ask: Ask) -> BoxFuture<'static, Answer>;
-    /// Something was read elsewhere. `None`: the record does not have it.
-    fn value(&self, work: u64, what: &str) -> Option<Value>;
+    /// Something is read elsewhere; resolves when the record's time has come to it. `None`: the record does not have it.
+    fn value(&self, work: u64, what: &str) -> BoxFuture<'static, Option<Value>>;
     /// Whether something of this kind was noted of this very reconcile, and what.
     fn noted(&self, work: u64, what: &str) -> Option<Value>;
     /// The objects of a layer.
     fn layer(&self, digest: &str) -> Option<Vec<Value>>;
     /// A reconcile wants to look at what is known of KCP; resolves when it did so in the record.
     fn turn(&self, work: u64) -> BoxFuture<'static, ()>;
-    /// A reconcile has ended; resolves when it did so in the record.
-    fn end(&self, ended: Ended) -> BoxFuture<'static, ()>;
+    /// A reconcile has ended; resolves when it did so in the record, and says when that was. `None`: the record has no word of it.
+    fn end(&self, ended: Ended) -> BoxFuture<'static, Option<Instant>>;
     /// What the clock says.
     fn now(&self, work: Option<u64>) -> Timestamp;
 }
@@ -200,17 +201,24 @@ impl Journal {
         }
     }
 
-    /// The reconcile in which this is called ends.
-    pub(crate) async fn end(&self, outcome: Outcome, message: &str, next: Option<f64>) {
-        let Ok(trace) = TRACE.try_with(Arc::clone) else { return };
+    /// The reconcile in which this is called ends. Returns when, by the record's clock: what is due a while after that is then due at the same
+    /// time in a replay, to the microsecond, whatever the threads did in between.
+    pub(crate) async fn end(&self, outcome: Outcome, message: &str, next: Option<f64>) -> Instant {
+        let now = Instant::now();
+        let Ok(trace) = TRACE.try_with(Arc::clone) else { return now };
         let (work, message) = (trace.work, message.to_owned());
         match &self.0 {
             Some(Kind::Record(recorder)) => {
                 let clock = std::mem::take(&mut *trace.clock.lock());
-                recorder.note(Line::End { work, outcome: outcome.label().to_owned(), message, next, clock });
+                let line = Line::End { work, outcome: outcome.label().to_owned(), message, next, clock };
+                recorder.note_at(line, now);
+                now
             }
-            Some(Kind::Play(player)) => player.end(Ended { work, outcome, message, next }).await,
-            None => {}
+            Some(Kind::Play(player)) => {
+                let ended = player.end(Ended { work, outcome, message, next }).await;
+                ended.unwrap_or_else(Instant::now)
+            }
+            None => now,
         }
     }
 
@@ -242,9 +250,13 @@ impl Journal {
 
     /// What it was that a reconcile has read elsewhere: `None` if nothing is played, and `Some(None)` if the record does not
     /// have it.
-    #[expect(clippy::option_option, reason = "whether anything is played, and whether it is there")]
-    pub(crate) fn played(&self, what: &str) -> Option<Option<Value>> {
-        self.player().map(|player| current().and_then(|work| player.value(work, what)))
+    pub(crate) async fn played(&self, what: &str) -> Option<Option<Value>> {
+        let player = self.player()?;
+        // What comes after it has its time by the record, too: a call that began too early would be given up too early.
+        Some(match current() {
+            Some(work) => player.value(work, what).await,
+            None => None,
+        })
     }
 
     /// What was noted by [`Journal::read`] of this very reconcile, if anything was. For what most reconciles do not note, such as that they

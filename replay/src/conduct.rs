@@ -197,6 +197,7 @@ impl Conductor {
             Line::Begin { work, key, causes, count, .. } => self.begin(*work, key, causes, *count),
             Line::Turn { work } => tape.pass(*work),
             Line::Answer { call, answer } => tape.answer(*call, answer),
+            Line::Value { work, what, .. } => tape.read(*work, what),
             Line::End { work, outcome, message, .. } => tape.finish(*work, outcome, message),
             Line::Gap { lines } => tape.note(format!(
                 "{lines} lines are missing here: they came faster than they could be written; what follows may differ"
@@ -204,7 +205,6 @@ impl Conductor {
             // Known from the beginning.
             Line::Start(_)
             | Line::Ask(_)
-            | Line::Value { .. }
             | Line::Layer { .. }
             | Line::Full { .. }
             | Line::Closed => {}

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -47,11 +48,16 @@ struct Work {
     passed: usize,
     turners: VecDeque<oneshot::Sender<()>>,
     values: HashMap<String, VecDeque<Value>>,
+    /// By what: values whose lines were reached before somebody asked, and who asked before.
+    read: HashMap<String, usize>,
+    readers: HashMap<String, VecDeque<oneshot::Sender<()>>>,
     clock: VecDeque<Timestamp>,
     /// Whether the record has its end.
     ends: bool,
     /// How it ended in the record, once that line was reached.
     end: Option<(String, String)>,
+    /// And when.
+    end_at: Option<Instant>,
     ended: Option<Ended>,
     ender: Option<oneshot::Sender<()>>,
     calls: Vec<(Call, Option<usize>)>,
@@ -171,12 +177,25 @@ impl Tape {
         }
     }
 
+    /// The line of something that was read elsewhere was reached.
+    pub(crate) fn read(&self, work: u64, what: &str) {
+        let mut inner = self.0.lock();
+        let of = inner.work(work);
+        match of.readers.get_mut(what).and_then(VecDeque::pop_front) {
+            Some(reader) => drop(reader.send(())),
+            None => *of.read.entry(what.to_owned()).or_default() += 1,
+        }
+    }
+
     /// The line of a reconcile's end was reached.
     pub(crate) fn finish(&self, work: u64, outcome: &str, message: &str) {
         let mut inner = self.0.lock();
+        let at = inner.begun + Duration::from_secs_f64(inner.at.max(0.0) / 1000.0);
         let of = inner.work(work);
         of.end = Some((outcome.to_owned(), message.to_owned()));
+        of.end_at = Some(at);
         of.turners.clear();
+        of.readers.clear();
         if of.ended.is_some() {
             inner.tell(work);
         }
@@ -376,15 +395,27 @@ impl Player for Tape {
         }
     }
 
-    fn value(&self, work: u64, what: &str) -> Option<Value> {
+    fn value(&self, work: u64, what: &str) -> BoxFuture<'static, Option<Value>> {
         let mut inner = self.0.lock();
-        let own = inner.work(work).values.get_mut(what).and_then(VecDeque::pop_front);
+        let of = inner.work(work);
+        if let Some(own) = of.values.get_mut(what).and_then(VecDeque::pop_front) {
+            if of.end.is_some() {
+                return futures::future::ready(Some(own)).boxed();
+            }
+            if let Some(read) = of.read.get_mut(what).filter(|read| **read > 0) {
+                *read -= 1;
+                return futures::future::ready(Some(own)).boxed();
+            }
+            let (sender, receiver) = oneshot::channel();
+            of.readers.entry(what.to_owned()).or_default().push_back(sender);
+            return told(receiver).map(|()| Some(own)).boxed();
+        }
         // Another reconcile may have read it, and this one had it from there.
-        let found = own.or_else(|| inner.values.get(what).cloned());
+        let found = inner.values.get(what).cloned();
         if found.is_none() && inner.work(work).ends {
             inner.diverge(work, format!("read, which the record does not have: {what}"), Vec::new());
         }
-        found
+        futures::future::ready(found).boxed()
     }
 
     fn noted(&self, work: u64, what: &str) -> Option<Value> {
@@ -410,18 +441,20 @@ impl Player for Tape {
         told(receiver)
     }
 
-    fn end(&self, ended: Ended) -> BoxFuture<'static, ()> {
+    fn end(&self, ended: Ended) -> BoxFuture<'static, Option<Instant>> {
+        let tape = self.clone();
         let mut inner = self.0.lock();
         let work = ended.work;
         let of = inner.work(work);
         of.ended = Some(ended);
         if of.end.is_some() {
+            let at = of.end_at;
             inner.tell(work);
-            return futures::future::ready(()).boxed();
+            return futures::future::ready(at).boxed();
         }
         let (sender, receiver) = oneshot::channel();
         of.ender = Some(sender);
-        told(receiver)
+        told(receiver).map(move |()| tape.0.lock().work(work).end_at).boxed()
     }
 
     fn now(&self, work: Option<u64>) -> Timestamp {

@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::Arc,
 };
 
@@ -69,9 +69,13 @@ pub struct Simulate {
     /// One more argument for the receiver (repeatable), as --receiver-arg=--workers=32.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     receiver_arg: Vec<String>,
+    /// Have the receiver write a record of what goes into its engine, for `tidewatch replay`. It ends at the receiver's
+    /// --record-limit; a receiver that the scenario starts again begins a new one, and the one before is FILE.old.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
     /// pressed, then play the scenario and measure whatever controller works on them.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "record"])]
     serve: Option<PathBuf>,
     /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
     #[arg(long, requires = "serve")]
@@ -145,11 +149,16 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
             Some((own, Some(RECEIVER_COMMAND.to_owned())))
         }
     };
+    let mut args = simulate.receiver_arg.clone();
+    if let Some(file) = &simulate.record {
+        let file = path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
+        args.push(format!("--record={}", file.display()));
+    }
     let receiver = receiver.map(|(program, command)| receiver::Settings {
         program,
         command,
         polling: simulate.polling,
-        args: simulate.receiver_arg.clone(),
+        args,
     });
     Ok(Settings { runtimes, modules, seed, scenario, folder, receiver })
 }

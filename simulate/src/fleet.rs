@@ -25,7 +25,7 @@ use tidewatch_simulator::{
 
 use crate::{
     modules::{self, Id},
-    names,
+    names, role,
     scenario::Channel,
 };
 
@@ -99,6 +99,7 @@ impl Fleet {
             all.push(hosted);
         }
         let somebody = Arc::new(admin(SOMEBODY));
+        let needed = role::objects(fleet::AGENT_ROLE)?;
         let fleet = Self {
             server,
             registry,
@@ -111,6 +112,11 @@ impl Fleet {
             secret,
             somebody,
         };
+        for hosted in &fleet.runtimes {
+            for (id, object) in &needed {
+                fleet.apply(hosted, id, object.clone())?;
+            }
+        }
         fleet.prepare_kcp().await?;
         Ok(fleet)
     }

@@ -16,6 +16,7 @@ pub mod oracle;
 pub mod progress;
 pub mod receiver;
 pub mod report;
+pub mod role;
 pub mod run;
 pub mod scenario;
 pub mod usage;

@@ -308,7 +308,7 @@ async fn a_certificate_is_as_good_as_a_token_and_a_port_as_a_path() -> Result {
     let fleet = Fleet::start().await?;
     let cluster = fleet.server.cluster("two").ok_or("no cluster")?;
     cluster.allow_certificate("robot", User::admin("robot"));
-    let issued = fleet.server.issue("robot")?;
+    let issued = fleet.server.issue("robot", &[])?;
     let address = fleet.server.listen("two").await?;
     let mut config = Config::new(format!("https://{address}").parse()?);
     let ca = CertificateDer::from_pem_slice(fleet.server.ca_pem().as_bytes())?;

@@ -106,9 +106,9 @@ impl Shared {
     }
 
     /// Reads a kubeconfig. A record has none of it: where one is played, it says what became of it.
-    fn parsed(&self, kyma: &str, text: &str) -> Result<RuntimeAccess, KubeconfigError> {
+    async fn parsed(&self, kyma: &str, text: &str) -> Result<RuntimeAccess, KubeconfigError> {
         let what = || format!("kubeconfig of {kyma}");
-        if let Some(played) = self.journal.played(&what()) {
+        if let Some(played) = self.journal.played(&what()).await {
             let played =
                 played.unwrap_or_else(|| json!({"refused": "the record has no word of this kubeconfig"}));
             return match played["refused"].as_str() {
@@ -162,7 +162,7 @@ impl Shared {
             return Ok(Err(NoAccess::NoKey(reference.name)));
         };
         let text = String::from_utf8_lossy(&config.0);
-        let access = match self.parsed(kyma, &text) {
+        let access = match self.parsed(kyma, &text).await {
             Ok(access) => access,
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };

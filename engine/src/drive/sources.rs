@@ -162,7 +162,7 @@ impl Shared {
         }
         let ComponentVersion { component, version, local } = key;
         let what = || format!("component {component}:{version}");
-        if let Some(played) = self.journal.played(&what()) {
+        if let Some(played) = self.journal.played(&what()).await {
             let source = played_source(played)?;
             self.keep_source(key, &Arc::new(source.clone()));
             return Ok(source);

@@ -95,20 +95,25 @@ impl Recorder {
 
     /// Adds a line. It must hold no data of Secrets.
     pub fn note(&self, line: Line) {
+        self.note_at(line, Instant::now());
+    }
+
+    /// The same, of a moment ago.
+    pub(super) fn note_at(&self, line: Line, now: Instant) {
         if !self.is_open() {
             return;
         }
         let lost = self.0.lost.swap(0, Ordering::Relaxed);
-        if lost > 0 && !self.send(Line::Gap { lines: lost }) {
+        if lost > 0 && !self.send(Line::Gap { lines: lost }, now) {
             self.0.lost.fetch_add(lost, Ordering::Relaxed);
         }
-        if !self.send(line) {
+        if !self.send(line, now) {
             self.0.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn send(&self, line: Line) -> bool {
-        let at = (self.0.start.elapsed().as_secs_f64() * 1_000_000.0).round() / 1000.0;
+    fn send(&self, line: Line, now: Instant) -> bool {
+        let at = (now.duration_since(self.0.start).as_secs_f64() * 1_000_000.0).round() / 1000.0;
         let Ok(text) = serde_json::to_string(&Stamped { at, line }) else { return false };
         let size = text.len();
         if self.0.waiting.load(Ordering::Relaxed) + size > WAITING_BYTES {

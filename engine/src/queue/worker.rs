@@ -154,13 +154,18 @@ impl<K: Key, C, G> Lease<K, C, G> {
     }
 
     /// Ends the work.
-    pub fn end(mut self, ended: Ended<C, G>) {
-        self.give_back(ended);
+    pub fn end(self, ended: Ended<C, G>) {
+        self.end_at(ended, Instant::now());
     }
 
-    fn give_back(&mut self, ended: Ended<C, G>) {
+    /// Ends the work, as of `at`: delays count from there.
+    pub fn end_at(mut self, ended: Ended<C, G>, at: Instant) {
+        self.give_back(ended, at);
+    }
+
+    fn give_back(&mut self, ended: Ended<C, G>, at: Instant) {
         self.ended = true;
-        let now = Instant::now().duration_since(self.shared.start);
+        let now = at.duration_since(self.shared.start);
         self.shared.queue.lock().end(&self.key, ended, now);
         self.shared.changed.notify_one();
     }
@@ -170,7 +175,7 @@ impl<K: Key, C, G> Drop for Lease<K, C, G> {
     fn drop(&mut self) {
         if !self.ended {
             let (guards, cause) = (self.take_guards(), self.if_dropped.take());
-            self.give_back(Ended::Retry(AFTER_DROP, guards, cause));
+            self.give_back(Ended::Retry(AFTER_DROP, guards, cause), Instant::now());
         }
     }
 }

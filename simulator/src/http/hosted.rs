@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
 
@@ -42,6 +42,8 @@ pub struct Hosted {
     tokens: RwLock<HashMap<Token, Arc<User>>>,
     /// By the common name of their certificate.
     certificates: RwLock<HashMap<String, Arc<User>>>,
+    /// Whether others with a certificate are let in, too.
+    any_certificate: AtomicBool,
 }
 
 impl Hosted {
@@ -55,6 +57,7 @@ impl Hosted {
             skew: AtomicI64::new(0),
             tokens: RwLock::default(),
             certificates: RwLock::default(),
+            any_certificate: AtomicBool::new(false),
         }
     }
 
@@ -82,8 +85,19 @@ impl Hosted {
         self.tokens.read().get(&Token(token.to_owned())).cloned()
     }
 
-    pub(crate) fn by_certificate(&self, common_name: &str) -> Option<Arc<User>> {
-        self.certificates.read().get(common_name).cloned()
+    /// Lets in whoever shows a certificate of the server's client CA, as real API servers do: the common name is the user, the
+    /// organizations are the groups, and what they may do RBAC objects say.
+    pub fn allow_certificates(&self) {
+        self.any_certificate.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn by_certificate(&self, common_name: &str, organizations: &[String]) -> Option<Arc<User>> {
+        if let Some(user) = self.certificates.read().get(common_name) {
+            return Some(Arc::clone(user));
+        }
+        let groups: Vec<&str> = organizations.iter().map(String::as_str).collect();
+        let any = self.any_certificate.load(Ordering::Relaxed);
+        any.then(|| Arc::new(User::by_rbac(common_name, &groups)))
     }
 
     /// Does what is asked, as if it had come by HTTP.

@@ -18,7 +18,6 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tidewatch_certs::Issued;
 use tidewatch_drain::{Drain, Watch};
-use tidewatch_tls::PeerIdentity;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, Semaphore},
@@ -26,7 +25,12 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{answer, handle::Exchange, hosted::Hosted, tls::Trust};
+use super::{
+    answer,
+    handle::Exchange,
+    hosted::Hosted,
+    tls::{Trust, certified},
+};
 use crate::{
     faults::{Faults, NoFaults},
     store::{Cluster, Options, Refusal},
@@ -178,9 +182,10 @@ impl Server {
         self.shared.trust.ca_pem()
     }
 
-    /// A client certificate with this common name; good where [`Hosted::allow_certificate`] names it.
-    pub fn issue(&self, common_name: &str) -> Result<Issued, tidewatch_certs::Error> {
-        self.shared.trust.issue(common_name, (self.shared.options.clock)())
+    /// A client certificate with this common name and these organizations; good where [`Hosted::allow_certificate`] names it,
+    /// and where [`Hosted::allow_certificates`] was said.
+    pub fn issue(&self, common_name: &str, organizations: &[&str]) -> Result<Issued, tidewatch_certs::Error> {
+        self.shared.trust.issue(common_name, organizations, (self.shared.options.clock)())
     }
 
     /// A kubeconfig, everything inline.
@@ -240,12 +245,11 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
     _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(Arc::clone(&shared.trust.config));
     let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
-    let identity = PeerIdentity::from_chain(stream.get_ref().1.peer_certificates());
-    let common_name = identity.ok().map(|identity| identity.common_name);
+    let certified = certified(stream.get_ref().1.peer_certificates());
     let watch = shared.drain.watch();
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let shared = Arc::clone(&shared);
-        let (only, common_name) = (only.clone(), common_name.clone());
+        let (only, certified) = (only.clone(), certified.clone());
         async move {
             let (parts, body) = request.into_parts();
             let Some((hosted, prefix, path)) = find(&shared, only, parts.uri.path()) else {
@@ -258,7 +262,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, only: Option<Arc<Hos
                 clock: shared.options.clock,
                 prefix,
                 path,
-                common_name,
+                certified,
             };
             let answer = exchange.answer(parts, body).await;
             remember(&shared, &cluster);

@@ -9,6 +9,8 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
+use tidewatch_tls::PeerIdentity;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::server::StartError;
 
@@ -40,15 +42,29 @@ impl Trust {
         self.ca.cert_pem()
     }
 
-    pub(crate) fn issue(&self, common_name: &str, now: Timestamp) -> Result<Issued, tidewatch_certs::Error> {
+    pub(crate) fn issue(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+        now: Timestamp,
+    ) -> Result<Issued, tidewatch_certs::Error> {
         let request = ClientRequest {
             runtime_id: common_name.to_owned(),
             dns_names: Vec::new(),
-            organizations: Vec::new(),
+            organizations: organizations.iter().map(|name| (*name).to_owned()).collect(),
             validity: VALIDITY,
         };
         self.ca.issue_client(&request, now)
     }
+}
+
+/// The common name and the organizations of a verified client's certificate.
+pub(crate) fn certified(chain: Option<&[CertificateDer<'_>]>) -> Option<(String, Vec<String>)> {
+    let identity = PeerIdentity::from_chain(chain).ok()?;
+    let (_, parsed) = X509Certificate::from_der(&identity.certificate).ok()?;
+    let names = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok());
+    let organizations = names.map(str::to_owned).collect();
+    Some((identity.common_name, organizations))
 }
 
 fn config(ca: &Ca, issued: &Issued) -> Result<ServerConfig, rustls::Error> {

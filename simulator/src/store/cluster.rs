@@ -11,12 +11,14 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
+    authorize::Known,
     controllers::Task,
     log::{Entry, Key, Log},
     refusal::Refusal,
-    request::{Answer, Outcome, Request, Target, Verb},
+    request::{Outcome, Request, Target, Verb},
 };
 use crate::{
+    authz::Ask,
     kinds::{self, Kind, builtin},
     object::{Stored, intern::intern},
 };
@@ -67,6 +69,7 @@ pub struct Cluster {
     /// Deleted objects that something holds.
     pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
+    pub(super) known: Known,
     uids: u64,
     pub(super) addresses: u32,
 }
@@ -82,6 +85,7 @@ impl Cluster {
             dependents: BTreeMap::new(),
             held: BTreeSet::new(),
             due: BTreeSet::new(),
+            known: Known::default(),
             uids: 0,
             addresses: 1,
             options,
@@ -128,10 +132,12 @@ impl Cluster {
 
     fn answer(&mut self, request: &Request, now: Timestamp) -> Result<Outcome, Refusal> {
         let target = &request.target;
-        if let Some(review) = Self::review(request)? {
+        if !request.user.may_all() {
+            self.authorize(&request.user, &Ask::of(request.verb.name(), target, &request.query))?;
+        }
+        if let Some(review) = self.review(request)? {
             return Ok(review);
         }
-        Self::authorize(request)?;
         let kind = self.find(target).ok_or_else(Refusal::unknown_path)?;
         check_shape(&kind, target, &request.verb)?;
         match &request.verb {
@@ -145,28 +151,6 @@ impl Cluster {
             Verb::Delete(options) => self.delete(&kind, request, options, now),
             Verb::DeleteCollection(options) => self.delete_collection(&kind, request, options, now),
         }
-    }
-
-    fn authorize(request: &Request) -> Result<(), Refusal> {
-        let (user, target) = (&request.user, &request.target);
-        if user.may(request.verb.name(), target) {
-            return Ok(());
-        }
-        // A list or watch of one name is what a rule for that name allows.
-        let named =
-            request.query.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
-        if let (true, Some(name)) = (target.name.is_empty(), named) {
-            let one = Target { name: name.trim_start_matches('=').to_owned(), ..target.clone() };
-            if user.may(request.verb.name(), &one) {
-                return Ok(());
-            }
-        }
-        Err(Refusal::forbidden(
-            &target.resource,
-            &target.group,
-            &target.name,
-            &user.refusal(&request.verb, target),
-        ))
     }
 
     /// The kind that is served there.
@@ -188,46 +172,6 @@ impl Cluster {
     pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
         let reviews = version == "v1" && matches!(group, "authentication.k8s.io" | "authorization.k8s.io");
         reviews || self.kinds().any(|kind| kind.group == group && kind.version == version)
-    }
-
-    /// `SelfSubjectAccessReview` and `SelfSubjectReview`: answers about who asks, stored nowhere.
-    fn review(request: &Request) -> Result<Option<Outcome>, Refusal> {
-        let target = &request.target;
-        let Verb::Create(body) = &request.verb else { return Ok(None) };
-        let user = &request.user;
-        let answer = match (target.group.as_str(), target.version.as_str(), target.resource.as_str()) {
-            ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => {
-                let text = |pointer: &str| {
-                    body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-                };
-                let wanted = Target {
-                    group: text("/spec/resourceAttributes/group"),
-                    version: text("/spec/resourceAttributes/version"),
-                    resource: text("/spec/resourceAttributes/resource"),
-                    namespace: text("/spec/resourceAttributes/namespace"),
-                    name: text("/spec/resourceAttributes/name"),
-                    subresource: text("/spec/resourceAttributes/subresource"),
-                };
-                if body.pointer("/spec/resourceAttributes").is_none() {
-                    return Err(Refusal::not_simulated("access reviews of non-resource paths"));
-                }
-                let allowed = user.may(&text("/spec/resourceAttributes/verb"), &wanted);
-                let spec = body.get("spec").cloned().unwrap_or_default();
-                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
-                    "spec": spec, "status": {"allowed": allowed}})
-            }
-            ("authentication.k8s.io", "v1", "selfsubjectreviews") => {
-                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {},
-                    "status": {"userInfo": {"username": user.name, "groups": user.groups}}})
-            }
-            ("authorization.k8s.io" | "authentication.k8s.io", ..) => {
-                return Err(Refusal::not_simulated(
-                    "reviews other than SelfSubjectAccessReview and SelfSubjectReview",
-                ));
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(Outcome::Object(Answer { code: 201, object: answer, warnings: Vec::new(), kind: None })))
     }
 
     pub(super) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
@@ -262,6 +206,7 @@ impl Cluster {
         } else {
             self.held.remove(&key);
         }
+        self.known.changed(&key);
         self.log.push(Entry {
             revision: self.revision,
             key: key.clone(),
@@ -277,6 +222,7 @@ impl Cluster {
     pub(super) fn remove(&mut self, key: &Key, now: Timestamp) {
         let Some(before) = self.objects.remove(key) else { return };
         self.relate(key, Some(&before), None);
+        self.known.changed(key);
         self.held.remove(key);
         self.revision += 1;
         let after = Arc::new(Stored::new(before.render(), self.revision));

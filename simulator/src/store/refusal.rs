@@ -71,7 +71,7 @@ impl Refusal {
     }
 
     /// With details that say nothing, as refusals by the path or the headers have.
-    fn bare(mut self) -> Self {
+    pub(crate) fn bare(mut self) -> Self {
         self.details = Some(Map::new());
         self
     }

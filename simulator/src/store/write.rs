@@ -13,6 +13,7 @@ use super::{
     rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
 };
 use crate::{
+    authz::Ask,
     fields::{
         apply::Apply,
         managed::{self, Managed},
@@ -78,6 +79,7 @@ impl Cluster {
             metadata_mut(&mut object).insert("name".into(), name.into());
         }
         let name = meta::name(&object).to_owned();
+        self.confirm(kind, request, None, &object)?;
         if kind.has_status && !kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
             meta::as_object(&mut object).remove("status");
         }
@@ -87,6 +89,10 @@ impl Cluster {
         let key = Self::key(kind, &request.target.namespace, &name);
         if let Some(there) = self.objects.get(&key) {
             return Err(Refusal::exists(kind, &name, there.is_deleted()));
+        }
+        // Who applies what is not there creates it.
+        if applied.is_some() && !request.user.may_all() {
+            self.authorize(&request.user, &Ask::of("create", &request.target, &request.query))?;
         }
         if self.objects.len() >= self.options.most_objects {
             return Err(Refusal::new(507, "StorageFull", "the simulated cluster is full"));
@@ -306,6 +312,7 @@ impl Cluster {
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
         keep_servers(&mut object, &live);
         through(&mut object, &live, kind, request);
+        self.confirm(kind, request, Some(&live), &object)?;
         Self::shape(&mut object, kind);
         self.check(kind, &object, Some(&live))?;
         warnings.extend(self.ignored(kind, &object));

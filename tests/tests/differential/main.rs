@@ -7,6 +7,7 @@ macro_rules! say {
     ($($words:tt)*) => { println!($($words)*) };
 }
 
+mod access;
 mod compare;
 mod facts;
 mod fixed;
@@ -36,6 +37,7 @@ async fn both_servers_answer_alike() -> Result<()> {
     let pair = Pair::start().await?;
     let mut differences = facts::compare(&pair).await?;
     differences.extend(fixed::run(&pair).await?);
+    differences.extend(access::run(&pair, seed, sequences).await?);
     let mut table = random::Table::default();
     let mut played =
         stream::iter(seed..seed + sequences).map(|seed| random::run(&pair, seed)).buffer_unordered(AT_ONCE);

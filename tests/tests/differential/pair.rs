@@ -13,9 +13,9 @@ use kube::{
 use serde_json::Value;
 use tidewatch_drain::Drain;
 use tidewatch_simulator as simulator;
-use tidewatch_tests::{ControlPlane, Etcd, Harness, Options, cluster::ADMIN};
+use tidewatch_tests::{ControlPlane, Etcd, Harness, Options, User, cluster::ADMIN};
 
-use crate::compare;
+use crate::{access, compare};
 
 const LARGEST: usize = 16 * 1024 * 1024;
 
@@ -29,6 +29,8 @@ pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) struct Pair {
     pub(crate) real: Client,
     pub(crate) simulated: Client,
+    /// Of those whose access is up to RBAC objects, on both sides.
+    users: BTreeMap<&'static str, (Client, Client)>,
     _plane: ControlPlane,
     _etcd: Etcd,
     _server: simulator::Server,
@@ -85,16 +87,27 @@ impl Pair {
     pub(crate) async fn start() -> Result<Self> {
         let harness = Harness::for_tests()?;
         let etcd = Etcd::start(&harness).await?;
-        let plane = ControlPlane::start(&harness, &etcd, Options::named("differential")).await?;
+        let users = access::USERS.map(|(name, groups)| User {
+            name: name.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        });
+        let options = Options { users: users.to_vec(), ..Options::named("differential") };
+        let plane = ControlPlane::start(&harness, &etcd, options).await?;
         let drain = Drain::new();
         let server = simulator::Server::start(simulator::ServerOptions::default(), &drain).await?;
         // The real one's Deployments never become ready: it has no nodes.
         let options =
             simulator::Options { ready_after: None, log_limit: 100_000, ..simulator::Options::default() };
-        server
-            .add("simulated", options)?
-            .allow_token(simulator::Token("t".into()), simulator::User::admin(ADMIN));
+        let hosted = server.add("simulated", options)?;
+        hosted.allow_token(simulator::Token("t".into()), simulator::User::admin(ADMIN));
+        let mut users = BTreeMap::new();
+        for (name, groups) in access::USERS {
+            hosted.allow_token(simulator::Token(name.into()), simulator::User::by_rbac(name, groups));
+            let real = client(&plane.kubeconfig_yaml(name)?).await?;
+            users.insert(name, (real, client(&server.kubeconfig("simulated", name)).await?));
+        }
         Ok(Self {
+            users,
             real: client(&plane.kubeconfig_yaml(ADMIN)?).await?,
             simulated: client(&server.kubeconfig("simulated", "t")).await?,
             _plane: plane,
@@ -106,10 +119,28 @@ impl Pair {
 
     /// Makes a call to both and returns how they differ.
     pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
-        let (real, simulated) = tokio::try_join!(
-            one(&self.real, call, &mut memories.0),
-            one(&self.simulated, call, &mut memories.1)
-        )?;
+        Self::compare((&self.real, &self.simulated), call, memories).await
+    }
+
+    /// The same as one of those whose access is up to RBAC objects.
+    pub(crate) async fn call_as(&self, user: &str, call: &Call) -> Result<Vec<String>> {
+        let mut memories = (Memory::default(), Memory::default());
+        Self::compare(self.clients(user)?, call, &mut memories).await
+    }
+
+    /// Their clients, on both sides.
+    pub(crate) fn clients(&self, user: &str) -> Result<(&Client, &Client)> {
+        let (real, simulated) = self.users.get(user).with_context(|| format!("there is no user {user}"))?;
+        Ok((real, simulated))
+    }
+
+    async fn compare(
+        clients: (&Client, &Client),
+        call: &Call,
+        memories: &mut (Memory, Memory),
+    ) -> Result<Vec<String>> {
+        let (real, simulated) =
+            tokio::try_join!(one(clients.0, call, &mut memories.0), one(clients.1, call, &mut memories.1))?;
         let found = compare::answers(&real, &simulated);
         let body = call.body.to_string();
         let body: String = body.chars().take(200).collect();

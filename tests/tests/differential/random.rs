@@ -39,10 +39,10 @@ impl fmt::Display for Table {
 }
 
 /// A small generator (xorshift): the same numbers for the same seed, on every machine.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..8).for_each(|_| _ = dice.next());
         dice
@@ -55,11 +55,11 @@ impl Dice {
         self.0
     }
 
-    fn below(&mut self, many: u64) -> u64 {
+    pub(crate) fn below(&mut self, many: u64) -> u64 {
         (self.next() >> 11) % many
     }
 
-    fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         let index = self.below(all.len() as u64);
         &all[usize::try_from(index).unwrap_or_default()]
     }

@@ -72,7 +72,7 @@ impl Shared {
         if self.journal.noted(&crowded()).is_some() {
             return Err(Self::crowded(source));
         }
-        if let Some(played) = self.journal.played(&what()) {
+        if let Some(played) = self.journal.played(&what()).await {
             return self.played_objects(digest, played).map(Arc::new);
         }
         let read = self.layer(local, source, digest);

@@ -1,0 +1,156 @@
+//! What is asked, as authorization sees it, and how it is refused.
+
+use super::User;
+use crate::store::{Query, Refusal, Target};
+
+/// What somebody wants to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Something with objects.
+    Resource {
+        /// `get`, `list` and so on.
+        verb: String,
+        /// On what.
+        target: Target,
+    },
+    /// Something with the server itself.
+    Path {
+        /// The method in lower case.
+        verb: String,
+        /// Below the cluster's own path.
+        path: String,
+    },
+}
+
+impl Ask {
+    /// By what a path and a query say.
+    pub(crate) fn of(verb: &str, target: &Target, query: &Query) -> Self {
+        let mut target = target.clone();
+        // What comes after a subresource's name is the subresource's business.
+        if let Some((first, _)) = target.subresource.split_once('/') {
+            target.subresource = first.to_owned();
+        }
+        // A namespace is in itself.
+        if target.group.is_empty() && target.resource == "namespaces" && !target.name.is_empty() {
+            target.namespace.clone_from(&target.name);
+        }
+        // A list or watch of one name is of that object.
+        if target.name.is_empty() && matches!(verb, "list" | "watch") {
+            let named = query.field_selector.split(',').find_map(|one| one.strip_prefix("metadata.name="));
+            let named = named.map(|name| name.trim_start_matches('='));
+            if let Some(name) =
+                named.filter(|name| !name.contains(['/', '%']) && !matches!(*name, "." | ".."))
+            {
+                name.clone_into(&mut target.name);
+            }
+        }
+        Self::Resource { verb: verb.to_owned(), target }
+    }
+
+    pub(crate) fn path(verb: &str, path: &str) -> Self {
+        Self::Path { verb: verb.to_owned(), path: path.to_owned() }
+    }
+
+    /// The refusal, as the real one words it. `why` is what it says besides, if anything.
+    pub(crate) fn refusal(&self, user: &User, why: &str) -> Refusal {
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        let name = &user.name;
+        match self {
+            Self::Path { verb, path } => {
+                let message = format!("forbidden: User {name:?} cannot {verb} path {path:?}{why}");
+                Refusal::new(403, "Forbidden", message).bare()
+            }
+            Self::Resource { verb, target } => {
+                let place = if target.namespace.is_empty() {
+                    "at the cluster scope".to_owned()
+                } else {
+                    format!("in the namespace \"{}\"", target.namespace)
+                };
+                let message = format!(
+                    "User \"{name}\" cannot {verb} resource \"{}\" in API group \"{}\" {place}{why}",
+                    qualified(target),
+                    target.group
+                );
+                Refusal::forbidden(&target.resource, &target.group, &target.name, &message)
+            }
+        }
+    }
+
+    /// Whether it asks who somebody is or what they may do: everybody with a name may.
+    pub(super) fn is_about_oneself(&self) -> bool {
+        let Self::Resource { verb, target } = self else { return false };
+        let asked = (target.group.as_str(), target.resource.as_str());
+        verb == "create"
+            && matches!(
+                asked,
+                ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
+                    | ("authentication.k8s.io", "selfsubjectreviews")
+            )
+    }
+}
+
+/// `pods`, or `pods/status`.
+pub(super) fn qualified(target: &Target) -> String {
+    if target.subresource.is_empty() {
+        target.resource.clone()
+    } else {
+        format!("{}/{}", target.resource, target.subresource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(path: [&str; 5]) -> Target {
+        let [group, resource, namespace, name, subresource] = path.map(str::to_owned);
+        Target { group, version: "v1".into(), resource, namespace, name, subresource }
+    }
+
+    #[test]
+    fn a_list_of_one_name_is_about_that_name_and_a_namespace_is_in_itself() {
+        let named = |verb: &str, selector: &str| {
+            let query = Query { field_selector: selector.to_owned(), ..Query::default() };
+            match Ask::of(verb, &target(["", "configmaps", "a", "", ""]), &query) {
+                Ask::Resource { target, .. } => target.name,
+                Ask::Path { .. } => panic!("it is about objects"),
+            }
+        };
+        assert_eq!(named("list", "metadata.name=x"), "x");
+        assert_eq!(named("watch", "metadata.namespace=a,metadata.name==x"), "x");
+        assert_eq!(named("list", "metadata.name!=x"), "");
+        assert_eq!(named("deletecollection", "metadata.name=x"), "");
+        let namespace = Ask::of("get", &target(["", "namespaces", "", "a", ""]), &Query::default());
+        assert_eq!(
+            namespace.refusal(&User::by_rbac("u", &[]), "").message,
+            "namespaces \"a\" is forbidden: User \"u\" cannot get resource \"namespaces\" in API group \"\" in the \
+             namespace \"a\""
+        );
+    }
+
+    #[test]
+    fn refusals_say_who_may_not_do_what_where() {
+        let user = User::by_rbac("u", &[]);
+        let said = |verb: &str, path: [&str; 5]| {
+            Ask::of(verb, &target(path), &Query::default()).refusal(&user, "").message
+        };
+        assert_eq!(
+            said("list", ["apps", "deployments", "y", "", ""]),
+            "deployments.apps is forbidden: User \"u\" cannot list resource \"deployments\" in API group \"apps\" in \
+             the namespace \"y\""
+        );
+        assert_eq!(
+            said("patch", ["apps", "deployments", "y", "d", "status"]),
+            "deployments.apps \"d\" is forbidden: User \"u\" cannot patch resource \"deployments/status\" in API group \
+             \"apps\" in the namespace \"y\""
+        );
+        assert_eq!(
+            said("list", ["", "nodes", "", "", ""]),
+            "nodes is forbidden: User \"u\" cannot list resource \"nodes\" in API group \"\" at the cluster scope"
+        );
+        assert_eq!(
+            Ask::path("get", "/metrics").refusal(&user, "").message,
+            "forbidden: User \"u\" cannot get path \"/metrics\""
+        );
+    }
+}

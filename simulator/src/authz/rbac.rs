@@ -1,0 +1,318 @@
+//! What RBAC objects allow somebody. Pure: bindings and roles go in, a verdict comes out.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::{
+    AUTHENTICATED, Access, Ask, UNAUTHENTICATED, User, ask::qualified, rules::Rule, service_account,
+};
+use crate::object::intern::intern;
+
+/// Whether something is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) allowed: bool,
+    /// By which binding, or which roles that it needs are not there; empty if there is nothing to say.
+    pub(crate) reason: String,
+}
+
+/// A rule of a `Role` or `ClusterRole`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PolicyRule {
+    pub(crate) verbs: Vec<Arc<str>>,
+    pub(crate) groups: Vec<Arc<str>>,
+    pub(crate) resources: Vec<Arc<str>>,
+    pub(crate) names: Vec<Arc<str>>,
+    pub(crate) urls: Vec<Arc<str>>,
+}
+
+/// Which role a binding binds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RoleRef {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+}
+
+/// A `RoleBinding` or `ClusterRoleBinding`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// Empty: a `ClusterRoleBinding`.
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) role: RoleRef,
+    /// `subjects`, as they are written.
+    pub(crate) subjects: Vec<Value>,
+}
+
+/// A role that a binding names, and that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lacking {
+    /// `role` or `clusterrole`.
+    pub(crate) singular: String,
+    pub(crate) name: String,
+}
+
+/// Everything that RBAC objects say about one user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    /// They may do everything.
+    all: bool,
+    everywhere: Vec<Grant>,
+    /// By namespace.
+    within: BTreeMap<Arc<str>, Vec<Grant>>,
+}
+
+/// What one binding gives.
+#[derive(Clone, Debug)]
+struct Grant {
+    /// In words.
+    by: String,
+    /// Or why its role gives nothing.
+    rules: Result<Vec<PolicyRule>, Lacking>,
+}
+
+impl User {
+    /// What is decided without the cluster's RBAC objects; `None`: they decide.
+    pub(crate) fn verdict(&self, ask: &Ask) -> Option<Verdict> {
+        let allowed = match &self.access {
+            Access::Admin => true,
+            Access::Rbac if self.is_master() => true,
+            Access::Rbac => return None,
+            Access::Nothing | Access::Rules(_) if matches!(ask, Ask::Path { .. }) => true,
+            Access::Nothing | Access::Rules(_) if ask.is_about_oneself() => true,
+            Access::Nothing => false,
+            Access::Rules(rules) => rules.iter().any(|rule: &Rule| rule.allows(ask)),
+        };
+        Some(Verdict { allowed, reason: String::new() })
+    }
+}
+
+impl Binding {
+    /// Reads one; `namespace` is empty for a `ClusterRoleBinding`.
+    pub(crate) fn of(object: &Value, namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            role: RoleRef::of(object),
+            subjects: object.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// In words, if it is about that user.
+    fn applies(&self, user: &User) -> Option<String> {
+        let subject = self.subjects.iter().find(|subject| self.is_subject(subject, user))?;
+        let (kind, name) = (text(subject, "kind"), text(subject, "name"));
+        let subject = match kind {
+            "ServiceAccount" => format!("{kind} {:?}", format!("{name}/{}", self.namespace_of(subject))),
+            _ => format!("{kind} {name:?}"),
+        };
+        let role = format!("{} {:?} to {subject}", self.role.kind, self.role.name);
+        Some(if self.namespace.is_empty() {
+            format!("ClusterRoleBinding {:?} of {role}", self.name)
+        } else {
+            format!("RoleBinding {:?} of {role}", format!("{}/{}", self.name, self.namespace))
+        })
+    }
+
+    fn is_subject(&self, subject: &Value, user: &User) -> bool {
+        let name = text(subject, "name");
+        match text(subject, "kind") {
+            "User" => user.name == name,
+            "Group" => user.is_in(name),
+            "ServiceAccount" => {
+                let namespace = self.namespace_of(subject);
+                !namespace.is_empty() && user.name == service_account(namespace, name)
+            }
+            _ => false,
+        }
+    }
+
+    fn namespace_of<'a>(&'a self, subject: &'a Value) -> &'a str {
+        Some(text(subject, "namespace")).filter(|namespace| !namespace.is_empty()).unwrap_or(&self.namespace)
+    }
+}
+
+impl RoleRef {
+    /// That of a binding.
+    pub(crate) fn of(binding: &Value) -> Self {
+        let role = binding.get("roleRef").unwrap_or(&Value::Null);
+        Self { kind: text(role, "kind").to_owned(), name: text(role, "name").to_owned() }
+    }
+}
+
+impl Held {
+    /// What these bindings give to a user. `role` finds the rules of a role, for a binding in a namespace (empty: in none).
+    pub(crate) fn of(
+        user: &User,
+        bindings: impl IntoIterator<Item = Binding>,
+        role: impl Fn(&RoleRef, &str) -> Result<Vec<PolicyRule>, Lacking>,
+    ) -> Self {
+        let mut held = Self { all: user.is_master(), ..Self::default() };
+        held.everywhere.extend(from_the_start(user));
+        for binding in bindings {
+            let Some(by) = binding.applies(user) else { continue };
+            let grant = Grant { by, rules: role(&binding.role, &binding.namespace) };
+            if binding.namespace.is_empty() {
+                held.everywhere.push(grant);
+            } else {
+                held.within.entry(intern(&binding.namespace)).or_default().push(grant);
+            }
+        }
+        held
+    }
+
+    fn grants(&self, namespace: &str) -> impl Iterator<Item = &Grant> {
+        let within = if namespace.is_empty() { None } else { self.within.get(namespace) };
+        self.everywhere.iter().chain(within.into_iter().flatten())
+    }
+
+    /// The rules that hold in a namespace; empty: those that hold everywhere.
+    pub(crate) fn rules(&self, namespace: &str) -> Vec<&PolicyRule> {
+        self.grants(namespace).filter_map(|grant| grant.rules.as_ref().ok()).flatten().collect()
+    }
+
+    /// Which roles are not there that bindings of a namespace give, or of none; empty if all are. `of` is what the message calls them, if not
+    /// by their kind.
+    pub(crate) fn troubles(&self, namespace: &str, of: Option<&str>) -> String {
+        let mut all: Vec<String> = Vec::new();
+        for lacking in self.grants(namespace).filter_map(|grant| grant.rules.as_ref().err()) {
+            let trouble = lacking.message(of);
+            if !all.contains(&trouble) {
+                all.push(trouble);
+            }
+        }
+        if all.len() > 1 { format!("[{}]", all.join(", ")) } else { all.concat() }
+    }
+
+    /// Whether that is allowed.
+    pub(crate) fn verdict(&self, ask: &Ask) -> Verdict {
+        if self.all {
+            return Verdict { allowed: true, reason: String::new() };
+        }
+        let namespace = match ask {
+            Ask::Resource { target, .. } => target.namespace.as_str(),
+            Ask::Path { .. } => "",
+        };
+        let allows = |grant: &&Grant| {
+            grant.rules.as_ref().is_ok_and(|rules| rules.iter().any(|rule| rule.allows(ask)))
+        };
+        if let Some(grant) = self.grants(namespace).find(allows) {
+            return Verdict { allowed: true, reason: format!("RBAC: allowed by {}", grant.by) };
+        }
+        let troubles = self.troubles(namespace, None);
+        let reason = if troubles.is_empty() { troubles } else { format!("RBAC: {troubles}") };
+        Verdict { allowed: false, reason }
+    }
+}
+
+impl Lacking {
+    fn message(&self, of: Option<&str>) -> String {
+        format!("{}.rbac.authorization.k8s.io {:?} not found", of.unwrap_or(&self.singular), self.name)
+    }
+}
+
+impl PolicyRule {
+    fn of(rule: &Value) -> Self {
+        let list = |field: &str| {
+            let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(Value::as_str).map(intern).collect()
+        };
+        Self {
+            verbs: list("verbs"),
+            groups: list("apiGroups"),
+            resources: list("resources"),
+            names: list("resourceNames"),
+            urls: list("nonResourceURLs"),
+        }
+    }
+
+    fn allows(&self, ask: &Ask) -> bool {
+        match ask {
+            Ask::Resource { verb, target } => {
+                any(&self.verbs, verb)
+                    && any(&self.groups, &target.group)
+                    && self.names_resource(&qualified(target), &target.subresource)
+                    && (self.names.is_empty() || self.names.iter().any(|name| **name == *target.name))
+            }
+            Ask::Path { verb, path } => {
+                any(&self.verbs, verb) && self.urls.iter().any(|url| is_url(url, path))
+            }
+        }
+    }
+
+    fn names_resource(&self, wanted: &str, subresource: &str) -> bool {
+        let any_of = |have: &str| !subresource.is_empty() && have.strip_prefix("*/") == Some(subresource);
+        self.resources.iter().any(|have| matches!(&**have, "*") || **have == *wanted || any_of(have))
+    }
+}
+
+/// Whether a rule's URL, which may end with `*`, stands for a path.
+pub(super) fn is_url(rule: &str, path: &str) -> bool {
+    rule == path || rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*'))
+}
+
+pub(super) fn any(list: &[Arc<str>], wanted: &str) -> bool {
+    list.iter().any(|have| &**have == "*" || **have == *wanted)
+}
+
+/// The rules of a `Role` or `ClusterRole`.
+pub(crate) fn rules_of(role: &Value) -> Vec<PolicyRule> {
+    role.get("rules").and_then(Value::as_array).into_iter().flatten().map(PolicyRule::of).collect()
+}
+
+/// What Kubernetes' own roles allow everybody. They are not stored: a thousand clusters would have each of them.
+fn from_the_start(user: &User) -> Vec<Grant> {
+    let rule = |verb: &str, group: &str, resources: &[&str], urls: &[&str]| {
+        let list = |items: &[&str]| items.iter().map(|item| intern(item)).collect();
+        let groups = if urls.is_empty() { list(&[group]) } else { Vec::new() };
+        PolicyRule {
+            verbs: list(&[verb]),
+            groups,
+            resources: list(resources),
+            names: Vec::new(),
+            urls: list(urls),
+        }
+    };
+    let grant = |name: &str, group: &str, rules: Vec<PolicyRule>| {
+        let by = format!("ClusterRoleBinding {name:?} of ClusterRole {name:?} to Group {group:?}");
+        Grant { by, rules: Ok(rules) }
+    };
+    let public = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+    let mut grants = Vec::new();
+    if user.is_in(AUTHENTICATED) {
+        let oneself = vec![
+            rule(
+                "create",
+                "authorization.k8s.io",
+                &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+                &[],
+            ),
+            rule("create", "authentication.k8s.io", &["selfsubjectreviews"], &[]),
+        ];
+        grants.push(grant("system:basic-user", AUTHENTICATED, oneself));
+        let discovery = ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"];
+        let discovery = [&discovery[..], &public].concat();
+        grants.push(grant("system:discovery", AUTHENTICATED, vec![rule("get", "", &[], &discovery)]));
+    }
+    for group in [AUTHENTICATED, UNAUTHENTICATED].into_iter().filter(|group| user.is_in(group)).take(1) {
+        grants.push(grant("system:public-info-viewer", group, vec![rule("get", "", &[], &public)]));
+    }
+    grants
+}
+
+/// The rules of the role `cluster-admin`, which is there from the start.
+pub(crate) fn everything() -> Vec<PolicyRule> {
+    let all = || vec![intern("*")];
+    vec![
+        PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() },
+        PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() },
+    ]
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use serde_json::json;
+
+use super::*;
+use crate::store::{Query, Target};
+
+const AGENT: &str = "system:serviceaccount:kyma-system:agent";
+
+/// What `user` may do by one binding of one role with these rules.
+fn held(user: &User, namespace: &str, subject: Value, rules: Value) -> Held {
+    let binding = json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [subject]});
+    let binding = Binding::of(&binding, namespace, "b");
+    Held::of(user, [binding], |_, _| Ok(rules_of(&json!({"rules": rules}))))
+}
+
+fn ask(verb: &str, [group, resource, namespace, name, subresource]: [&str; 5]) -> Ask {
+    let target = Target {
+        group: group.into(),
+        version: "v1".into(),
+        resource: resource.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        subresource: subresource.into(),
+    };
+    Ask::of(verb, &target, &Query::default())
+}
+
+fn user() -> User {
+    User::by_rbac("u", &["team"])
+}
+
+fn me() -> Value {
+    json!({"kind": "User", "name": "u"})
+}
+
+#[test]
+fn a_subject_is_a_user_a_group_or_a_service_account() {
+    let agent = User::service_account("kyma-system", "agent");
+    assert_eq!(agent.name, AGENT);
+    for (user, subject, is) in [
+        (user(), me(), true),
+        (user(), json!({"kind": "User", "name": "team"}), false),
+        (user(), json!({"kind": "Group", "name": "team"}), true),
+        (user(), json!({"kind": "Group", "name": "system:authenticated"}), true),
+        (user(), json!({"kind": "Group", "name": "u"}), false),
+        (user(), json!({"kind": "Group", "name": "system:serviceaccounts"}), false),
+        (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent", "namespace": "kyma-system"}), true),
+        (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent", "namespace": "n"}), false),
+        // By the binding's namespace, as the real one's.
+        (agent.clone(), json!({"kind": "ServiceAccount", "name": "agent"}), false),
+        (agent.clone(), json!({"kind": "User", "name": AGENT}), true),
+        (agent.clone(), json!({"kind": "Group", "name": "system:serviceaccounts:kyma-system"}), true),
+        (agent, json!({"kind": "Group", "name": "system:serviceaccounts:n"}), false),
+        (User::anonymous(), json!({"kind": "Group", "name": "system:unauthenticated"}), true),
+        (User::anonymous(), json!({"kind": "Group", "name": "system:authenticated"}), false),
+    ] {
+        let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+        let held = held(&user, "n", subject.clone(), rules);
+        let verdict = held.verdict(&ask("get", ["", "pods", "n", "p", ""]));
+        assert_eq!(verdict.allowed, is, "{} {subject}", user.name);
+    }
+}
+
+#[test]
+fn a_rule_is_of_verbs_groups_resources_and_names() {
+    let pods = ["", "pods", "n", "p", ""];
+    for (rule, verb, path, allowed) in [
+        (json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}), "get", pods, true),
+        (json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}), "list", pods, false),
+        (json!({"apiGroups": ["apps"], "resources": ["pods"], "verbs": ["get"]}), "get", pods, false),
+        (json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}), "patch", pods, true),
+        (json!({"resources": ["pods"], "verbs": ["get"]}), "get", pods, false),
+        (
+            json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}),
+            "get",
+            ["", "pods", "n", "p", "log"],
+            false,
+        ),
+        (
+            json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}),
+            "get",
+            ["", "pods", "n", "p", "log"],
+            true,
+        ),
+        (json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}), "get", pods, false),
+        (
+            json!({"apiGroups": [""], "resources": ["*/log"], "verbs": ["get"]}),
+            "get",
+            ["", "pods", "n", "p", "log/more"],
+            true,
+        ),
+        (json!({"apiGroups": [""], "resources": ["*/log"], "verbs": ["get"]}), "get", pods, false),
+        (
+            json!({"apiGroups": [""], "resources": ["pods"], "resourceNames": ["p"], "verbs": ["get"]}),
+            "get",
+            pods,
+            true,
+        ),
+        (
+            json!({"apiGroups": [""], "resources": ["pods"], "resourceNames": ["*", "q"], "verbs": ["get"]}),
+            "get",
+            pods,
+            false,
+        ),
+        (
+            json!({"apiGroups": [""], "resources": ["pods"], "resourceNames": ["p"], "verbs": ["list"]}),
+            "list",
+            ["", "pods", "n", "", ""],
+            false,
+        ),
+    ] {
+        let held = held(&user(), "n", me(), json!([rule]));
+        assert_eq!(held.verdict(&ask(verb, path)).allowed, allowed, "{verb} {path:?} by {rule}");
+    }
+}
+
+#[test]
+fn a_role_binding_gives_in_its_namespace_and_a_cluster_role_binding_everywhere() {
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["get", "list"]},
+        {"nonResourceURLs": ["/metrics", "/logs/*"], "verbs": ["get"]},
+    ]);
+    let within = held(&user(), "n", me(), rules.clone());
+    let everywhere = held(&user(), "", me(), rules);
+    let both = |ask: &Ask| (within.verdict(ask).allowed, everywhere.verdict(ask).allowed);
+    assert_eq!(both(&ask("list", ["", "pods", "n", "", ""])), (true, true));
+    assert_eq!(both(&ask("list", ["", "pods", "m", "", ""])), (false, true));
+    assert_eq!(both(&ask("list", ["", "pods", "", "", ""])), (false, true));
+    assert_eq!(both(&ask("get", ["", "namespaces", "", "n", ""])), (true, true));
+    assert_eq!(both(&ask("get", ["", "namespaces", "", "m", ""])), (false, true));
+    assert_eq!(both(&Ask::path("get", "/metrics")), (false, true));
+    assert_eq!(both(&Ask::path("get", "/logs/a/b")), (false, true));
+    assert_eq!(both(&Ask::path("get", "/log")), (false, false));
+    assert_eq!(both(&Ask::path("post", "/metrics")), (false, false));
+}
+
+#[test]
+fn everybody_with_a_name_may_discover_and_ask_about_themselves() {
+    let nothing = |user: &User| Held::of(user, [], |_, _| Ok(Vec::new()));
+    let (user, nobody) = (nothing(&user()), nothing(&User::anonymous()));
+    for (ask, by_user, by_nobody) in [
+        (Ask::path("get", "/version"), true, true),
+        (Ask::path("get", "/healthz"), true, true),
+        (Ask::path("get", "/apis/apps/v1"), true, false),
+        (Ask::path("get", "/openapi/v3"), true, false),
+        (Ask::path("get", "/"), false, false),
+        (ask("create", ["authorization.k8s.io", "selfsubjectaccessreviews", "", "", ""]), true, false),
+        (ask("create", ["authentication.k8s.io", "selfsubjectreviews", "", "", ""]), true, false),
+        (ask("get", ["", "pods", "n", "p", ""]), false, false),
+    ] {
+        assert_eq!(
+            (user.verdict(&ask).allowed, nobody.verdict(&ask).allowed),
+            (by_user, by_nobody),
+            "{ask:?}"
+        );
+    }
+}
+
+#[test]
+fn a_verdict_says_which_binding_allows_and_which_role_is_lacking() {
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+    let get = ask("get", ["", "pods", "n", "p", ""]);
+    let reason = |subject: Value, namespace: &str, user: &User| {
+        held(user, namespace, subject, rules.clone()).verdict(&get).reason
+    };
+    assert_eq!(
+        reason(me(), "", &user()),
+        r#"RBAC: allowed by ClusterRoleBinding "b" of Role "r" to User "u""#
+    );
+    assert_eq!(reason(me(), "n", &user()), r#"RBAC: allowed by RoleBinding "b/n" of Role "r" to User "u""#);
+    let agent = User::service_account("n", "agent");
+    assert_eq!(
+        reason(json!({"kind": "ServiceAccount", "name": "agent"}), "n", &agent),
+        r#"RBAC: allowed by RoleBinding "b/n" of Role "r" to ServiceAccount "agent/n""#
+    );
+
+    let lacking = |names: &[&str]| {
+        let binding = |name: &&str| {
+            Binding::of(&json!({"roleRef": {"kind": "Role", "name": name}, "subjects": [me()]}), "n", "b")
+        };
+        let found =
+            |role: &RoleRef, _: &str| Err(Lacking { singular: "role".into(), name: role.name.clone() });
+        Held::of(&user(), names.iter().map(binding), found).verdict(&get)
+    };
+    let refused = |reason: &str| Verdict { allowed: false, reason: reason.to_owned() };
+    let missing = |name: &str| format!("role.rbac.authorization.k8s.io \"{name}\" not found");
+    assert_eq!(lacking(&["x"]), refused(&format!("RBAC: {}", missing("x"))));
+    let both = format!("RBAC: [{}, {}]", missing("x"), missing("y"));
+    assert_eq!(lacking(&["x", "x", "y"]), refused(&both));
+    assert_eq!(lacking(&[]), refused(""));
+}
+
+#[test]
+fn masters_may_everything() {
+    let master = User::by_rbac("m", &["system:masters"]);
+    assert!(master.may_all() && !user().may_all());
+    let verdict = Held::of(&master, [], |_, _| Ok(Vec::new())).verdict(&ask("get", ["x", "y", "", "", ""]));
+    assert_eq!(verdict, Verdict { allowed: true, reason: String::new() });
+}
