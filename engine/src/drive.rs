@@ -6,6 +6,7 @@ mod agent;
 mod apply;
 mod budget;
 mod catalog;
+mod exchange;
 mod gate;
 mod inputs;
 mod kcp_writes;
@@ -83,6 +84,8 @@ pub struct EngineConfig {
     pub module_cr_state: bool,
     /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
     pub rollout_window: Duration,
+    /// Whether the Go manager's watcher stays in a runtime whose events are proven to arrive without it.
+    pub keep_watcher: bool,
 }
 
 impl Default for EngineConfig {
@@ -102,6 +105,7 @@ impl Default for EngineConfig {
             pull_secret: None,
             module_cr_state: true,
             rollout_window: Duration::ZERO,
+            keep_watcher: false,
         }
     }
 }
@@ -126,6 +130,7 @@ pub(crate) struct Shared {
     prepared: prepare::Prepared,
     agents: agent::Agents,
     catalogs: catalog::Catalogs,
+    exchanged: exchange::Exchanged,
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
@@ -270,6 +275,7 @@ impl Engine {
             prepared: prepare::Prepared::default(),
             agents: agent::Agents::default(),
             catalogs: catalog::Catalogs::default(),
+            exchanged: exchange::Exchanged::default(),
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
@@ -433,6 +439,10 @@ impl Shared {
             ),
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
+        // What is only tried is looked at once, unless it has not been.
+        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let is_unseen = matches!(&result, Err(Lost::Behind(_) | Lost::Crowded(_)));
+        let (next, look_at) = if is_dry { (next.filter(|_| is_unseen), None) } else { (next, look_at) };
         match outcome {
             Outcome::Failed => tracing::warn!(%key, message, "reconcile failed"),
             Outcome::Lost => tracing::error!(%key, message, "reconcile failed and could not say so in KCP"),
@@ -504,6 +514,7 @@ impl Shared {
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
+            WorkKey::Exchange { kyma } => self.reconcile_exchange(kyma).await,
             WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, causes).await,
             WorkKey::Release { module } => self.reconcile_release(module).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,

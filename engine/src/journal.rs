@@ -313,6 +313,7 @@ impl Start {
             restricted_modules: config.restricted_modules.clone(),
             pull_secret: config.pull_secret.clone(),
             module_cr_state: config.module_cr_state,
+            keep_watcher: config.keep_watcher,
             min_window: millis(config.min_window),
             rollout_window: millis(config.rollout_window),
         }
@@ -332,6 +333,7 @@ impl Start {
             restricted_modules: self.restricted_modules.clone(),
             pull_secret: self.pull_secret.clone(),
             module_cr_state: self.module_cr_state,
+            keep_watcher: self.keep_watcher,
             min_window: Duration::from_millis(self.min_window),
             rollout_window: Duration::from_millis(self.rollout_window),
             ..EngineConfig::default()
@@ -362,6 +364,7 @@ impl WorkName {
             "Mandatory" => WorkKey::Mandatory { kyma },
             "Agent" => WorkKey::Agent { kyma },
             "Catalog" => WorkKey::Catalog { kyma },
+            "Exchange" => WorkKey::Exchange { kyma },
             "Release" => WorkKey::Release { module: name },
             "Watcher" => WorkKey::Watcher { name },
             _ => return None,

@@ -48,6 +48,11 @@ pub enum WorkKey {
         /// Name of the Kyma in KCP.
         kyma: String,
     },
+    /// The Go manager's watcher in a runtime, which goes when it is not needed any more.
+    Exchange {
+        /// Name of the Kyma in KCP.
+        kyma: String,
+    },
     /// The status of a Watcher.
     Watcher {
         /// Its name.
@@ -65,12 +70,13 @@ impl WorkKey {
             | Self::Manifest { kyma, .. }
             | Self::Mandatory { kyma }
             | Self::Catalog { kyma }
+            | Self::Exchange { kyma }
             | Self::Agent { kyma } => kyma,
             Self::Release { .. } | Self::Watcher { .. } => "",
         }
     }
 
-    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Catalog`, `Release` or `Watcher`, for metrics.
+    /// `Kyma`, `Path`, `Manifest`, `Mandatory`, `Agent`, `Catalog`, `Exchange`, `Release` or `Watcher`, for metrics.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -80,6 +86,7 @@ impl WorkKey {
             Self::Mandatory { .. } => "Mandatory",
             Self::Release { .. } => "Release",
             Self::Catalog { .. } => "Catalog",
+            Self::Exchange { .. } => "Exchange",
             Self::Agent { .. } => "Agent",
             Self::Watcher { .. } => "Watcher",
         }
@@ -102,6 +109,7 @@ impl fmt::Display for WorkKey {
             Self::Manifest { name, .. } => write!(f, "Manifest/{name}"),
             Self::Mandatory { kyma } => write!(f, "Mandatory/{kyma}"),
             Self::Catalog { kyma } => write!(f, "Catalog/{kyma}"),
+            Self::Exchange { kyma } => write!(f, "Exchange/{kyma}"),
             Self::Release { module } => write!(f, "Release/{module}"),
             Self::Agent { kyma } => write!(f, "Agent/{kyma}"),
             Self::Watcher { name } => write!(f, "Watcher/{name}"),

@@ -10,6 +10,7 @@ pub mod blockers;
 pub mod catalog;
 pub mod deletion;
 pub mod drift;
+pub mod exchange;
 pub mod fight;
 pub mod force;
 pub mod gates;

@@ -43,7 +43,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Args, RecordArgs, UpdateArgs},
+    args::{Args, RecordArgs, TakeOverArgs, UpdateArgs},
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
@@ -133,6 +133,7 @@ impl From<Args> for Config {
             identity,
             pause,
             object_metrics,
+            take_over: TakeOverArgs { keep_watcher, .. },
             updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
             limits,
             record: RecordArgs { record, record_limit },
@@ -160,6 +161,7 @@ impl From<Args> for Config {
                 restricted_modules: restricted_default_modules,
                 pull_secret: skr_image_pull_secret,
                 module_cr_state,
+                keep_watcher,
                 min_window: min_maintenance_window,
                 rollout_window,
                 ..EngineConfig::default()
@@ -257,8 +259,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     };
     let trusted = Arc::new(trusted);
     let kube = kube_config(kubeconfig).await?;
-    let own = kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)));
-    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own))?;
+    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own_server(&kube)))?;
     let drain = Drain::new();
     let (journal, recording) = match record {
         Some((file, limit)) => begin_record(file, limit, &engine, &drain)?,
@@ -485,8 +486,13 @@ fn begin_record(
     Ok((Journal::recording(recorder), Some(recording)))
 }
 
+/// The control plane's own server, which no kubeconfig of a runtime may name.
+pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
+    kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)))
+}
+
 /// A client of KCP. Without a record it is the library's own.
-fn kcp_client(config: KubeConfig, journal: &Journal) -> Result<Client, StartError> {
+pub(crate) fn kcp_client(config: KubeConfig, journal: &Journal) -> Result<Client, StartError> {
     let client = if journal.is_recording() {
         ClientBuilder::try_from(config).map(|builder| builder.with_layer(&journal.tap("kcp")).build())
     } else {
@@ -495,7 +501,7 @@ fn kcp_client(config: KubeConfig, journal: &Journal) -> Result<Client, StartErro
     client.map_err(|e| StartError::Kube(e.into()))
 }
 
-async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
+pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
     let failed = |e: kube::config::KubeconfigError| StartError::Kube(e.into());
     let mut config = match path {
         Some(path) => {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use tidewatch_telemetry::logging::Format;
 
-use crate::{limits::LimitArgs, paths::Settings};
+use crate::{dry_run::Output, limits::LimitArgs, paths::Settings};
 
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
@@ -73,6 +73,9 @@ pub struct Args {
     /// paused: "true" does the same, live.
     #[arg(long)]
     pub pause: bool,
+    /// About a fleet that the Go manager has run.
+    #[command(flatten)]
+    pub take_over: TakeOverArgs,
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub restricted_default_modules: Vec<String>,
@@ -105,6 +108,25 @@ pub struct Args {
     /// What is logged: a level, or targets with levels.
     #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
     pub log_level: String,
+}
+
+/// How a fleet of the Go manager is taken over (`docs/takeover.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct TakeOverArgs {
+    /// Look at everything once, say what this receiver would change, and end: nothing is written, no Lease is taken and no port is
+    /// opened. Exit code 0: nothing but what a take-over is expected to change; 3: something else; 4: not everything could be looked
+    /// at.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How the list of a dry run is printed.
+    #[arg(long, short, value_enum, default_value_t, requires = "dry_run", value_name = "FORMAT")]
+    pub output: Output,
+    /// For how long a dry run looks at most, in seconds.
+    #[arg(long, default_value = "3600", value_parser = seconds, requires = "dry_run", value_name = "SECONDS")]
+    pub dry_run_limit: Duration,
+    /// Leave the Go manager's watcher in runtimes whose events are proven to arrive without it.
+    #[arg(long)]
+    pub keep_watcher: bool,
 }
 
 /// When updates reach runtimes (`docs/windows.md`).

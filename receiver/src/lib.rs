@@ -6,6 +6,7 @@
 pub mod app;
 pub mod args;
 pub mod claims;
+pub mod dry_run;
 pub mod forward;
 pub mod host;
 pub mod klm;

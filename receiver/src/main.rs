@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidewatch_receiver::{app, args::Args};
+use tidewatch_receiver::{app, args::Args, dry_run};
 use tidewatch_telemetry::{chain, logging};
 
 /// With the C library's allocator, a third of the CPU time of a rollout was spent in it (`docs/scale.md`).
@@ -19,7 +19,13 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(70, &error),
     };
-    let grace = args.grace;
+    let (grace, dry) = (args.grace, args.take_over.clone());
+    if dry.dry_run {
+        return match runtime.block_on(dry_run::print(args.into(), &dry)) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => fail(64, &error),
+        };
+    }
     match runtime.block_on(app::run(args.into(), grace)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(75),

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kube::Client;
 use serde_json::{Value, json};
 use tidewatch_certs::Ca;
@@ -209,6 +209,29 @@ impl Receiver {
     pub async fn runtime(&self, id: &str) -> Result<Value> {
         http::json(&format!("{}/runtimes/{id}", self.admin)).await
     }
+}
+
+/// What a receiver on a namespace of a KCP would change: its exit code, its list as JSON, and all that it has printed.
+pub async fn dry_run(
+    harness: &Harness,
+    kcp: &ControlPlane,
+    namespace: &str,
+    modules: &str,
+    more: &[&str],
+) -> Result<(Option<i32>, Value, String)> {
+    let kubeconfig = harness.write(&format!("dry-run-{namespace}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
+    let output = tokio::process::Command::new(binaries::find("tidewatch-receiver")?)
+        .args(["--dry-run", "-o=json", "--dry-run-limit=60", "--log-format=text"])
+        // Neither a port nor a certificate is needed, but a receiver's own arguments are taken as they are.
+        .args(["--client-ca=none", "--tls-cert=none", "--tls-key=none"])
+        .args([format!("--namespace={namespace}"), format!("--modules={modules}")])
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .args(more)
+        .output()
+        .await?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let list = serde_json::from_str(&out).with_context(|| format!("no list: {out}\n{err}"))?;
+    Ok((output.status.code(), list, format!("{out}{err}")))
 }
 
 impl Agent {

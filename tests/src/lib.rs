@@ -15,6 +15,7 @@ pub mod env;
 pub mod etcd;
 pub mod faulty;
 pub mod fleet;
+pub mod gomanager;
 pub mod harness;
 pub mod idle;
 pub mod kcp;

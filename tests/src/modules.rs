@@ -10,7 +10,7 @@ use tidewatch_api::{
     ModuleReleaseMeta, ModuleTemplate,
     names::{API_VERSION, labels},
 };
-use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::kcp;
 
@@ -54,7 +54,7 @@ impl Version {
     }
 
     /// Pushes the component.
-    pub async fn push(&self, registry: &str) -> Result<()> {
+    pub async fn push(&self, registry: &str) -> Result<Pushed> {
         let package = ModulePackage {
             component_name: kcp::component(&self.module),
             version: self.version.clone(),
@@ -63,8 +63,7 @@ impl Version {
             images: self.images.clone(),
             sources: self.sources.iter().map(|(name, objects)| (name.clone(), documents(objects))).collect(),
         };
-        push(&Registry::new(RegistryConfig::default())?, registry, &package).await?;
-        Ok(())
+        Ok(push(&Registry::new(RegistryConfig::default())?, registry, &package).await?)
     }
 
     /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are

@@ -171,6 +171,7 @@ impl Shared {
         // A new client may be of a new cluster: what was prepared there before does not count.
         self.prepared.forget(kyma);
         self.agents.forget(kyma);
+        self.exchanged.forget(kyma);
         self.catalogs.reached_by(kyma, &version);
         let to = format!("runtime/{kyma}");
         let built = self.runtimes.get_or_build(kyma, &version, || {

@@ -12,7 +12,7 @@ use tidewatch_api::names::field_managers;
 
 use super::{
     chain,
-    gate::{Gated, Held, Tried},
+    gate::{Gated, Held, Permit, Tried},
 };
 use crate::{
     plan::{
@@ -205,10 +205,11 @@ pub(super) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let what = format!("applying {id}");
+    let before = stored(runtime, &permit, &id).await?;
     match runtime.call(&what, api.patch(&id.name, &params, &Patch::Apply(object))).await {
         Ok(applied) => {
             let applied = to_value(&id, applied)?;
-            permit.tried(|| tried(runtime, "apply", &id, applied.clone()));
+            permit.tried(|| tried(runtime, "apply", &id, (before, applied.clone())));
             Ok(applied)
         }
         Err(error) => Err(explain(runtime, &id.gvk, error).await),
@@ -222,11 +223,12 @@ pub(super) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let patch = Patch::Apply(object);
+    let before = stored(runtime, &permit, &id).await?;
     let applied = runtime
         .call(&format!("applying the status of {id}"), api.patch_status(&id.name, &params, &patch))
         .await?;
     let applied = to_value(&id, applied)?;
-    permit.tried(|| tried(runtime, "status", &id, applied));
+    permit.tried(|| tried(runtime, "status", &id, (before, applied)));
     Ok(())
 }
 
@@ -248,7 +250,7 @@ pub(super) async fn create(
     match runtime.call(&format!("creating {id}"), api.patch(&id.name, &params, &patch)).await {
         Ok(created) => {
             let created = to_value(&id, created)?;
-            permit.tried(|| tried(runtime, "create", &id, created.clone()));
+            permit.tried(|| tried(runtime, "create", &id, (Value::Null, created.clone())));
             Ok(Some(created))
         }
         Err(error) if error.class == ErrorClass::Conflict => Ok(None),
@@ -319,10 +321,11 @@ pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Re
         field_manager: Some(field_managers::APPLIER.to_owned()),
         ..PatchParams::default()
     };
+    let before = stored(runtime, &permit, id).await?;
     match runtime.call(&format!("changing {id}"), api.patch(&id.name, &params, &Patch::Merge(fields))).await {
         Ok(changed) => {
             let changed = to_value(id, changed)?;
-            permit.tried(|| tried(runtime, "merge", id, changed));
+            permit.tried(|| tried(runtime, "merge", id, (before, changed)));
             Ok(())
         }
         Err(error) if error.class == ErrorClass::NotFound => Ok(()),
@@ -344,10 +347,11 @@ pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
         dry_run: permit.is_dry(),
         ..DeleteParams::default()
     };
+    let before = stored(runtime, &permit, id).await?;
     match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {
         // A Status means that it is gone; the object itself, that something still holds it.
         Ok(either) => {
-            permit.tried(|| tried(runtime, "delete", id, Value::Null));
+            permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
         Err(error) if error.class == ErrorClass::NotFound => Ok(Deleted::Gone),
@@ -435,8 +439,32 @@ pub(super) async fn watchable<'a>(
     Ok(None)
 }
 
-fn tried(runtime: &Gated, operation: &'static str, id: &ObjectRef, answer: Value) -> Tried {
-    Tried { side: runtime.side(), operation, object: id.to_string(), answer }
+/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+async fn stored(runtime: &Gated, permit: &Permit, id: &ObjectRef) -> Result<Value, ObjectError> {
+    if !permit.is_dry() {
+        return Ok(Value::Null);
+    }
+    Ok(get(runtime, id).await?.unwrap_or_default())
+}
+
+/// Tells a recorder what an object would be after writes of which each alone does not show it. Nothing, if it is not only tried.
+pub(super) fn would_be(
+    runtime: &Gated,
+    operation: &'static str,
+    id: &ObjectRef,
+    (before, after): (&Value, &Value),
+) -> Result<(), ObjectError> {
+    runtime.permit()?.tried(|| tried(runtime, operation, id, (before.clone(), after.clone())));
+    Ok(())
+}
+
+fn tried(
+    runtime: &Gated,
+    operation: &'static str,
+    id: &ObjectRef,
+    (before, answer): (Value, Value),
+) -> Tried {
+    Tried { side: runtime.side(), operation, object: id.to_string(), before, answer }
 }
 
 fn to_value(id: &ObjectRef, object: DynamicObject) -> Result<Value, ObjectError> {

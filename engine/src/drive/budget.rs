@@ -213,7 +213,11 @@ impl Drop for Leave {
 const fn is_of_runtime(key: &WorkKey) -> bool {
     matches!(
         key,
-        WorkKey::Kyma { .. } | WorkKey::Manifest { .. } | WorkKey::Catalog { .. } | WorkKey::Agent { .. }
+        WorkKey::Kyma { .. }
+            | WorkKey::Manifest { .. }
+            | WorkKey::Catalog { .. }
+            | WorkKey::Exchange { .. }
+            | WorkKey::Agent { .. }
     )
 }
 

@@ -57,10 +57,12 @@ pub enum Side {
 pub struct Tried {
     /// Where.
     pub side: Side,
-    /// `apply`, `status`, `create`, `delete` or `finalizers`.
+    /// `apply`, `status`, `create`, `merge`, `delete` or `finalizers`.
     pub operation: &'static str,
     /// The object, as `Kind namespace/name`.
     pub object: String,
+    /// What is stored; null if there is nothing. May hold Secret data: not for logs.
+    pub before: Value,
     /// What the API server made of it; null for a deletion. May hold Secret data: not for logs.
     pub answer: Value,
 }
@@ -129,6 +131,7 @@ impl Gate {
             WorkKey::Kyma { .. }
             | WorkKey::Manifest { .. }
             | WorkKey::Catalog { .. }
+            | WorkKey::Exchange { .. }
             | WorkKey::Agent { .. } => self.runtime(),
             WorkKey::Path { .. }
             | WorkKey::Mandatory { .. }

@@ -78,6 +78,7 @@ impl Engine {
         // Another process may have worked meanwhile, and have been told what would be news to this one.
         self.0.passes.forget();
         self.0.seen.forget();
+        self.0.exchanged.forget_all();
         for key in held {
             let cause = Some(Cause::Mode { mode: label });
             self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });

@@ -12,7 +12,7 @@ use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
 
 use super::{
     Lost, Shared,
-    gate::{Side, Tried},
+    gate::{Permit, Side, Tried},
 };
 use crate::{
     plan::{kyma::is_written, ownership::has_stale_condition},
@@ -30,6 +30,16 @@ pub(super) fn differs(present: &Value, wanted: &Value) -> bool {
         (Value::Null, Value::Object(wanted)) => wanted.values().any(|value| differs(&Value::Null, value)),
         (present, wanted) => present != wanted,
     }
+}
+
+/// The condition about the catalog that the Go manager has applied among those of the Kyma's reconcile, as a status of its own. Its
+/// own writer takes it over before the others' lets go of it: it is never gone in between.
+pub(super) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
+    let is_it = |type_: &str| type_ == names::conditions::MODULE_CATALOG;
+    let others = has_stale_condition(kyma, names::field_managers::KCP, |type_| !is_it(type_));
+    let all = kyma["status"]["conditions"].as_array().filter(|_| others)?;
+    let kept = all.iter().find(|condition| condition["type"].as_str().is_some_and(is_it))?;
+    Some(json!({"conditions": [kept]}))
 }
 
 impl Shared {
@@ -56,6 +66,7 @@ impl Shared {
         let permit = self.gate.kcp()?;
         let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
         let patch = Patch::Apply(body);
+        let before = stored(api, name, &permit).await?;
         let result = if status {
             stage(Stage::WriteKcp, api.patch_status(name, &params, &patch)).await
         } else {
@@ -64,7 +75,8 @@ impl Shared {
         match result {
             Ok(object) if permit.is_dry() => {
                 let operation = if status { "status" } else { "apply" };
-                permit.tried(|| tried(operation, &K::kind(&()), name, serde_json::to_value(&object)));
+                permit
+                    .tried(|| tried(operation, &K::kind(&()), name, (before, serde_json::to_value(&object))));
                 Ok(Some(object))
             }
             Ok(object) => {
@@ -73,6 +85,34 @@ impl Shared {
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
             Err(error) => Err(lost(format!("applying {} {name}", K::kind(&())), error)),
+        }
+    }
+
+    /// Merges fields into an object; `Ok(None)` if it went away meanwhile. Fails on a concurrent change if the fields name a version.
+    pub(super) async fn merge_kcp<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        fields: &Value,
+    ) -> Result<Option<K>, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let permit = self.gate.kcp()?;
+        let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
+        let before = stored(api, name, &permit).await?;
+        match stage(Stage::WriteKcp, api.patch(name, &params, &Patch::Merge(fields))).await {
+            Ok(object) if permit.is_dry() => {
+                permit.tried(|| tried("merge", &K::kind(&()), name, (before, serde_json::to_value(&object))));
+                // The version that was not stored is nobody's.
+                Ok(None)
+            }
+            Ok(object) => {
+                self.journal.change(&self.state).await.wrote(&K::kind(&()), name, object.resource_version());
+                Ok(Some(object))
+            }
+            Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
+            Err(error) => Err(lost(format!("changing {} {name}", K::kind(&())), error)),
         }
     }
 
@@ -92,6 +132,19 @@ impl Shared {
         }
         let name = kyma.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": status});
+        let present = serde_json::to_value(kyma).unwrap_or_default();
+        let mut body = body;
+        if let Some(kept) = catalog_condition_of(&present) {
+            if self.gate.kcp()?.is_dry()
+                && let (Some(all), Some(kept)) =
+                    (body["status"]["conditions"].as_array_mut(), kept["conditions"].as_array())
+            {
+                // The next write is to tell what there would be after this one, which is not stored.
+                all.extend(kept.iter().cloned());
+            }
+            let kept = json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {"name": name}, "status": kept});
+            self.apply_kcp(&self.kymas(), &name, names::field_managers::CATALOG_STATUS, true, &kept).await?;
+        }
         self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
     }
 
@@ -112,7 +165,7 @@ impl Shared {
     /// Deletes an object in KCP; one that is gone already is fine.
     pub(super) async fn delete_kcp<K>(&self, api: &Api<K>, name: &str) -> Result<(), Lost>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
         self.delete_seen(api, name, None).await
     }
@@ -120,15 +173,16 @@ impl Shared {
     /// The same, unless it is another one than was `seen`, or has changed since.
     pub(super) async fn delete_seen<K>(&self, api: &Api<K>, name: &str, seen: Option<&K>) -> Result<(), Lost>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
         let permit = self.gate.kcp()?;
         let preconditions =
             seen.map(|seen| Preconditions { uid: seen.uid(), resource_version: seen.resource_version() });
         let params = DeleteParams { dry_run: permit.is_dry(), preconditions, ..DeleteParams::background() };
+        let before = stored(api, name, &permit).await?;
         match stage(Stage::WriteKcp, api.delete(name, &params)).await {
             Ok(_) => {
-                permit.tried(|| tried("delete", &K::kind(&()), name, Ok(Value::Null)));
+                permit.tried(|| tried("delete", &K::kind(&()), name, (before, Ok(Value::Null))));
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -140,7 +194,7 @@ impl Shared {
     /// again then.
     pub(super) async fn drop_finalizers<K>(&self, api: &Api<K>, object: &K, ours: &[&str]) -> Result<(), Lost>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
     {
         let left: Vec<&String> = object.finalizers().iter().filter(|f| !ours.contains(&f.as_str())).collect();
         if left.len() == object.finalizers().len() {
@@ -152,8 +206,11 @@ impl Shared {
         let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::default() };
         let patch = Patch::Merge(body);
         match stage(Stage::WriteKcp, api.patch(&name, &params, &patch)).await {
-            Ok(_) => {
-                permit.tried(|| tried("finalizers", &K::kind(&()), &name, Ok(Value::Null)));
+            Ok(left) => {
+                let before = serde_json::to_value(object).unwrap_or_default();
+                permit.tried(|| {
+                    tried("finalizers", &K::kind(&()), &name, (before, serde_json::to_value(&left)))
+                });
                 Ok(())
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(()),
@@ -162,8 +219,27 @@ impl Shared {
     }
 }
 
-fn tried(operation: &'static str, kind: &str, name: &str, answer: serde_json::Result<Value>) -> Tried {
-    Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), answer: answer.unwrap_or_default() }
+/// What there is of an object before a write that is only tried; null if there is nothing, and if it is not only tried.
+async fn stored<K>(api: &Api<K>, name: &str, permit: &Permit) -> Result<Value, Lost>
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    if !permit.is_dry() {
+        return Ok(Value::Null);
+    }
+    let read = stage(Stage::ReadKcp, api.get_opt(name)).await;
+    let read = read.map_err(|e| lost(format!("reading {name}"), e))?;
+    Ok(read.and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default())
+}
+
+fn tried(
+    operation: &'static str,
+    kind: &str,
+    name: &str,
+    (before, answer): (Value, serde_json::Result<Value>),
+) -> Tried {
+    let answer = answer.unwrap_or_default();
+    Tried { side: Side::Kcp, operation, object: format!("{kind} {name}"), before, answer }
 }
 
 pub(super) fn lost(what: String, source: kube::Error) -> Lost {

@@ -50,6 +50,7 @@ impl Shared {
             self.prepared.forget(name);
             self.agents.forget(name);
             self.catalogs.drop_kyma(name);
+            self.exchanged.forget(name);
             self.gone.forget(name);
             self.windows.forget(name);
             self.waiting.forget(name);
@@ -112,6 +113,7 @@ impl Shared {
         stage(Stage::Prepare, self.prepare(&name, runtime)).await.map_err(Trouble::Crds)?;
         self.journal.turn().await;
         self.want_agent(&name, causes);
+        self.want_exchange(&name, causes.first().cloned());
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;

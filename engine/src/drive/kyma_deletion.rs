@@ -11,6 +11,7 @@ use super::{
     Finish, Lost, Shared, agent,
     apply::{self, Deleted, ObjectError},
     error_report,
+    exchange::remove_watcher,
     gate::Gated,
     kcp_writes::lost,
     kyma::{marked_by, runtime_kyma, write_runtime_status},
@@ -236,6 +237,13 @@ impl Shared {
         }
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = self.remove_pull_secret(&name, runtime).await
+            && (deletion.force.is_none() || error.held().is_some())
+        {
+            return self.runtime_failed(deletion.kyma, &error).await;
+        }
+        // Of a runtime that was taken over and never proven.
+        if let Some(runtime) = &deletion.runtime
+            && let Err(error) = remove_watcher(&name, runtime).await
             && (deletion.force.is_none() || error.held().is_some())
         {
             return self.runtime_failed(deletion.kyma, &error).await;

@@ -12,6 +12,9 @@ impl Shared {
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
     pub(super) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
         let Some(told) = self.state.read().path(name) else { return Ok(Finish::Done) };
+        if told.proven {
+            self.want_exchange(name, None);
+        }
         // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing.
         let says_so = |kyma: &tidewatch_api::Kyma| {
             let conditions = kyma.status.iter().flat_map(|status| &status.conditions);

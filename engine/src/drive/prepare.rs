@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionSpec,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -14,11 +16,14 @@ use super::{
     Shared,
     apply::{self, ObjectError},
     gate::Gated,
+    kcp_writes::differs,
 };
 use crate::plan::{
     drift::{self, Difference, Ignored},
     object::ObjectRef,
 };
+
+const CRD: &str = "CustomResourceDefinition";
 
 /// CRDs that a runtime gets, by name.
 pub(super) const RUNTIME_CRDS: [&str; 3] = [
@@ -49,6 +54,7 @@ fn wanted() -> Vec<Value> {
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": names::RUNTIME_NAMESPACE, "labels": {
+            labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME,
             labels::ISTIO_INJECTION: labels::ENABLED, labels::WARDEN_VALIDATE: labels::ENABLED}}
     });
     let mut all = vec![namespace];
@@ -65,7 +71,8 @@ fn wanted() -> Vec<Value> {
 fn with_kind(crd: &CustomResourceDefinition) -> Value {
     let mut body = serde_json::to_value(crd).unwrap_or_default();
     body["apiVersion"] = "apiextensions.k8s.io/v1".into();
-    body["kind"] = "CustomResourceDefinition".into();
+    body["kind"] = CRD.into();
+    body["metadata"]["labels"][labels::MANAGED_BY] = labels::MANAGED_BY_RUNTIME.into();
     if let Some(body) = body.as_object_mut() {
         body.remove("status");
     }
@@ -85,6 +92,34 @@ fn without_empty_lists(value: &mut Value) {
     }
 }
 
+/// By whom it is applied: the names by which the Go manager does, so that what it has left has one owner still.
+fn manager_of(body: &Value) -> &'static str {
+    if body["kind"] == CRD { field_managers::KCP } else { field_managers::KYMA_SYNC }
+}
+
+/// What an apply would change, if anything. A definition that says the same is left as it is, by whoever it was written: the Go
+/// manager copies those of the control plane, with all that its API server has filled in.
+fn difference(live: Option<&Value>, body: &Value) -> Option<Difference> {
+    let Some(live) = live else { return Some(Difference::NotApplied) };
+    if body["kind"] == CRD && !differs(&live["metadata"]["labels"], &body["metadata"]["labels"]) {
+        let (present, wanted) = (definition(live), definition(body));
+        if present.is_some() && present == wanted {
+            return None;
+        }
+    }
+    drift::difference(live, body, manager_of(body), &Ignored::default())
+}
+
+/// What a definition says, without what says nothing.
+fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
+    let mut spec: CustomResourceDefinitionSpec = serde_json::from_value(crd["spec"].clone()).ok()?;
+    spec.conversion = spec.conversion.filter(|conversion| conversion.strategy != "None");
+    spec.preserve_unknown_fields = spec.preserve_unknown_fields.filter(|preserve| *preserve);
+    spec.names.list_kind.get_or_insert_with(|| format!("{}List", spec.names.kind));
+    spec.names.singular.get_or_insert_with(|| spec.names.kind.to_lowercase());
+    Some(spec)
+}
+
 impl Shared {
     /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has.
     pub(super) async fn prepare(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
@@ -93,16 +128,11 @@ impl Shared {
             return Ok(());
         }
         for body in wanted {
-            let manager = field_managers::LIFECYCLE_MANAGER;
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
-            let difference = match &live {
-                Some(live) => drift::difference(live, body, manager, &Ignored::default()),
-                None => Some(Difference::NotApplied),
-            };
-            if let Some(difference) = difference {
+            if let Some(difference) = difference(live.as_ref(), body) {
                 tracing::info!(kyma, object = %id, %difference, "applied, to prepare the runtime");
-                apply::apply(runtime, body, manager).await?;
+                apply::apply(runtime, body, manager_of(body)).await?;
             }
         }
         self.prepared.0.lock().insert(kyma.to_owned(), *hash);
@@ -121,6 +151,26 @@ mod tests {
         for body in all {
             let text = body.to_string();
             assert!(!text.contains("[]") && !text.contains(":null"), "{text}");
+        }
+    }
+
+    /// As the Go manager copies them: with what an API server fills in, by its own field manager.
+    #[test]
+    fn a_definition_that_says_the_same_is_left_as_it_is() {
+        for body in wanted().iter().filter(|body| body["kind"] == CRD) {
+            let mut live = body.clone();
+            live["spec"]["conversion"] = json!({"strategy": "None"});
+            live["spec"]["preserveUnknownFields"] = false.into();
+            live["metadata"]["managedFields"] = json!([{"manager": "lifecycle-manager", "operation": "Apply",
+                "apiVersion": "apiextensions.k8s.io/v1", "fieldsV1": {"f:spec": {"f:conversion": {"f:strategy": {}}}}}]);
+            assert_eq!(difference(Some(&live), body), None);
+            let mut other = live.clone();
+            other["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["description"] =
+                "theirs".into();
+            assert!(difference(Some(&other), body).is_some());
+            live["metadata"]["labels"] = Value::Null;
+            assert!(difference(Some(&live), body).is_some());
+            assert!(difference(None, body).is_some());
         }
     }
 }

@@ -78,7 +78,8 @@ impl Shared {
 }
 
 async fn bring(runtime: &Gated, wanted: &Value) -> Result<(), ObjectError> {
-    let manager = field_managers::LIFECYCLE_MANAGER;
+    // By which the Go manager brings it, too: its fields keep one owner.
+    let manager = field_managers::KCP;
     let Some(id) = ObjectRef::of(wanted) else { return Err(ObjectError::Malformed("a Secret".into())) };
     let live = apply::get(runtime, &id).await?;
     let stands =

@@ -183,6 +183,9 @@ pub struct Start {
     pub pull_secret: Option<String>,
     /// Whether a module is as its own resource says.
     pub module_cr_state: bool,
+    /// Whether the Go manager's watcher stays in runtimes that are proven.
+    #[serde(default)]
+    pub keep_watcher: bool,
     /// Least time left of a maintenance window, in milliseconds.
     pub min_window: u64,
     /// Over which time a change of the catalog is spread, in milliseconds.

@@ -2,6 +2,7 @@
 
 mod agents;
 mod catalog;
+mod extensions;
 mod mandatory;
 mod manifests;
 mod readers;

@@ -7,9 +7,10 @@ use std::{
 };
 
 use kube::ResourceExt;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    ModuleReleaseMeta, ModuleTemplate,
+    ModuleReleaseMeta, ModuleReleaseMetaSpec, ModuleTemplate, ModuleTemplateSpec,
     names::{self, field_managers, labels},
 };
 
@@ -185,6 +186,35 @@ pub fn is_ours(object: &Value) -> bool {
     entries.into_iter().flatten().any(|entry| entry["manager"] == field_managers::CATALOG_SYNC)
 }
 
+/// Whether an object of the catalog says what is wanted, though not in the words in which we write it: the Go manager writes empty
+/// fields, too, and tools' notes about the object in KCP.
+fn says_the_same(live: &Value, body: &Value) -> bool {
+    let marks = |object: &Value, field: &str| -> BTreeMap<String, Value> {
+        let marks = object["metadata"][field].as_object().into_iter().flatten();
+        marks.filter(|(key, _)| !is_tools(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    let (present, wanted) = (&live["spec"], &body["spec"]);
+    is_ours(live)
+        && ["labels", "annotations"].iter().all(|field| marks(live, field) == marks(body, field))
+        && match body["kind"].as_str() {
+            Some(TEMPLATE) => same_meaning(present, wanted, |spec: &mut ModuleTemplateSpec| {
+                spec.mandatory = spec.mandatory.filter(|mandatory| *mandatory);
+                spec.requires_downtime = spec.requires_downtime.filter(|requires| *requires);
+            }),
+            Some(RELEASE) => same_meaning(present, wanted, |_: &mut ModuleReleaseMetaSpec| {}),
+            _ => false,
+        }
+}
+
+fn same_meaning<S: DeserializeOwned + PartialEq>(a: &Value, b: &Value, plain: impl Fn(&mut S)) -> bool {
+    let read = |value: &Value| {
+        let mut spec: S = serde_json::from_value(value.clone()).ok()?;
+        plain(&mut spec);
+        Some(spec)
+    };
+    read(a).is_some_and(|a| Some(a) == read(b))
+}
+
 /// What is to be done in a runtime.
 #[derive(Debug, Default, PartialEq)]
 pub struct Changes {
@@ -200,7 +230,7 @@ pub fn changes(wanted: &BTreeMap<Id, Value>, present: &BTreeMap<Id, Value>) -> C
     let stands = |id: &Id, body: &Value| {
         let difference =
             |live| drift::difference(live, body, field_managers::CATALOG_SYNC, &Ignored::default());
-        present.get(id).is_some_and(|live| difference(live).is_none())
+        present.get(id).is_some_and(|live| difference(live).is_none() || says_the_same(live, body))
     };
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let left = present.iter().filter(|(id, object)| !wanted.contains_key(*id) && is_ours(object));

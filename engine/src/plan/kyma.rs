@@ -15,6 +15,7 @@ use tidewatch_api::{
     TrackingObject, names,
 };
 
+pub(crate) use self::manifest_of::same;
 use self::{
     manifest_of::hold_version,
     orphans::{OfModule, orphaned},
@@ -22,7 +23,7 @@ use self::{
     status::{kyma_status, leaving, tracked, tracking},
 };
 pub(in crate::plan) use self::{
-    manifest_of::{manifest_for, same, take_over},
+    manifest_of::{manifest_for, take_over},
     orphans::orphan,
 };
 use super::{

@@ -40,6 +40,54 @@ pub fn take_over_status(object: &Value, ours: &str) -> Option<Value> {
     Some(Value::Array(kept))
 }
 
+/// Who owns what, with what `other` has applied of an object's spec and marks, and with what the Go manager has updated of its spec, made
+/// part of `ours`; `None` if there is none of either. Finalizers stay whose they are.
+#[must_use]
+pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> {
+    let mut entries = object["metadata"]["managedFields"].as_array()?.clone();
+    let is_whole = |entry: &Value| entry["subresource"].as_str().unwrap_or_default().is_empty();
+    let place =
+        entries.iter().position(|e| e["operation"] == "Apply" && e["manager"] == ours && is_whole(e))?;
+    let version = entries.get(place)?["apiVersion"].clone();
+    let mut taken = Map::new();
+    for entry in &mut entries {
+        let is_apply = entry["operation"] == "Apply" && entry["manager"] == other;
+        let is_update =
+            entry["operation"] == "Update" && UPDATERS.iter().any(|name| entry["manager"] == *name);
+        // One in another version would be taken for what it is not.
+        if !(is_apply || is_update) || !is_whole(entry) || entry["apiVersion"] != version {
+            continue;
+        }
+        let Some(fields) = entry["fieldsV1"].as_object_mut() else { continue };
+        let before = fields.len();
+        if let Some(spec) = fields.remove("f:spec") {
+            union(&mut taken, &Map::from_iter([("f:spec".to_owned(), spec)]));
+        }
+        if let Some(metadata) =
+            fields.get_mut("f:metadata").and_then(Value::as_object_mut).filter(|_| is_apply)
+        {
+            let (kept, marks) =
+                std::mem::take(metadata).into_iter().partition(|(key, _)| key == "f:finalizers");
+            *metadata = kept;
+            if metadata.is_empty() {
+                fields.remove("f:metadata");
+            }
+            if !Map::is_empty(&marks) {
+                union(&mut taken, &Map::from_iter([("f:metadata".to_owned(), Value::Object(marks))]));
+            }
+        }
+        if before > 0 && fields.is_empty() {
+            *entry = Value::Null;
+        }
+    }
+    if taken.is_empty() {
+        return None;
+    }
+    union(entries.get_mut(place)?["fieldsV1"].as_object_mut()?, &taken);
+    entries.retain(|entry| !entry.is_null());
+    Some(Value::Array(entries))
+}
+
 fn is_apply(entry: &Value, manager: &str) -> bool {
     entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"] == "status"
 }
@@ -112,6 +160,37 @@ mod tests {
         assert_eq!(take_over_status(&object(&[spec]), OURS), None);
         for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
             assert_eq!(take_over_status(&nonsense, OURS), None);
+        }
+    }
+
+    /// A Manifest that the Go manager has applied by two names, and annotated by a third.
+    #[test]
+    fn what_another_has_applied_of_a_spec_is_taken_over_and_finalizers_are_not() {
+        let of = |manager: &str, operation: &str, subresource: &str, fields: Value| json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "g/v1", "fieldsV1": fields});
+        let ours =
+            of(OURS, "Apply", "", json!({"f:spec": {"f:version": {}}, "f:metadata": {"f:labels": {}}}));
+        let status = of("applier", "Apply", "status", json!({"f:status": {"f:state": {}}}));
+        let marks = json!({"f:spec": {"f:resource": {}}, "f:metadata": {"f:labels": {}, "f:finalizers": {"v:\"a\"": {}}}});
+        let note =
+            of("manager", "Update", "", json!({"f:metadata": {"f:annotations": {"f:sync-oci-ref": {}}}}));
+        let spec = of("manager", "Update", "", json!({"f:spec": {"f:version": {}}}));
+        let user = of("kubectl", "Update", "", json!({"f:spec": {"f:resource": {}}}));
+        let entries = [
+            ours.clone(),
+            of("applier", "Apply", "", marks),
+            status.clone(),
+            note.clone(),
+            spec,
+            user.clone(),
+        ];
+        let kept = of("applier", "Apply", "", json!({"f:metadata": {"f:finalizers": {"v:\"a\"": {}}}}));
+        let all = json!({"f:spec": {"f:version": {}, "f:resource": {}}, "f:metadata": {"f:labels": {}}});
+        let left = take_over_spec(&object(&entries), "applier", OURS).unwrap();
+        assert_eq!(left, json!([of(OURS, "Apply", "", all), kept, status, note, user]));
+        assert_eq!(take_over_spec(&object(left.as_array().unwrap()), "applier", OURS), None, "once");
+        assert_eq!(take_over_spec(&object(&entries[1..]), "applier", OURS), None, "nothing is ours yet");
+        for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
+            assert_eq!(take_over_spec(&nonsense, "applier", OURS), None);
         }
     }
 

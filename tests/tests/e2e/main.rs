@@ -25,6 +25,7 @@ mod routes;
 mod service;
 mod shutdown;
 mod skeleton;
+mod takeover;
 mod two_places;
 mod versions;
 mod watcher_path;

@@ -1,6 +1,7 @@
 //! Writes what the plan of a Kyma says in KCP.
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 use tidewatch_api::{
     Manifest, State,
     names::{self, field_managers, labels},
@@ -9,7 +10,10 @@ use tidewatch_api::{
 use crate::{
     drive::{Lost, Shared, kcp_writes::lost},
     key::{Cause, WorkKey},
-    plan::kyma::{Decision, Plan},
+    plan::{
+        kyma::{Decision, Plan, same},
+        ownership::take_over_spec,
+    },
     queue::{Class, Push},
     stages::{Stage, stage},
 };
@@ -83,6 +87,26 @@ impl Shared {
         if let Some(version) = version {
             body["metadata"]["resourceVersion"] = version.into();
         }
+        let applied = self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await?;
+        match applied.filter(|applied| !same(applied, manifest)) {
+            Some(applied) => self.take_over_manifest(&applied, body).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Fields that are not wanted any more have stayed, since another has applied them, too: the Go manager applies what a Manifest
+    /// says by two names. So they become part of what is ours, and the next apply lets go of them.
+    async fn take_over_manifest(&self, applied: &Manifest, mut body: Value) -> Result<(), Lost> {
+        let name = applied.name_any();
+        let there = serde_json::to_value(applied).unwrap_or_default();
+        let Some(entries) = take_over_spec(&there, field_managers::APPLIER, field_managers::KCP) else {
+            return Ok(());
+        };
+        let version = &there["metadata"]["resourceVersion"];
+        let fields = json!({"metadata": {"managedFields": entries, "resourceVersion": version}});
+        let Some(taken) = self.merge_kcp(&self.manifests(), &name, &fields).await? else { return Ok(()) };
+        body["metadata"]["resourceVersion"] = taken.resource_version().into();
+        tracing::info!(manifest = name, "what the Go manager has applied of it by another name is ours now");
         self.apply_kcp(&self.manifests(), &name, field_managers::KCP, false, &body).await.map(drop)
     }
 

@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, KymaSpec, KymaStatus,
-    names::{self, annotations, field_managers, labels},
+    names::{self, annotations, conditions, field_managers, labels},
 };
 
 use super::Trouble;
@@ -13,7 +13,7 @@ use crate::{
         Shared,
         apply::{self, ObjectError},
         gate::Gated,
-        kcp_writes::differs,
+        kcp_writes::{catalog_condition_of, differs},
     },
     plan::{
         kyma::{is_written, runtime_status},
@@ -121,12 +121,30 @@ pub(in crate::drive) async fn write_runtime_status(
     if taken.is_none() && !differs_from(remote, &status) {
         return Ok(());
     }
-    let body = json!({
-        "apiVersion": names::API_VERSION, "kind": "Kyma",
-        "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
-        "status": status
-    });
-    apply::apply_status(runtime, &body, field_managers::KCP).await
+    let body = |status: Value| {
+        json!({
+            "apiVersion": names::API_VERSION, "kind": "Kyma",
+            "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},
+            "status": status
+        })
+    };
+    let mut owned = json!({"status": remote["status"], "metadata": {"managedFields": remote["metadata"]["managedFields"]}});
+    let is_taken = taken.is_some();
+    if let Some(entries) = taken {
+        owned["metadata"]["managedFields"] = entries;
+    }
+    if let Some(kept) = catalog_condition_of(&owned) {
+        apply::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
+    }
+    let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
+    let mut left = remote.clone();
+    if let Some(all) = left["status"]["conditions"].as_array_mut().filter(|_| is_taken) {
+        all.retain(|condition| condition["type"].as_str().is_some_and(written));
+        // The next write is to tell what there would be after the others, which are not stored.
+        apply::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
+    }
+    let status = serde_json::to_value(&status).unwrap_or_default();
+    apply::apply_status(runtime, &body(status), field_managers::KCP).await
 }
 
 /// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.

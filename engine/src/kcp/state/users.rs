@@ -45,6 +45,11 @@ impl Users {
         Some(known.iter().map(|(module, _)| module.clone()).collect())
     }
 
+    /// What a Kyma has asked for last.
+    pub(super) fn wants_of(&self, kyma: &str) -> impl Iterator<Item = &(String, Want)> {
+        self.by_kyma.get(kyma).into_iter().flatten()
+    }
+
     pub(super) fn forget(&mut self, kyma: &str) {
         for (module, want) in self.by_kyma.remove(kyma).into_iter().flatten() {
             let Some(by_want) = self.by_module.get_mut(&module) else { continue };

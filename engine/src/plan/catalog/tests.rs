@@ -120,6 +120,37 @@ fn only_what_differs_is_written_and_only_ours_goes() {
 }
 
 #[test]
+fn what_the_go_manager_has_written_is_left_as_it_is() {
+    let wanted = seen(&catalog(), &json!({labels::BETA: "true"}));
+    let left = |(id, body): (&Id, &Value)| {
+        let mut body = body.clone();
+        body["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = "{}".into();
+        if id.0 == TEMPLATE {
+            for (field, empty) in [("mandatory", json!(false)), ("requiresDowntime", json!(false))] {
+                body["spec"][field] = empty;
+            }
+            if body["spec"]["channel"].is_null() {
+                body["spec"]["channel"] = "".into();
+            }
+        }
+        (id.clone(), applied(&body, field_managers::CATALOG_SYNC))
+    };
+    let present: BTreeMap<Id, Value> = wanted.iter().map(left).collect();
+    assert_eq!(changes(&wanted, &present), Changes::default());
+    let template: Id = (TEMPLATE, "lighthouse-1.0.0".into());
+    for (pointer, other) in [
+        ("/spec/version", json!("6.6.6")),
+        ("/spec/requiresDowntime", json!(true)),
+        ("/metadata/labels", json!({"a": "b"})),
+        ("/metadata/managedFields/0/manager", json!("kubectl")),
+    ] {
+        let mut present = present.clone();
+        *present.get_mut(&template).unwrap().pointer_mut(pointer).unwrap() = other;
+        assert_eq!(changes(&wanted, &present).apply, std::slice::from_ref(&template), "{pointer}");
+    }
+}
+
+#[test]
 fn what_is_known_to_stand_is_not_looked_at() {
     let catalog = catalog();
     let (plain, beta) =

@@ -111,7 +111,7 @@ fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObjec
 }
 
 /// Whether applying `wanted` would change nothing.
-pub(in crate::plan) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
+pub(crate) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
         part.iter().all(|(k, v)| map.get(k) == Some(v))
     };

@@ -119,9 +119,18 @@ pub fn manifest_status(
             .into_iter()
             .map(|s| status::condition(&before.conditions, s, generation, now))
             .collect(),
-        synced: synced(objects),
+        synced: in_order(before.synced, synced(objects)),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
     }
+}
+
+/// The inventory in the order in which it stands, if that is the same one: the Go manager orders it in another way.
+fn in_order(before: Vec<Resource>, now: Vec<Resource>) -> Vec<Resource> {
+    if before == now || before.len() != now.len() {
+        return now;
+    }
+    let all = |objects: &[Resource]| -> HashSet<Resource> { objects.iter().cloned().collect() };
+    if all(&before) == all(&now) { before } else { now }
 }
 
 /// The status with what the module's default custom resource says of itself. In Error or Warning it makes a module that is Ready a

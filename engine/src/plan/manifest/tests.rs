@@ -181,3 +181,20 @@ fn the_trouble_of_a_default_cr_does_not_wait() {
         assert_eq!(may_wait(&manifest, &says(&manifest, "for another", after)), may, "{before:?} {after:?}");
     }
 }
+
+#[test]
+fn an_inventory_in_another_order_is_the_same_one() {
+    let object =
+        |name: &str| ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: name.into() };
+    let status = |manifest: &Manifest, names: &[&str]| {
+        let objects: Vec<_> = names.iter().map(|name| object(name)).collect();
+        let ready = Progress::Applied(Readiness::Ready);
+        manifest_status(manifest, &ready, &objects, None, Timestamp::UNIX_EPOCH)
+    };
+    let left = Manifest { status: Some(status(&Manifest::default(), &["b", "a"])), ..Manifest::default() };
+    assert_eq!(Some(status(&left, &["a", "b"])), left.status, "as the Go manager has ordered it");
+    for other in [&["a", "c"][..], &["a"], &["a", "b", "c"], &["a", "a"]] {
+        let names: Vec<String> = status(&left, other).synced.into_iter().map(|object| object.name).collect();
+        assert_eq!(names, other);
+    }
+}

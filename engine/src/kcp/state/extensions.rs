@@ -1,0 +1,144 @@
+//! Who uses fields that only this engine knows (`docs/extensions.md`): the Go manager would not act on them.
+
+use kube::ResourceExt;
+use tidewatch_api::{
+    Manifest, ModuleTerms,
+    names::{annotations, labels},
+};
+
+use super::KcpState;
+
+impl KcpState {
+    /// What a Kyma uses of it, each in a line for people, sorted. Wishes of its runtime are known once they were read.
+    pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
+        let mut used = Vec::new();
+        if let Some(kyma) = self.kymas.get(kyma) {
+            let is_true = |value: Option<&String>| value.is_some_and(|value| value == "true");
+            if is_true(kyma.labels().get(labels::RUNTIME_TEMPLATES)) {
+                used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
+            }
+        }
+        for (module, want) in self.users.wants_of(kyma) {
+            if let Some(version) = &want.pin {
+                used.push(format!("module {module}: spec.modules[].version {version}"));
+            }
+        }
+        for manifest in self.manifests_of(kyma) {
+            let module = manifest.module_name().unwrap_or_default().to_owned();
+            used.extend(of_manifest(&manifest).into_iter().map(|what| format!("module {module}: {what}")));
+        }
+        used.sort();
+        used
+    }
+
+    /// What the catalog uses of it: releases and templates, by name, sorted.
+    pub fn extensions_of_catalog(&self) -> Vec<String> {
+        let mut used = Vec::new();
+        let (modules, catalog) = (self.offered.modules(), self.catalog());
+        for (name, release) in modules.iter().filter_map(|name| Some((name, catalog.release(name)?))) {
+            if !release.spec.versions.is_empty() {
+                used.push(format!("ModuleReleaseMeta {name}: spec.versions"));
+            }
+            if release.spec.allow_downgrade.is_some() {
+                used.push(format!("ModuleReleaseMeta {name}: spec.allowDowngrade"));
+            }
+        }
+        for template in modules.iter().flat_map(|module| catalog.templates_of(module)) {
+            let name = template.name_any();
+            let fields = of_terms(&ModuleTerms::of(&template.spec));
+            used.extend(fields.into_iter().map(|field| format!("ModuleTemplate {name}: spec.{field}")));
+        }
+        used.sort();
+        used
+    }
+}
+
+fn of_manifest(manifest: &Manifest) -> Vec<String> {
+    let mut used = match manifest.terms() {
+        Ok(terms) => of_terms(&terms).into_iter().map(str::to_owned).collect(),
+        Err(_) => vec![format!("annotation {}, which cannot be read", annotations::MODULE_TERMS)],
+    };
+    if manifest.annotations().contains_key(annotations::RUNTIME_TEMPLATE) {
+        used.push("a ModuleTemplate of the runtime's own".to_owned());
+    }
+    used
+}
+
+/// The fields of a template that only we know; what the Go manager knows, too, is among the terms as well.
+fn of_terms(terms: &ModuleTerms) -> Vec<&'static str> {
+    let ModuleTerms {
+        associated_resources: _,
+        custom_state_check: _,
+        requires,
+        ignore_fields,
+        recreate,
+        sources,
+        layers: _,
+        progress_deadline_seconds,
+    } = terms;
+    let all = [
+        (requires.is_some(), "requires"),
+        (!ignore_fields.is_empty(), "ignoreFields"),
+        (!recreate.is_empty(), "recreate"),
+        (!sources.is_empty(), "sources"),
+        (progress_deadline_seconds.is_some(), "progressDeadlineSeconds"),
+    ];
+    all.into_iter().filter(|(used, _)| *used).map(|(_, field)| field).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::{Kyma, KymaSpec};
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn who_uses_a_field_of_ours_is_named_with_it() {
+        let mut state = KcpState::default();
+        for kyma in ["plain", "keen"] {
+            let marks = if kyma == "keen" { json!({labels::RUNTIME_TEMPLATES: "true"}) } else { json!({}) };
+            state.apply_kyma(read::<Kyma>(json!({"metadata": {"name": kyma, "labels": marks}, "spec": {}})));
+            state.apply_manifest(read::<Manifest>(json!({"metadata": {"name": format!("{kyma}-beam"), "labels": {
+                labels::KYMA_NAME: kyma, labels::MODULE_NAME: "beam"}, "annotations": {annotations::MODULE_TERMS:
+                if kyma == "keen" { r#"{"recreate":[{"group":"batch","kind":"Job"}],"sources":["crds"]}"# }
+                else { r#"{"associatedResources":[{"group":"x.dev","version":"v1","kind":"Beam"}]}"# }}}, "spec": {}})));
+        }
+        let wishes = |module: Value| read::<KymaSpec>(json!({"channel": "regular", "modules": [module]}));
+        state.note("plain", &wishes(json!({"name": "beam", "channel": "fast"})));
+        state.note("keen", &wishes(json!({"name": "quay", "version": "1.2.3"})));
+        assert!(state.extensions_of("plain").is_empty() && state.extensions_of("nobody").is_empty());
+        assert_eq!(
+            state.extensions_of("keen"),
+            [
+                "label tidewatch.kyma-project.io/runtime-templates",
+                "module beam: recreate",
+                "module beam: sources",
+                "module quay: spec.modules[].version 1.2.3",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_catalog_uses_is_named() {
+        let mut state = KcpState::default();
+        assert!(state.extensions_of_catalog().is_empty());
+        let release = json!({"metadata": {"name": "beam"}, "spec": {"moduleName": "beam", "ocmComponentName": "x.dev/beam",
+            "channels": [], "allowDowngrade": true}});
+        state.apply_release("beam", Some(read(release)));
+        let template = json!({"metadata": {"name": "beam-1.0.0"}, "spec": {"moduleName": "beam", "version": "1.0.0", "descriptor": {},
+            "progressDeadlineSeconds": 9}});
+        state.apply_template("beam-1.0.0", Some(read(template)));
+        assert_eq!(
+            state.extensions_of_catalog(),
+            [
+                "ModuleReleaseMeta beam: spec.allowDowngrade",
+                "ModuleTemplate beam-1.0.0: spec.progressDeadlineSeconds"
+            ]
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! `--dry-run`: what this receiver would change in a fleet, without changing it. It looks at everything once, as it would at its start;
+//! each write is tried (`dryRun=All`) and compared with what is stored. It takes no Lease: whoever works on the control plane goes on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tidewatch_engine::{
+    Cause, Engine, WorkKey,
+    drive::{Mode, Recorder},
+    history::Observer,
+    journal::Journal,
+    queue::Class,
+    runtime::AddressPolicy,
+};
+use tidewatch_telemetry::{BuildInfo, metrics::Registry};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+mod book;
+mod fields;
+mod progress;
+mod report;
+
+use book::Book;
+use progress::Progress;
+pub use report::{Entry, Output, Report, Verdict, Write};
+
+use crate::{
+    app::{self, Config, StartError},
+    args::TakeOverArgs,
+    maintenance::PolicyFile,
+};
+
+/// Between two looks at how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Looks at the fleet, prints the list, and returns the exit code.
+#[allow(clippy::print_stdout, reason = "the result of a dry run belongs on standard output")]
+pub async fn print(config: Config, args: &TakeOverArgs) -> Result<u8, StartError> {
+    let report = run(config, args.dry_run_limit).await?;
+    println!("{}", report.render(args.output));
+    Ok(report.verdict.exit_code())
+}
+
+/// Looks at the fleet, for `limit` at most.
+pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> {
+    let Config { kubeconfig, mut engine, denied_servers, maintenance_policy, .. } = config;
+    let kube = app::kube_config(kubeconfig).await?;
+    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
+    let client = app::kcp_client(kube, &Journal::default())?;
+    let book = Arc::new(Book::default());
+    let observer = Arc::clone(&book) as Arc<dyn Observer>;
+    let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
+    engine.set_mode(Mode::DryRun(Arc::clone(&book) as Arc<dyn Recorder>));
+    let registry =
+        Registry::new("tidewatch_receiver", BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")))?;
+    if let Some(mut windows) = PolicyFile::new(maintenance_policy, &engine, &registry)? {
+        windows.look().await;
+    }
+
+    let (stop, known) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+    let (stopped, ready, works) = (stop.clone(), Arc::clone(&known), engine.clone());
+    let work = tokio::spawn(async move {
+        works.run(stopped, move || ready.store(true, Ordering::Release)).await;
+    });
+    let missing = watch(&engine, &book, &known, limit).await;
+    stop.cancel();
+    // What is in hand has deadlines of its own.
+    let _ended = work.await;
+    Ok(told(&engine, &book, missing))
+}
+
+/// Waits until all was looked at. Says why it was not, if the time is over.
+async fn watch(engine: &Engine, book: &Book, known: &AtomicBool, limit: Duration) -> Vec<String> {
+    let (mut progress, begun, mut idle) = (Progress::new(), Instant::now(), 0_u32);
+    let mut asked = false;
+    // Twice: a reconcile that has just ended may be about to ask for another.
+    while idle < 2 {
+        if begun.elapsed() > limit {
+            progress.finish();
+            let why = if known.load(Ordering::Acquire) {
+                "not all was looked at"
+            } else {
+                "the control plane did not answer"
+            };
+            return vec![format!("{why} within {} s; give it more time by --dry-run-limit", limit.as_secs())];
+        }
+        tokio::time::sleep(LOOK).await;
+        if !asked && known.load(Ordering::Acquire) {
+            ask(engine);
+            asked = true;
+        }
+        let is_idle = asked
+            && engine.queue().inspect(|queue| {
+                queue.ready().all(|(_, keys)| keys == 0) && queue.working() == 0 && queue.delayed() == 0
+            });
+        idle = if is_idle { idle + 1 } else { 0 };
+        progress.show(book.looked_at(), engine.state().read().kymas().len());
+    }
+    progress.finish();
+    Vec::new()
+}
+
+/// Asks for what an engine passes over at its start: the modules that say that they are Ready, and those that are mandatory.
+fn ask(engine: &Engine) {
+    let mut keys = Vec::new();
+    {
+        let state = engine.state().read();
+        for kyma in state.kymas() {
+            let names = state.thin_manifests_of(&kyma).map(ResourceExt::name_any);
+            keys.extend(names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name }));
+            keys.push(WorkKey::Mandatory { kyma });
+        }
+    }
+    for key in keys {
+        engine.ask(key, Class::Resync, Some(Cause::SafetyResync));
+    }
+}
+
+fn told(engine: &Engine, book: &Book, mut missing: Vec<String>) -> Report {
+    if book.left_out() > 0 {
+        missing.push(format!("there was no room for {} writes", book.left_out()));
+    }
+    let state = engine.state().read();
+    let runtimes = state.kymas().into_iter().map(|name| {
+        let left_alone = state.kyma(&name).is_some_and(|kyma| kyma.is_skipped());
+        let mut page = book.page(&name);
+        if !page.looked_at {
+            page.failures.push("it was not looked at".to_owned());
+        }
+        let entry = Entry::of(page, state.extensions_of(&name), left_alone);
+        (name, entry)
+    });
+    let runtimes = runtimes.collect();
+    let control_plane = Entry::of(book.page(""), state.extensions_of_catalog(), false);
+    Report::new(control_plane, runtimes, missing)
+}

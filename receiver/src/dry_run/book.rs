@@ -1,0 +1,295 @@
+//! What a dry run has heard: writes that were tried, and reconciles that have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tidewatch_api::names::{self, annotations, conditions, labels};
+use tidewatch_engine::{
+    WorkKey,
+    drive::{Recorder, Side, Tried},
+    history::{Observer, Record},
+    key::Outcome,
+    plan::exchange,
+};
+
+use super::fields::{MOST, differing};
+
+/// Objects that are remembered; what is more makes the list incomplete.
+const OBJECTS: usize = 200_000;
+/// Failures that are told of one runtime.
+const FAILURES: usize = 10;
+
+/// Why something would change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    /// The exchange of the watcher: what tells of changes in a runtime.
+    Exchange,
+    /// A mark of ours that the Go manager ignores.
+    Mark,
+    /// Anything else. On an untouched fleet there is nothing of it.
+    Change,
+}
+
+/// What would be written of one object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Change {
+    /// `kcp` or `runtime`.
+    pub(super) side: &'static str,
+    pub(super) object: String,
+    /// How, as `apply, status`.
+    pub(super) operations: BTreeSet<&'static str>,
+    /// The fields that differ; none if only their owners do.
+    pub(super) fields: BTreeSet<String>,
+}
+
+impl Change {
+    fn kind(&self) -> &str {
+        let kind = self.object.split(' ').next().unwrap_or_default();
+        kind.split('.').next().unwrap_or_default()
+    }
+
+    fn only(&self, paths: &[&str]) -> bool {
+        self.fields.iter().all(|field| paths.contains(&field.as_str()))
+    }
+
+    /// Why it would be written.
+    pub(super) fn group(&self) -> Group {
+        let condition = |type_: &str| format!("status.conditions[{type_}]");
+        let ways =
+            [conditions::SKR_WEBHOOK, conditions::MODULE_CATALOG, conditions::RUNTIME_EVENTS].map(condition);
+        let terms = format!("metadata.annotations[{}]", annotations::MODULE_TERMS);
+        let is_of_the_watcher = || exchange::objects().iter().any(|object| object.to_string() == self.object);
+        let is_of_the_agent = || {
+            let name = self.object.rsplit([' ', '/']).next().unwrap_or_default();
+            match self.kind() {
+                "ConfigMap" => name == names::AGENT_CONFIG_MAP,
+                "ClusterRole" | "ClusterRoleBinding" => name == names::AGENT_WATCHES_ROLE,
+                _ => false,
+            }
+        };
+        let status_only = self.operations.iter().all(|operation| matches!(*operation, "status" | "merge"));
+        let is_exchange = match (self.side, self.kind()) {
+            ("kcp", "Watcher") => status_only,
+            (_, "Kyma") => status_only && self.only(&ways.each_ref().map(String::as_str)),
+            ("runtime", _) if self.operations.iter().eq([&"delete"]) => is_of_the_watcher(),
+            ("runtime", _) => is_of_the_agent(),
+            _ => false,
+        };
+        let is_mark = || {
+            self.kind() == "Manifest"
+                && self.only(&[terms.as_str(), condition(conditions::MODULE_CR_STATE).as_str()])
+        };
+        match is_exchange {
+            true => Group::Exchange,
+            false if !self.fields.is_empty() && is_mark() => Group::Mark,
+            false => Group::Change,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By Kyma (empty: of none), side and object.
+    changes: BTreeMap<(String, &'static str, String), Change>,
+    failures: BTreeMap<String, BTreeSet<String>>,
+    looked_at: BTreeSet<String>,
+    left_out: usize,
+}
+
+/// Hears of everything.
+#[derive(Debug, Default)]
+pub(super) struct Book(Mutex<Inner>);
+
+/// What was heard of one Kyma, or of none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) changes: Vec<Change>,
+    pub(super) failures: Vec<String>,
+    pub(super) looked_at: bool,
+}
+
+impl Book {
+    /// How many Kymas were looked at.
+    pub(super) fn looked_at(&self) -> usize {
+        self.0.lock().looked_at.len()
+    }
+
+    /// Writes that there was no room for.
+    pub(super) fn left_out(&self) -> usize {
+        self.0.lock().left_out
+    }
+
+    /// What was heard of a Kyma; of what belongs to none, without a name.
+    pub(super) fn page(&self, kyma: &str) -> Page {
+        let inner = self.0.lock();
+        let changes = inner.changes.iter().filter(|((of, ..), _)| of == kyma);
+        let failures = inner.failures.get(kyma).into_iter().flatten();
+        Page {
+            changes: changes.map(|(_, change)| change.clone()).collect(),
+            failures: failures.cloned().collect(),
+            looked_at: inner.looked_at.contains(kyma),
+        }
+    }
+}
+
+impl Recorder for Book {
+    fn tried(&self, write: Tried) {
+        let Tried { side, operation, object, before, answer } = write;
+        let (side, kyma) = match side {
+            Side::Runtime { kyma } => ("runtime", kyma),
+            Side::Kcp => ("kcp", kyma_of(&object, &before, &answer)),
+        };
+        let operation = if before.is_null() && operation != "delete" { "create" } else { operation };
+        let fields = match operation {
+            "create" | "delete" => BTreeSet::new(),
+            _ => differing(&before, &answer, object.starts_with("Secret ")),
+        };
+        let mut inner = self.0.lock();
+        let key = (kyma, side, object.clone());
+        if inner.changes.len() >= OBJECTS && !inner.changes.contains_key(&key) {
+            inner.left_out += 1;
+            return;
+        }
+        let change = inner.changes.entry(key).or_insert_with(|| Change {
+            side,
+            object,
+            operations: BTreeSet::new(),
+            fields: BTreeSet::new(),
+        });
+        change.operations.insert(operation);
+        change.fields.extend(fields);
+        while change.fields.len() > MOST + 1 {
+            change.fields.pop_last();
+        }
+    }
+}
+
+impl Observer for Book {
+    fn reconciled(&self, key: &WorkKey, record: &Record) {
+        let mut inner = self.0.lock();
+        if let WorkKey::Kyma { kyma } = key {
+            inner.looked_at.insert(kyma.clone());
+        }
+        if matches!(record.outcome, Outcome::Failed | Outcome::Lost) {
+            let failures = inner.failures.entry(key.kyma().to_owned()).or_default();
+            if failures.len() < FAILURES {
+                failures.insert(format!("{}: {}", record.key, record.message));
+            }
+        }
+    }
+
+    fn reachable(&self, _: &str, _: bool) {}
+}
+
+/// The Kyma that an object in KCP belongs to; empty for those of none.
+fn kyma_of(object: &str, before: &Value, answer: &Value) -> String {
+    let (kind, name) = object.split_once(' ').unwrap_or_default();
+    let label = |value: &Value| value["metadata"]["labels"][labels::KYMA_NAME].as_str().map(str::to_owned);
+    match kind {
+        "Kyma" => name.to_owned(),
+        "Manifest" => label(before).or_else(|| label(answer)).unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tried(side: Side, operation: &'static str, object: &str, before: Value, answer: Value) -> Tried {
+        Tried { side, operation, object: object.into(), before, answer }
+    }
+
+    fn in_runtime() -> Side {
+        Side::Runtime { kyma: "harbour".into() }
+    }
+
+    fn groups(writes: Vec<Tried>) -> Vec<(String, Group)> {
+        let book = Book::default();
+        for write in writes {
+            book.tried(write);
+        }
+        ["", "harbour"]
+            .iter()
+            .flat_map(|kyma| book.page(kyma).changes)
+            .map(|change| (change.object.clone(), change.group()))
+            .collect()
+    }
+
+    fn conditions(types: &[&str]) -> Value {
+        let all: Vec<Value> = types.iter().map(|t| json!({"type": t})).collect();
+        json!({"status": {"state": "Ready", "conditions": all}})
+    }
+
+    #[test]
+    fn the_exchange_is_told_from_what_nobody_expects() {
+        let kyma = "Kyma.operator.kyma-project.io kyma-system/default";
+        let there = json!({"metadata": {"name": "x"}});
+        let webhook = exchange::first().to_string();
+        let all = groups(vec![
+            tried(
+                in_runtime(),
+                "apply",
+                "ConfigMap kyma-system/tidewatch-agent-config",
+                Value::Null,
+                there.clone(),
+            ),
+            tried(in_runtime(), "delete", &webhook, there.clone(), Value::Null),
+            tried(in_runtime(), "delete", "Deployment.apps kyma-system/keel", there.clone(), Value::Null),
+            tried(
+                in_runtime(),
+                "merge",
+                kyma,
+                conditions(&["SKRWebhook", "Modules"]),
+                conditions(&["SKRWebhook", "Modules"]),
+            ),
+            tried(
+                in_runtime(),
+                "status",
+                kyma,
+                conditions(&["SKRWebhook", "Modules"]),
+                conditions(&["Modules"]),
+            ),
+            tried(Side::Kcp, "status", "Kyma harbour", conditions(&["Modules"]), conditions(&[])),
+            tried(Side::Kcp, "status", "Watcher w", json!({"status": 1}), json!({"status": 2})),
+        ]);
+        let of = |object: &str| all.iter().find(|(o, _)| o == object).unwrap().1;
+        assert_eq!(of("ConfigMap kyma-system/tidewatch-agent-config"), Group::Exchange);
+        assert_eq!(
+            (of(&webhook), of(kyma), of("Watcher w")),
+            (Group::Exchange, Group::Exchange, Group::Exchange)
+        );
+        assert_eq!(of("Deployment.apps kyma-system/keel"), Group::Change);
+        assert_eq!(of("Kyma harbour"), Group::Change, "another condition");
+    }
+
+    #[test]
+    fn an_apply_of_what_the_watcher_has_is_no_exchange() {
+        let there = json!({"metadata": {"name": "x"}, "spec": 1});
+        let webhook = exchange::first().to_string();
+        assert_eq!(
+            groups(vec![tried(in_runtime(), "apply", &webhook, there.clone(), there)])[0].1,
+            Group::Change
+        );
+    }
+
+    #[test]
+    fn a_mark_of_ours_on_a_manifest_is_expected_and_nothing_else_is() {
+        let manifest = |state: &str, note: &str| {
+            json!({"metadata": {"labels": {labels::KYMA_NAME: "harbour"}, "annotations": {annotations::MODULE_TERMS: note}},
+                   "status": {"state": state}})
+        };
+        let of = |before, after| groups(vec![tried(Side::Kcp, "apply", "Manifest m", before, after)])[0].1;
+        assert_eq!(of(manifest("Ready", "a"), manifest("Ready", "b")), Group::Mark);
+        assert_eq!(of(manifest("Ready", "a"), manifest("Error", "b")), Group::Change);
+        assert_eq!(
+            of(manifest("Ready", "a"), manifest("Ready", "a")),
+            Group::Change,
+            "its owners would change"
+        );
+        assert_eq!(of(Value::Null, manifest("Ready", "a")), Group::Change, "it would be made");
+    }
+}

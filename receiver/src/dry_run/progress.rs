@@ -1,0 +1,47 @@
+//! What a dry run shows while it works: a bar on a terminal, a line now and then elsewhere. On standard error: standard output is the
+//! list's.
+
+use std::{io::IsTerminal, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+
+/// Between two lines where there is no terminal.
+const LINE: Duration = Duration::from_secs(10);
+
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    said: Instant,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            if let Ok(style) =
+                ProgressStyle::with_template("  runtimes looked at [{bar:40}] {pos}/{len} ({elapsed})")
+            {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar
+        });
+        Self { bar, said: Instant::now() }
+    }
+
+    #[allow(clippy::print_stderr, reason = "progress; standard output is for the list")]
+    pub(super) fn show(&mut self, done: usize, all: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        } else if self.said.elapsed() >= LINE {
+            self.said = Instant::now();
+            eprintln!("{done} of {all} runtimes looked at");
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

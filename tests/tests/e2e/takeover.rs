@@ -1,0 +1,451 @@
+//! A fleet that the Go manager runs is taken over as it is, and given back.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+    core::DynamicObject,
+    runtime::{WatchStreamExt, watcher},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma, Manifest, State,
+    names::{API_VERSION, GROUP, RUNTIME_NAMESPACE, annotations, finalizers, labels},
+};
+use tidewatch_tests::{
+    ControlPlane,
+    env::{self, Environment},
+    fleet::{self, Agent, Member, Receiver},
+    gomanager::{self, GoManager, kyma_in_runtime, live, shared_fields, watcher_in},
+    observed, spare, wait,
+};
+use tokio::{sync::MutexGuard, task::JoinHandle};
+
+const SOON: Duration = Duration::from_mins(1);
+/// An agent's canary goes once a minute.
+const PROVEN: Duration = Duration::from_mins(3);
+/// Objects of the Go manager's watcher.
+const WATCHER: usize = 10;
+
+/// A Kyma that the Go manager runs.
+struct Rig {
+    env: &'static Environment,
+    cluster: &'static ControlPlane,
+    go: GoManager<'static>,
+    // Last: whatever works on the runtime has ended before.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Rig {
+    async fn start(namespace: &'static str, kyma: &'static str, module: &str) -> Result<Self> {
+        let (env, spare) = (env::shared().await?, spare::shared().await?);
+        let alone = spare.register_alone().await;
+        let cluster = &spare.runtime4;
+        spare::take_over(cluster).await?;
+        let (kcp, runtime) = (env.kcp.client()?, cluster.client()?);
+        gomanager::clean(&runtime).await?;
+        fleet::prepare_kcp(&kcp, namespace).await?;
+        let module = gomanager::module(module, "1.0.0");
+        let go = GoManager { kcp, runtime, namespace, kyma, registry: env.registry.host(), module };
+        let rig = Self { env, cluster, go, _alone: alone };
+        rig.go_manager_works().await?;
+        Ok(rig)
+    }
+
+    async fn go_manager_works(&self) -> Result<()> {
+        self.go.works(&self.cluster.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?).await
+    }
+
+    async fn receiver(&self) -> Result<Receiver> {
+        let none = |_: &_| Ok(Vec::new());
+        Receiver::start_with(&self.env.harness, &self.env.kcp, self.go.namespace, self.go.registry, none)
+            .await
+    }
+
+    async fn dry_run(&self) -> Result<(Option<i32>, Value, String)> {
+        let (kcp, go) = (&self.env.kcp, &self.go);
+        fleet::dry_run(&self.env.harness, kcp, go.namespace, go.registry, &[]).await
+    }
+
+    /// The agent, with its way proven.
+    async fn agent(&self, receiver: &Receiver) -> Result<Agent> {
+        let member = Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma };
+        let identity = receiver.identity(&self.env.harness, member.id, &member.domain())?;
+        let watches = json!([{"name": "kyma", "group": GROUP, "resource": "kymas", "field": "spec",
+                              "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}}]);
+        let agent = Agent::start_with(&self.env.harness, receiver, &member, identity, watches).await?;
+        agent
+            .process
+            .ready("to be proven", PROVEN, || async {
+                let page = receiver.runtime(self.go.kyma).await?;
+                Ok((page["eventPath"] == "proven").then_some(()))
+            })
+            .await?;
+        Ok(agent)
+    }
+
+    fn kymas(&self) -> Api<Kyma> {
+        Api::namespaced(self.go.kcp.clone(), self.go.namespace)
+    }
+
+    fn manifests(&self) -> Api<Manifest> {
+        Api::namespaced(self.go.kcp.clone(), self.go.namespace)
+    }
+
+    async fn manifest(&self) -> Result<Manifest> {
+        Ok(self.manifests().get(&self.go.manifest()).await?)
+    }
+
+    /// All that the Go manager has applied of modules, catalog and itself, by name: no write leaves a version as it was.
+    async fn versions(&self) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.go.objects();
+        all.push(self.go.default_cr());
+        all.extend(self.go.catalog());
+        all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RUNTIME_NAMESPACE}}));
+        for name in ["kymas", "moduletemplates", "modulereleasemetas"] {
+            all.push(json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                            "metadata": {"name": format!("{name}.{GROUP}")}}));
+        }
+        let mut versions = BTreeMap::new();
+        for object in &all {
+            let there = live(&self.go.runtime, object).await?;
+            versions.insert(format!("{} {}", object["kind"], there.name_any()), there.resource_version());
+        }
+        versions.insert("Manifest".into(), self.manifest().await?.resource_version());
+        Ok(versions)
+    }
+
+    /// The versions of both Kymas.
+    async fn kyma_versions(&self) -> Result<[Option<String>; 2]> {
+        let there = live(&self.go.runtime, &kyma_in_runtime()).await?;
+        Ok([self.kymas().get(self.go.kyma).await?.resource_version(), there.resource_version()])
+    }
+
+    /// Says that the module has changed, which is Ready and is not looked at at a start; waits until a reconcile of each kind of key
+    /// has ended, and there is nothing left to do.
+    async fn looked(&self, receiver: &Receiver) -> Result<()> {
+        let (member, module) =
+            (Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma }, &self.go.module.module);
+        receiver.tell(&self.env.harness, &member, ("apps", "v1", "Deployment"), module, module).await?;
+        for kind in ["Kyma", "Manifest", "Catalog", "Agent"] {
+            wait::until(&format!("a look at the {kind}"), SOON, || async {
+                let page = receiver.runtime(self.go.kyma).await?;
+                let all = page["reconciles"].as_array().cloned().unwrap_or_default();
+                let is = |record: &Value| {
+                    record["key"].as_str().is_some_and(|key| key.starts_with(&format!("{kind}/")))
+                };
+                Ok(all.iter().any(is).then_some(()))
+            })
+            .await?;
+        }
+        fleet::settled(receiver).await
+    }
+}
+
+/// What a watch sees of an object: each state, and each condition that is not there or not True.
+struct Seen {
+    troubles: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Seen {
+    fn of(api: Api<DynamicObject>, name: &str, always: &'static [&'static str]) -> Self {
+        let troubles = Arc::<Mutex<Vec<String>>>::default();
+        let (list, what) = (Arc::clone(&troubles), name.to_owned());
+        let one = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let task = tokio::spawn(async move {
+            let mut events = watcher(api, one).default_backoff().applied_objects().boxed();
+            while let Some(event) = events.next().await {
+                let Ok(object) = event else { continue };
+                let status = &object.data["status"];
+                let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+                let holds =
+                    |type_: &str| conditions.iter().any(|c| c["type"] == type_ && c["status"] == "True");
+                if status["state"] != "Ready" || !always.iter().all(|type_| holds(type_)) {
+                    list.lock().push(format!("{what}: {status}"));
+                }
+            }
+        });
+        Self { troubles, task }
+    }
+
+    fn nothing(self) -> Result<()> {
+        self.task.abort();
+        let troubles = self.troubles.lock();
+        ensure!(troubles.is_empty(), "it was not as it should be all the time: {troubles:#?}");
+        Ok(())
+    }
+}
+
+fn dynamic(client: &Client, kind: &str, namespace: &str) -> Api<DynamicObject> {
+    let gvk = kube::core::GroupVersionKind::gvk(GROUP, "v1beta2", kind);
+    Api::namespaced_with(client.clone(), namespace, &kube::discovery::ApiResource::from_gvk(&gvk))
+}
+
+fn list<'a>(report: &'a Value, kyma: &str, which: &str) -> Vec<(&'a str, &'a Value)> {
+    let all = report["runtimes"][kyma][which].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().map(|write| (write["object"].as_str().unwrap_or_default(), write)).collect()
+}
+
+/// Whether a Kyma has a condition.
+fn has(kyma: &Value, condition: &str) -> bool {
+    let all = kyma["status"]["conditions"].as_array().into_iter().flatten();
+    all.into_iter().any(|c| c["type"] == condition)
+}
+
+fn of_status(entry: &Value) -> bool {
+    entry["subresource"] == "status"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
+    let rig = Rig::start("kcp-takeover", "keelson", "keel").await?;
+    let (go, kyma) = (&rig.go, rig.go.kyma);
+    gomanager::leads(&go.kcp, go.namespace).await?;
+    let leases: Api<Lease> = Api::namespaced(go.kcp.clone(), go.namespace);
+    let (before, kymas_before) = (rig.versions().await?, rig.kyma_versions().await?);
+    let first = (rig.kymas().get(kyma).await?, rig.manifest().await?);
+
+    // Before: nothing would change but the watcher's exchange, and nothing does.
+    let lease = leases.get(gomanager::LEASE).await?.resource_version();
+    let (code, report, printed) = rig.dry_run().await?;
+    ensure!(code == Some(0) && report["verdict"] == "expected", "{code:?} {report:#}");
+    ensure!(
+        list(&report, kyma, "changes").is_empty() && list(&report, kyma, "marks").is_empty(),
+        "{report:#}"
+    );
+    let exchange = list(&report, kyma, "exchange");
+    let deleted = exchange.iter().filter(|(_, write)| write["operations"] == json!(["delete"])).count();
+    ensure!(deleted == WATCHER, "{report:#}");
+    let made: Vec<_> =
+        exchange.iter().filter(|(_, write)| write["operations"] == json!(["create"])).collect();
+    ensure!(
+        made.iter().any(|(object, _)| object.ends_with("kyma-system/tidewatch-agent-config")),
+        "{report:#}"
+    );
+    for (object, fields) in [
+        (format!("Kyma {kyma}"), json!(["status.conditions[SKRWebhook]"])),
+        (format!("Kyma.{GROUP} kyma-system/default"), json!(["status.conditions[SKRWebhook]"])),
+    ] {
+        ensure!(
+            exchange.iter().any(|(o, write)| *o == object && write["fields"] == fields),
+            "{object}: {report:#}"
+        );
+    }
+    ensure!(report["runtimes"][kyma]["extensions"] == json!([]), "{report:#}");
+    ensure!(
+        rig.versions().await? == before && rig.kyma_versions().await? == kymas_before,
+        "a dry run has written"
+    );
+    ensure!(leases.get(gomanager::LEASE).await?.resource_version() == lease, "a dry run has taken the Lease");
+    ensure!(watcher_in(&go.runtime).await?.len() == WATCHER, "a dry run has deleted");
+    ensure!(!printed.contains("panicked"), "{printed}");
+
+    // We come when the Go manager's Lease is over; until an agent's way is proven, its watcher stays.
+    let always = ["CRDsSync", "Modules", "ModuleCatalog"];
+    let seen = [
+        Seen::of(dynamic(&go.kcp, "Kyma", go.namespace), kyma, &["CRDsSync", "Modules", "ModuleCatalog"]),
+        Seen::of(dynamic(&go.kcp, "Manifest", go.namespace), &go.manifest(), &["Installation", "ModuleCR"]),
+        Seen::of(
+            dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE),
+            "default",
+            &["CRDsSync", "Modules", "ModuleCatalog"],
+        ),
+    ];
+    let mut receiver = rig.receiver().await?;
+    rig.looked(&receiver).await?;
+    ensure!(
+        rig.versions().await? == before,
+        "something was written: {before:#?} {:#?}",
+        rig.versions().await?
+    );
+    ensure!(
+        watcher_in(&go.runtime).await?.len() == WATCHER,
+        "the watcher went before the agent's way was proven"
+    );
+
+    let agent = rig.agent(&receiver).await?;
+    wait::until("the Go manager's watcher to be gone", SOON, || async {
+        let left = watcher_in(&go.runtime).await?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    fleet::settled(&receiver).await?;
+    ensure!(
+        rig.versions().await? == before,
+        "something was written: {before:#?} {:#?}",
+        rig.versions().await?
+    );
+
+    // Each field of the status has one owner, and what the Go manager said of its watcher is gone.
+    let remote = live(&go.runtime, &kyma_in_runtime()).await?;
+    let central = live(&go.kcp, &json!({"apiVersion": API_VERSION, "kind": "Kyma", "metadata": {"name": kyma, "namespace": go.namespace}})).await?;
+    for object in [&remote, &central] {
+        let shared = shared_fields(object, of_status);
+        ensure!(shared.is_empty(), "several own {shared:?}");
+        ensure!(
+            !has(&object.data, "SKRWebhook") && always.iter().all(|c| has(&object.data, c)),
+            "{}",
+            object.data
+        );
+    }
+    let entries = serde_json::to_value(&remote.metadata.managed_fields)?;
+    let updates = |entry: &&Value| of_status(entry) && entry["operation"] == "Update";
+    ensure!(entries.as_array().into_iter().flatten().find(updates).is_none(), "{entries:#}");
+
+    // A second look writes nothing, nor looks for the watcher again and again.
+    let stands = rig.kyma_versions().await?;
+    receiver.restart().await?;
+    rig.looked(&receiver).await?;
+    agent
+        .process
+        .ready("to be proven again", PROVEN, || async {
+            let page = receiver.runtime(kyma).await?;
+            Ok((page["eventPath"] == "proven").then_some(()))
+        })
+        .await?;
+    fleet::settled(&receiver).await?;
+    ensure!(
+        rig.kyma_versions().await? == stands && rig.versions().await? == before,
+        "a second look has written"
+    );
+    seen.into_iter().try_for_each(Seen::nothing)?;
+    observed::no_panic(&receiver.process)?;
+
+    // The way back: the Lease is free, and everything says what the Go manager has written there.
+    drop(agent);
+    receiver.process.begin_end();
+    wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
+    let lease = leases.get(gomanager::LEASE).await?.spec.context("no spec")?;
+    ensure!(lease.holder_identity.unwrap_or_default().is_empty(), "the Lease is still held");
+    let (now_kyma, now_manifest) = (rig.kymas().get(kyma).await?, rig.manifest().await?);
+    ensure!(now_kyma.finalizers() == [finalizers::KYMA] && now_kyma.labels() == first.0.labels());
+    ensure!(now_kyma.spec == first.0.spec && now_kyma.annotations() == first.0.annotations());
+    ensure!(now_kyma.metadata.generation == first.0.metadata.generation);
+    ensure!(now_manifest.metadata == first.1.metadata && now_manifest.spec == first.1.spec);
+    ensure!(now_manifest.status == first.1.status && now_manifest.finalizers().len() == 3);
+    // It goes on: its watcher comes back, and nothing is in its way.
+    rig.go_manager_works().await?;
+    ensure!(watcher_in(&go.runtime).await?.len() == WATCHER);
+    let back = rig.kymas().get(kyma).await?;
+    ensure!(
+        back.status.context("no status")?.state == State::Ready
+            && has(&live(&go.runtime, &kyma_in_runtime()).await?.data, "SKRWebhook")
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Result<()> {
+    let rig = Rig::start("kcp-dryrun", "leeboard", "lee").await?;
+    let (go, kyma) = (&rig.go, rig.go.kyma);
+    // Somebody has edited what is installed, a Secret among it.
+    let params = PatchParams { field_manager: Some("editor".into()), ..PatchParams::default() };
+    for (kind, name, edit) in [
+        ("ConfigMap", "settings", json!({"data": {"level": "trace"}})),
+        ("Secret", "pass", json!({"data": {"word": "aHVzaA=="}})),
+    ] {
+        let gvk = kube::core::GroupVersionKind::gvk("", "v1", kind);
+        let resource = kube::discovery::ApiResource::from_gvk(&gvk);
+        let api: Api<DynamicObject> = Api::namespaced_with(go.runtime.clone(), "lee", &resource);
+        api.patch(name, &params, &Patch::Merge(edit)).await?;
+    }
+    let (versions, kymas) = (rig.versions().await?, rig.kyma_versions().await?);
+    let (code, report, printed) = rig.dry_run().await?;
+    ensure!(code == Some(3) && report["verdict"] == "changes", "{code:?} {report:#}");
+    let changes = list(&report, kyma, "changes");
+    let fields =
+        |object: &str| changes.iter().find(|(o, _)| *o == object).map(|(_, write)| write["fields"].clone());
+    ensure!(fields("ConfigMap lee/settings") == Some(json!(["data.level"])), "{report:#}");
+    ensure!(fields("Secret lee/pass") == Some(json!(["data"])), "{report:#}");
+    ensure!(changes.len() == 2, "{report:#}");
+    ensure!(!printed.contains("aHVzaA") && !printed.contains("hush"), "the data of a Secret is printed");
+    ensure!(
+        rig.versions().await? == versions && rig.kyma_versions().await? == kymas,
+        "a dry run has written"
+    );
+
+    // Who asks for exactly a version would not be understood on the way back; a runtime that cannot be reached is told.
+    let api = dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE);
+    let pinned = json!({"spec": {"modules": [{"name": "lee", "version": "1.0.0"}]}});
+    api.patch("default", &params, &Patch::Merge(pinned)).await?;
+    tidewatch_tests::kcp::put_kyma(&go.kcp, go.namespace, "wreck", "wreck", None).await?;
+    let (code, report, _) = rig.dry_run().await?;
+    ensure!(code == Some(4) && report["verdict"] == "incomplete", "{code:?} {report:#}");
+    ensure!(
+        report["runtimes"][kyma]["extensions"] == json!(["module lee: spec.modules[].version 1.0.0"]),
+        "{report:#}"
+    );
+    let failures = report["runtimes"]["wreck"]["failures"].to_string();
+    ensure!(failures.contains("there is no kubeconfig Secret"), "{report:#}");
+    ensure!(report["runtimes"][kyma]["failures"] == json!([]), "{report:#}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers() -> Result<()> {
+    let rig = Rig::start("kcp-stepped", "capstan", "cap").await?;
+    let (go, kyma) = (&rig.go, rig.go.kyma);
+    let skip =
+        |value: Value| Patch::Merge(json!({"metadata": {"labels": {labels::SKIP_RECONCILIATION: value}}}));
+    let params = PatchParams::default();
+    rig.kymas().patch(kyma, &params, &skip("true".into())).await?;
+    rig.manifests().patch(&go.manifest(), &params, &skip("true".into())).await?;
+    // One object of the watcher's is somebody else's.
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "skr-webhook-metrics", "namespace": RUNTIME_NAMESPACE}});
+    let theirs = json!({"metadata": {"labels": {labels::MANAGED_BY: "somebody"}}});
+    let services =
+        Api::<k8s_openapi::api::core::v1::Service>::namespaced(go.runtime.clone(), RUNTIME_NAMESPACE);
+    services.patch("skr-webhook-metrics", &params, &Patch::Merge(theirs)).await?;
+    let uid = live(&go.runtime, &service).await?.uid();
+
+    let (before, kymas) = (rig.versions().await?, rig.kyma_versions().await?);
+    let receiver = rig.receiver().await?;
+    wait::until("a look at the Kyma", SOON, || async {
+        let page = receiver.runtime(kyma).await?;
+        let all = page["reconciles"].as_array().cloned().unwrap_or_default();
+        Ok(all.iter().any(|record| record["key"] == format!("Kyma/{kyma}")).then_some(()))
+    })
+    .await?;
+    fleet::settled(&receiver).await?;
+    ensure!(
+        rig.versions().await? == before && rig.kyma_versions().await? == kymas,
+        "what is skipped was written"
+    );
+
+    // Its turn has come.
+    rig.manifests().patch(&go.manifest(), &params, &skip(Value::Null)).await?;
+    rig.kymas().patch(kyma, &params, &skip(Value::Null)).await?;
+    let agent = rig.agent(&receiver).await?;
+    wait::until("the Go manager's watcher to be gone", SOON, || async {
+        let left = watcher_in(&go.runtime).await?;
+        ensure!(left == ["Service skr-webhook-metrics"], "{left:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(live(&go.runtime, &service).await?.uid() == uid, "somebody's Service was made anew");
+
+    // What the Go manager has applied by a second name does not stay when its module changes.
+    let ignore = json!({"spec": {"modules": [{"name": "cap", "customResourcePolicy": "Ignore"}]}});
+    dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE).patch("default", &params, &Patch::Merge(ignore)).await?;
+    wait::until("the Manifest to be without a default CR", SOON, || async {
+        let manifest = rig.manifest().await?;
+        ensure!(manifest.spec.resource.is_none(), "{:?}", manifest.spec);
+        Ok(Some(()))
+    })
+    .await?;
+    fleet::kyma_in_state(&go.kcp, go.namespace, kyma, State::Ready).await?;
+    let manifest = rig.manifest().await?;
+    ensure!(
+        manifest.annotations().contains_key(annotations::SYNC_OCI_REF) && manifest.finalizers().len() == 3
+    );
+    observed::no_panic(&receiver.process)?;
+    drop(agent);
+    Ok(())
+}
