@@ -224,7 +224,8 @@ steps:
     assert_eq!(report["steps"][3]["note"], "2 changes");
     assert_eq!(report["steps"][4]["note"], "", "all are proven: {:#}", report["steps"]);
     let calls = report["phases"].as_array().unwrap().last().unwrap()["calls"].as_array().unwrap();
-    let writes = |call: &&Value| !["get", "list", "watch", "discovery"].iter().any(|read| call["verb"] == *read);
+    let writes =
+        |call: &&Value| !["get", "list", "watch", "discovery"].iter().any(|read| call["verb"] == *read);
     let ours = calls.iter().filter(|call| call["at"] == "runtimes" && call["who"] == "tidewatch-receiver");
     let written: Vec<_> = ours.filter(writes).map(|call| (&call["verb"], &call["calls"])).collect();
     assert_eq!(written, [(&"patch".into(), &2.into())], "{calls:#?}");

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy},
-    core::{GroupVersionKind, PartialObjectMeta},
+    api::{
+        DeleteParams, DynamicObject, GetParams, ListParams, Patch, PatchParams, Preconditions,
+        PropagationPolicy,
+    },
+    core::{GroupVersionKind, PartialObjectMeta, Request},
 };
 use serde_json::Value;
 use tidewatch_api::names::field_managers;
@@ -168,6 +171,27 @@ pub(super) async fn api(
     })
 }
 
+fn requests(api: &Api<DynamicObject>) -> Request {
+    Request::new(api.resource_url())
+}
+
+/// Asks, and gives what the API server has sent, as it is: a typed object would only be turned back into this.
+async fn answered(
+    api: &Api<DynamicObject>,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<Value, kube::Error> {
+    api.clone().into_client().request(request.map_err(kube::Error::BuildRequest)?).await
+}
+
+async fn patched(
+    api: &Api<DynamicObject>,
+    name: &str,
+    params: &PatchParams,
+    patch: &Patch<&Value>,
+) -> Result<Value, kube::Error> {
+    answered(api, requests(api).patch(name, params, patch)).await
+}
+
 /// Where a kind lives; `None` if the runtime does not know it.
 pub(super) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<Scope>, ObjectError> {
     match runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await.map_err(ObjectError::from) {
@@ -206,9 +230,8 @@ pub(super) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let what = format!("applying {id}");
     let before = stored(runtime, &permit, &id).await?;
-    match runtime.call(&what, api.patch(&id.name, &params, &Patch::Apply(object))).await {
+    match runtime.call(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await {
         Ok(applied) => {
-            let applied = to_value(&id, applied)?;
             permit.tried(|| tried(runtime, "apply", &id, (before, applied.clone())));
             Ok(applied)
         }
@@ -225,9 +248,11 @@ pub(super) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     let patch = Patch::Apply(object);
     let before = stored(runtime, &permit, &id).await?;
     let applied = runtime
-        .call(&format!("applying the status of {id}"), api.patch_status(&id.name, &params, &patch))
+        .call(&format!("applying the status of {id}"), async {
+            let request = requests(&api).patch_subresource("status", &id.name, &params, &patch);
+            answered(&api, request).await
+        })
         .await?;
-    let applied = to_value(&id, applied)?;
     permit.tried(|| tried(runtime, "status", &id, (before, applied)));
     Ok(())
 }
@@ -247,9 +272,8 @@ pub(super) async fn create(
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let patch = Patch::Apply(object);
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
-    match runtime.call(&format!("creating {id}"), api.patch(&id.name, &params, &patch)).await {
+    match runtime.call(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await {
         Ok(created) => {
-            let created = to_value(&id, created)?;
             permit.tried(|| tried(runtime, "create", &id, (Value::Null, created.clone())));
             Ok(Some(created))
         }
@@ -261,8 +285,9 @@ pub(super) async fn create(
 /// Reads an object. `None` if the object does not exist; an error if its kind does not.
 pub(super) async fn get(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
     let api = api(runtime, &id.gvk, &id.namespace).await?;
-    match runtime.call(&format!("reading {id}"), api.get(&id.name)).await {
-        Ok(object) => to_value(id, object).map(Some),
+    let read = async { answered(&api, requests(&api).get(&id.name, &GetParams::default())).await };
+    match runtime.call(&format!("reading {id}"), read).await {
+        Ok(object) => Ok(Some(object)),
         Err(error) => match explain(runtime, &id.gvk, error).await {
             ObjectError::Call(error) if error.class == ErrorClass::NotFound => Ok(None),
             error => Err(error),
@@ -322,9 +347,11 @@ pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Re
         ..PatchParams::default()
     };
     let before = stored(runtime, &permit, id).await?;
-    match runtime.call(&format!("changing {id}"), api.patch(&id.name, &params, &Patch::Merge(fields))).await {
+    match runtime
+        .call(&format!("changing {id}"), patched(&api, &id.name, &params, &Patch::Merge(fields)))
+        .await
+    {
         Ok(changed) => {
-            let changed = to_value(id, changed)?;
             permit.tried(|| tried(runtime, "merge", id, (before, changed)));
             Ok(())
         }
@@ -465,8 +492,4 @@ fn tried(
     (before, answer): (Value, Value),
 ) -> Tried {
     Tried { side: runtime.side(), operation, object: id.to_string(), before, answer }
-}
-
-fn to_value(id: &ObjectRef, object: DynamicObject) -> Result<Value, ObjectError> {
-    serde_json::to_value(object).map_err(|_| ObjectError::Malformed(id.to_string()))
 }

@@ -55,17 +55,17 @@ impl Shared {
     }
 
     pub(super) async fn reconcile_exchange(&self, name: &str) -> Result<Finish, Lost> {
-        let kyma = self.state.read().kyma(name);
+        let (kyma, proven) = {
+            let state = self.journal.look(&self.state).await;
+            (state.kyma(name), state.path(name).is_some_and(|path| path.proven))
+        };
         let Some(kyma) = kyma else {
             self.exchanged.forget(name);
             return Ok(Finish::Done);
         };
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
         // It may have been proven when this was asked for, and be it no more. Whoever proves it again asks again.
-        if kyma.is_skipped()
-            || kyma.metadata.deletion_timestamp.is_some()
-            || !(is_dry || self.is_proven(name))
-        {
+        if kyma.is_skipped() || kyma.metadata.deletion_timestamp.is_some() || !(is_dry || proven) {
             return Ok(Finish::Done);
         }
         let runtime = match self.access(name).await? {

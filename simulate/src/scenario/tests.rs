@@ -39,10 +39,7 @@ steps:
     assert_eq!(scenario.steps[1], Step::Wait(Time(Duration::from_millis(1500))));
     assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
     assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
-    assert_eq!(
-        scenario.steps[5].words(),
-        "receiver: kill, down for 250ms; meanwhile delete in 2 at once"
-    );
+    assert_eq!(scenario.steps[5].words(), "receiver: kill, down for 250ms; meanwhile delete in 2 at once");
 }
 
 #[test]
