@@ -43,7 +43,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Args, RecordArgs, TakeOverArgs, UpdateArgs},
+    args::{Args, RecordArgs, UpdateArgs},
     claims::ClaimBook,
     forward::{Forwarders, lane, target::Overrides},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
@@ -133,7 +133,7 @@ impl From<Args> for Config {
             identity,
             pause,
             object_metrics,
-            take_over: TakeOverArgs { keep_watcher, .. },
+            keep_watcher,
             updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
             limits,
             record: RecordArgs { record, record_limit },

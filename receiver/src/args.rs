@@ -10,6 +10,18 @@ use crate::{dry_run::Output, limits::LimitArgs, paths::Settings};
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tidewatch-receiver", version, about, long_about = None)]
+pub struct Program {
+    /// How it works.
+    #[command(flatten)]
+    pub args: Args,
+    /// Whether it only looks.
+    #[command(flatten)]
+    pub dry: DryRunArgs,
+}
+
+/// How a receiver works; other programs that have one in them take the same.
+#[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
     /// Where agents connect (mTLS).
     #[arg(long, env = "TIDEWATCH_LISTEN", default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
@@ -73,9 +85,9 @@ pub struct Args {
     /// paused: "true" does the same, live.
     #[arg(long)]
     pub pause: bool,
-    /// About a fleet that the Go manager has run.
-    #[command(flatten)]
-    pub take_over: TakeOverArgs,
+    /// Leave the Go manager's watcher in runtimes whose events are proven to arrive without it (`docs/takeover.md`).
+    #[arg(long)]
+    pub keep_watcher: bool,
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub restricted_default_modules: Vec<String>,
@@ -110,9 +122,9 @@ pub struct Args {
     pub log_level: String,
 }
 
-/// How a fleet of the Go manager is taken over (`docs/takeover.md`).
+/// A look at what would change (`docs/takeover.md`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-pub struct TakeOverArgs {
+pub struct DryRunArgs {
     /// Look at everything once, say what this receiver would change, and end: nothing is written, no Lease is taken and no port is
     /// opened. Exit code 0: nothing but what a take-over is expected to change; 3: something else; 4: not everything could be looked
     /// at.
@@ -124,9 +136,6 @@ pub struct TakeOverArgs {
     /// For how long a dry run looks at most, in seconds.
     #[arg(long, default_value = "3600", value_parser = seconds, requires = "dry_run", value_name = "SECONDS")]
     pub dry_run_limit: Duration,
-    /// Leave the Go manager's watcher in runtimes whose events are proven to arrive without it.
-    #[arg(long)]
-    pub keep_watcher: bool,
 }
 
 /// When updates reach runtimes (`docs/windows.md`).

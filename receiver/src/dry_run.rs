@@ -34,7 +34,7 @@ pub use report::{Entry, Output, Report, Verdict, Write};
 
 use crate::{
     app::{self, Config, StartError},
-    args::TakeOverArgs,
+    args::DryRunArgs,
     maintenance::PolicyFile,
 };
 
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Looks at the fleet, prints the list, and returns the exit code.
 #[allow(clippy::print_stdout, reason = "the result of a dry run belongs on standard output")]
-pub async fn print(config: Config, args: &TakeOverArgs) -> Result<u8, StartError> {
+pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> {
     let report = run(config, args.dry_run_limit).await?;
     println!("{}", report.render(args.output));
     Ok(report.verdict.exit_code())

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidewatch_receiver::{app, args::Args, dry_run};
+use tidewatch_receiver::{app, args::Program, dry_run};
 use tidewatch_telemetry::{chain, logging};
 
 /// With the C library's allocator, a third of the CPU time of a rollout was spent in it (`docs/scale.md`).
@@ -11,7 +11,7 @@ use tidewatch_telemetry::{chain, logging};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let Program { args, dry } = Program::parse();
     if let Err(error) = logging::init(args.log_format, &args.log_level) {
         return fail(64, &error);
     }
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(70, &error),
     };
-    let (grace, dry) = (args.grace, args.take_over.clone());
+    let grace = args.grace;
     if dry.dry_run {
         return match runtime.block_on(dry_run::print(args.into(), &dry)) {
             Ok(code) => ExitCode::from(code),
