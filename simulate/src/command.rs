@@ -239,8 +239,9 @@ fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
 
 #[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
 fn list() -> Result<()> {
+    let width = SHIPPED.map(|(name, _)| name.len()).into_iter().max().unwrap_or_default();
     for (name, _) in SHIPPED {
-        println!("{name:<18}{}", Scenario::load(name)?.about);
+        println!("{name:<width$}  {}", Scenario::load(name)?.about);
     }
     Ok(())
 }

@@ -207,8 +207,10 @@ impl Report {
         let Self { scenario, about, runtimes, modules, seed, cores, .. } = self;
         out.heading(&format!("{scenario}: {runtimes} runtimes, {modules} modules each, seed {seed}"));
         let build = if self.optimized { "" } else { " A debug build: its times say nothing." };
-        let load = self.load.map_or_else(String::new, |load| format!(" (load average {load:.1})"));
-        out.line(&format!("{about} Everything shares {cores} cores{load}.{build}"));
+        let load = self
+            .load
+            .map_or_else(String::new, |load| format!(" (load average of the last 15 min: {load:.1})"));
+        out.line(format!("{about} Everything shares {cores} cores{load}.{build}").trim_start());
         if !self.receiver_flags.is_empty() {
             out.line(&format!("Receiver: {}", self.receiver_flags));
         }
@@ -275,24 +277,27 @@ impl Report {
             std::iter::once(name.to_owned()).chain(self.phases.iter().map(value)).collect::<Vec<_>>()
         };
         let age = |index: usize| move |p: &Phase| p.queue_age[index].map_or_else(|| "-".to_owned(), time);
-        let rows = vec![
-            row("duration", &|p| time(p.seconds)),
-            row("reconciles", &|p| format!("{:.0}", p.reconciles)),
-            row("of these failed, tried again", &|p| format!("{:.0}", p.reconciles_failed)),
-            row("reconciles in a second", &|p| format!("{:.0}", p.reconciles / p.seconds.max(0.001))),
-            row("reconciles in a second, peak", &|p| format!("{:.0}", p.reconciles_peak)),
-            row("age in the queue, p50", &age(0)),
-            row("age in the queue, p95", &age(1)),
-            row("age in the queue, p99", &age(2)),
-            row("keys waiting, peak", &|p| format!("{:.0}", p.queue_peak)),
-            row("CPU time", &|p| format!("{:.1} s", p.receiver_cpu_seconds)),
-            row("CPU, share of one core", &|p| {
-                format!("{:.0}%", 100.0 * p.receiver_cpu_seconds / p.seconds.max(0.001))
-            }),
-            row("CPU for each reconcile", &|p| time(p.receiver_cpu_seconds / p.reconciles.max(1.0))),
-            row("memory, peak so far", &|p| format!("{:.0} MiB", p.receiver_peak_mib)),
-            row("memory at the end", &|p| format!("{:.0} MiB", p.receiver_end_mib)),
-        ];
+        let mut rows = vec![row("duration", &|p| time(p.seconds))];
+        // Of somebody else's controller nothing more is known.
+        if !self.receiver_flags.is_empty() {
+            rows.extend([
+                row("reconciles", &|p| format!("{:.0}", p.reconciles)),
+                row("of these failed, tried again", &|p| format!("{:.0}", p.reconciles_failed)),
+                row("reconciles in a second", &|p| format!("{:.0}", p.reconciles / p.seconds.max(0.001))),
+                row("reconciles in a second, peak", &|p| format!("{:.0}", p.reconciles_peak)),
+                row("age in the queue, p50", &age(0)),
+                row("age in the queue, p95", &age(1)),
+                row("age in the queue, p99", &age(2)),
+                row("keys waiting, peak", &|p| format!("{:.0}", p.queue_peak)),
+                row("CPU time", &|p| format!("{:.1} s", p.receiver_cpu_seconds)),
+                row("CPU, share of one core", &|p| {
+                    format!("{:.0}%", 100.0 * p.receiver_cpu_seconds / p.seconds.max(0.001))
+                }),
+                row("CPU for each reconcile", &|p| time(p.receiver_cpu_seconds / p.reconciles.max(1.0))),
+                row("memory, peak so far", &|p| format!("{:.0} MiB", p.receiver_peak_mib)),
+                row("memory at the end", &|p| format!("{:.0} MiB", p.receiver_end_mib)),
+            ]);
+        }
         out.table(&head, &rows);
         for phase in &self.phases {
             let rows: Vec<_> = phase
@@ -390,6 +395,7 @@ mod tests {
         let lost = Lost { runtime: "sim-00001".into(), object: "a/b deployments".into(), is: "missing" };
         Report {
             scenario: "storm".into(),
+            receiver_flags: "--fallback-poll 0".into(),
             runtimes: 5,
             modules: 2,
             seed: 7,
@@ -439,6 +445,13 @@ mod tests {
         let verdict = Verdict { not_ready: 1, ..Verdict::default() };
         assert!(!Report { verdict, ..Report::default() }.is_clean());
         assert!(Report::default().is_clean());
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_controller_that_nobody_measures() {
+        let text = Report { receiver_flags: String::new(), ..report() }.text(true);
+        assert!(text.contains("| duration | 2.0 s |") && !text.contains("CPU time"), "{text}");
+        assert!(report().text(true).contains("| CPU time |"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Counters, read once a second, and the phases of a run made from them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tidewatch_simulator::script::Counted;
@@ -17,6 +17,8 @@ use crate::{
     usage::Usage,
 };
 
+/// The shortest time by which a rate is told: counters are also read where a phase begins, a moment after they were.
+const LEAST: Duration = Duration::from_millis(900);
 /// What the receiver calls its metrics.
 const PREFIX: &str = "tidewatch_receiver";
 
@@ -32,7 +34,8 @@ pub(super) struct Live {
 struct Now {
     step: String,
     page: Option<Page>,
-    at: Option<Instant>,
+    /// Since when rates are counted, and what was there then: reconciles and CPU time.
+    since: Option<(Instant, f64, f64)>,
     cpu: f64,
     totals: Totals,
     counters: Counters,
@@ -174,13 +177,16 @@ impl Live {
 
 impl Now {
     fn take(&mut self, page: Option<Page>, usage: Usage) {
-        let at = Instant::now();
-        let seconds = self.at.map_or(f64::INFINITY, |before| at.duration_since(before).as_secs_f64());
-        self.counters.cpu = (usage.cpu - self.cpu) / seconds;
         self.counters.rss = usage.rss;
-        (self.at, self.cpu) = (Some(at), usage.cpu);
+        self.cpu = usage.cpu;
         // One that does not answer now may do so later, with all that it has counted meanwhile.
-        let Some(page) = page else { return };
+        if let Some(page) = page {
+            self.count(page);
+        }
+        self.rates(Instant::now());
+    }
+
+    fn count(&mut self, page: Page) {
         let before = self.page.take().unwrap_or_default();
         let name = |name: &str| format!("{PREFIX}_{name}");
         let more = |labels: &[(&str, &str)]| {
@@ -189,18 +195,31 @@ impl Now {
             // A new process counts from the beginning.
             if is < was { is } else { is - was }
         };
-        let reconciles = more(&[]);
-        self.totals.reconciles += reconciles;
+        self.totals.reconciles += more(&[]);
         self.totals.failed += more(&[("outcome", "failed")]) + more(&[("outcome", "lost")]);
         let metric = name("queued_seconds");
         let queued = page.histogram(&metric).since(&before.histogram(&metric));
         self.totals.queued = self.totals.queued.plus(&queued);
-        self.counters.reconciles = reconciles / seconds;
         self.counters.queue = page.sum(&name("queue_ready"), &[]);
         self.counters.retrying = page.sum(&name("queue_retrying"), &[]);
-        self.totals.peak_rate = self.totals.peak_rate.max(self.counters.reconciles);
         self.totals.peak_queue = self.totals.peak_queue.max(self.counters.queue);
         self.page = Some(page);
+    }
+
+    fn rates(&mut self, now: Instant) {
+        let (reconciles, cpu) = (self.totals.reconciles, self.cpu);
+        let Some((since, reconciles_then, cpu_then)) = self.since else {
+            self.since = Some((now, reconciles, cpu));
+            return;
+        };
+        let passed = now.duration_since(since);
+        if passed < LEAST {
+            return;
+        }
+        self.counters.reconciles = (reconciles - reconciles_then) / passed.as_secs_f64();
+        self.counters.cpu = (cpu - cpu_then) / passed.as_secs_f64();
+        self.totals.peak_rate = self.totals.peak_rate.max(self.counters.reconciles);
+        self.since = Some((now, reconciles, cpu));
     }
 }
 
@@ -246,5 +265,19 @@ mod tests {
         }
         now.take(None, Usage::default());
         assert_eq!(now.totals.reconciles, 11.0);
+    }
+
+    #[test]
+    #[allow(clippy::float_cmp, reason = "small whole numbers")]
+    fn a_rate_is_that_of_a_second_however_often_counters_are_read() {
+        let (begun, mut now) = (Instant::now(), Now::default());
+        for (millis, reconciles, peak) in
+            [(0, 0.0, 0.0), (1, 50.0, 0.0), (1000, 80.0, 80.0), (2000, 90.0, 80.0)]
+        {
+            now.totals.reconciles = reconciles;
+            now.rates(begun + Duration::from_millis(millis));
+            assert_eq!(now.totals.peak_rate, peak, "after {millis} ms");
+        }
+        assert_eq!(now.counters.reconciles, 10.0);
     }
 }
