@@ -19,7 +19,7 @@ use serde_json::Value;
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 use tidewatch_drain::Drain;
 use tidewatch_engine::EngineConfig;
-use tidewatch_receiver::{app as receiver, forward::target::Overrides, paths::Settings};
+use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, paths::Settings};
 use tidewatch_simulator::{
     Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
@@ -271,7 +271,7 @@ impl Cast for Simulated {
             object_metrics: false,
             record: self.record.clone().map(|file| (file, RECORD_LIMIT)),
         };
-        let bound = Box::pin(receiver::start(config)).await?;
+        let bound = Box::pin(app::start(config)).await?;
         let admin = format!("http://{}", bound.admin);
         self.receiver = Some(Received { event_path, bound });
         let ready = format!("{admin}/readyz");

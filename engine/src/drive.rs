@@ -7,6 +7,7 @@ mod apply;
 mod budget;
 mod catalog;
 mod exchange;
+mod finish;
 mod gate;
 mod inputs;
 mod kcp_writes;
@@ -25,6 +26,7 @@ mod sources;
 mod tell;
 mod windows;
 
+pub(crate) use finish::{Finish, Lost, Why, error_report};
 pub use gate::{Mode, Recorder, Side, Tried};
 pub use inputs::Played;
 
@@ -34,14 +36,13 @@ use jiff::Timestamp;
 use kube::Client;
 use pace::{CROWDED, NEXT_TRY, PATIENCE, RECHECK, RETRY, backoff, next_try, until};
 use parking_lot::RwLock;
-use tidewatch_api::State;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     history::{History, Observer, Record},
     journal::{self, Journal},
     kcp::{self, KcpState},
-    key::{Cause, Guard, Outcome, Report, WorkKey},
+    key::{Cause, Guard, Outcome, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
     plan::{object::ObjectRef, windows::MIN_WINDOW},
     queue::{
@@ -69,7 +70,7 @@ pub struct EngineConfig {
     pub per_runtime: usize,
     /// Deadline of one reconcile.
     pub deadline: Duration,
-    /// Deadline of one call to a runtime.
+    /// Deadline of one call to a runtime, or to KCP.
     pub call_deadline: Duration,
     /// Users (not service accounts) that may watch in every runtime what the Watchers name, besides the agent's own
     /// service account. For agents that run outside of their runtime.
@@ -145,88 +146,6 @@ pub(crate) struct Shared {
     observer: Arc<dyn Observer>,
     journal: Journal,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-}
-
-/// How one reconcile ended.
-#[derive(Debug)]
-pub(crate) enum Finish {
-    /// Nothing more to do.
-    Done,
-    /// Nothing more to do until an event; what is missing stands in the status.
-    Waiting(String),
-    /// Looks again soon: what it waits for has no event of its own.
-    Recheck(String),
-    /// Nothing more to do until an event; if none has ended it by then, it looks again after this time.
-    Again(Duration, String),
-    /// Looks again, soon at first and then seldom: it may wait for days, for somebody whom no event of ours tells of.
-    Patient(String),
-    /// It ended like this, and looks again at that time, at which a plan may be another one though nothing has changed.
-    RecheckAt(Timestamp, Box<Finish>),
-    /// It ended like this, and whoever failed asks not to be tried again before that.
-    NotBefore(Duration, Box<Finish>),
-    /// The failure stands in the status. Only a change can mend it, and that is an event.
-    Settled(Report),
-    /// The failure, of a class, stands in the status. Trying again can mend it.
-    Failed(Report, &'static str),
-}
-
-impl Finish {
-    /// A failure of a class, which may be tried again after `wait` at the earliest.
-    pub(crate) fn failed(report: Report, class: &'static str, wait: Option<Duration>) -> Self {
-        let failed = Self::Failed(report, class);
-        match wait {
-            Some(wait) => Self::NotBefore(wait, Box::new(failed)),
-            None => failed,
-        }
-    }
-}
-
-/// Why work was asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Why<'a> {
-    /// The first few causes.
-    pub(crate) causes: &'a [Cause],
-    /// How many there were.
-    pub(crate) count: usize,
-}
-
-/// Why a reconcile could not even write down how it ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
-    /// KCP did not answer, or refused.
-    #[error("{what} in KCP failed")]
-    Kcp {
-        what: String,
-        #[source]
-        source: Box<kube::Error>,
-    },
-    /// What the plan was made of is not what KCP has; its watch tells in a moment.
-    #[error("{0}: KCP has another one than was seen")]
-    Behind(String),
-    /// Nothing may be written now. What was asked for is still to be done.
-    #[error(transparent)]
-    Held(#[from] gate::Held),
-    /// What it waits for is slow, and as many wait for that as may.
-    #[error("{0}; as many reconciles as may wait for it do; it is tried again in a moment")]
-    Crowded(String),
-    /// Its runtime is left alone, for so long.
-    #[error("{0}")]
-    Parked(String, Duration),
-    /// It took too long.
-    #[error("the reconcile took longer than {} s", .0.as_secs())]
-    Deadline(Duration),
-}
-
-impl Lost {
-    const fn class(&self) -> &'static str {
-        match self {
-            Self::Kcp { .. } | Self::Behind(_) => "kcp",
-            Self::Held(_) => "held",
-            Self::Crowded(_) => "crowded",
-            Self::Parked(..) => "parked",
-            Self::Deadline(_) => "deadline",
-        }
-    }
 }
 
 /// Polls take at most a fifth of the workers, whatever happens; so do catalogs.
@@ -531,10 +450,6 @@ fn is_due(why: Why<'_>) -> bool {
 /// Why the work is done, with the numbers of tries.
 fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
     lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
-}
-
-pub(crate) fn error_report(message: String) -> Report {
-    Report { state: State::Error, message }
 }
 
 /// An error with its sources, for one line.

@@ -1,7 +1,6 @@
 //! Wires the receiver. Everything that can be wrong is found out before a port is opened.
 
 use std::{
-    io,
     net::SocketAddr,
     path::PathBuf,
     sync::{
@@ -24,28 +23,28 @@ use tidewatch_engine::{
     Engine, EngineConfig, WorkKey,
     history::{Observer, Record},
     journal::{Journal, Recorder, Recording, Start},
-    oci::{OciError, RegistryConfig},
-    runtime::{self, AddressPolicy, AddressPolicyError},
+    runtime::{self, AddressPolicy},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
     chain,
-    metrics::{MetricsError, Registry},
+    metrics::Registry,
 };
-use tidewatch_tls::{Files, Proxies, ProxiesError, ProxyFiles, ReloadError, Reloaded, Store};
+use tidewatch_tls::{Files, Proxies, ProxyFiles, ReloadError, Reloaded, Store};
 use tidewatch_wire::SessionId;
 use tokio::{
     net::TcpListener,
     sync::{oneshot, watch},
 };
 use tokio_util::sync::CancellationToken;
+use tower::timeout::TimeoutLayer;
 
 use crate::{
-    args::{Args, RecordArgs, UpdateArgs},
     claims::ClaimBook,
-    forward::{Forwarders, lane, target::Overrides},
+    config::{Config, StartError},
+    forward::{Forwarders, lane},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
     klm::{self, KlmMetrics},
     lease::Candidate,
@@ -69,157 +68,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
 /// every minute, so one that is silent for longer is half-open; the next one goes on where it stood.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
-
-/// What the receiver runs with.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where agents connect; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// The admin address; port 0 takes a free one.
-    pub admin: SocketAddr,
-    /// CA bundle for clients, own certificate, own key.
-    pub tls: Files,
-    /// The proxies that are believed about their clients.
-    pub proxies: Option<ProxyFiles>,
-    /// Kubeconfig of the control plane; in-cluster without.
-    pub kubeconfig: Option<PathBuf>,
-    /// The engine's settings.
-    pub engine: EngineConfig,
-    /// Servers that no kubeconfig may name, besides the control plane's.
-    pub denied_servers: Vec<String>,
-    /// Where to find managers that are not where their Watchers say.
-    pub routes: Overrides,
-    /// When a runtime's events count as proven to arrive.
-    pub paths: crate::paths::Settings,
-    /// What is taken at most from agents.
-    pub limits: Limits,
-    /// Keys in the queue from which on no events are taken.
-    pub queued: usize,
-    /// Where this process runs. A Lease that the same place holds is of a process that has ended.
-    pub place: String,
-    /// Write nothing in runtimes.
-    pub pause: bool,
-    /// The policy of maintenance windows.
-    pub maintenance_policy: Option<PathBuf>,
-    /// Whether there are metrics of each Kyma and each Manifest.
-    pub object_metrics: bool,
-    /// A record of the engine's inputs, and its limit in bytes.
-    pub record: Option<(PathBuf, u64)>,
-}
-
-impl From<Args> for Config {
-    fn from(args: Args) -> Self {
-        let Args {
-            listen,
-            admin,
-            client_ca,
-            tls_cert,
-            tls_key,
-            trusted_proxy,
-            kubeconfig,
-            namespace,
-            modules,
-            insecure_registry,
-            cache_dir,
-            deny_server,
-            route_address,
-            paths,
-            workers,
-            workers_per_runtime,
-            agent_user,
-            restricted_default_modules,
-            skr_image_pull_secret,
-            module_cr_state,
-            identity,
-            pause,
-            object_metrics,
-            keep_watcher,
-            updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
-            limits,
-            record: RecordArgs { record, record_limit },
-            grace: _,
-            log_format: _,
-            log_level: _,
-        } = args;
-        Self {
-            listen,
-            admin,
-            proxies: trusted_proxy.map(|proxies| ProxyFiles { ca: client_ca.clone(), proxies }),
-            tls: Files { ca: client_ca, cert: tls_cert, key: tls_key },
-            kubeconfig,
-            engine: EngineConfig {
-                namespace,
-                modules,
-                registry: RegistryConfig {
-                    insecure: insecure_registry,
-                    disk: cache_dir,
-                    ..RegistryConfig::default()
-                },
-                workers,
-                per_runtime: workers_per_runtime,
-                agent_users: agent_user,
-                restricted_modules: restricted_default_modules,
-                pull_secret: skr_image_pull_secret,
-                module_cr_state,
-                keep_watcher,
-                min_window: min_maintenance_window,
-                rollout_window,
-                ..EngineConfig::default()
-            },
-            denied_servers: deny_server,
-            routes: route_address.into_iter().collect(),
-            paths: paths.into(),
-            place: identity.unwrap_or_else(host_name),
-            pause,
-            maintenance_policy,
-            object_metrics,
-            record: record.map(|file| (file, record_limit * 1024 * 1024)),
-            queued: limits.max_queued,
-            limits: limits.into(),
-        }
-    }
-}
-
-/// Why the receiver does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// TLS files.
-    #[error("the TLS files cannot be used; check --client-ca, --tls-cert and --tls-key")]
-    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The trusted proxies' files.
-    #[error("the trusted proxies cannot be used; check --trusted-proxy")]
-    Proxies(#[source] ProxiesError),
-    /// The control plane's configuration.
-    #[error("no configuration for the control plane; give --kubeconfig or run in its cluster")]
-    Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A deny-list entry.
-    #[error("--deny-server cannot be used")]
-    Deny(#[from] AddressPolicyError),
-    /// The registry's settings.
-    #[error("the registry's settings cannot be used; check --modules and --insecure-registry")]
-    Registry(#[from] OciError),
-    /// An address that cannot be listened on.
-    #[error("cannot listen on {address}; is another process using it?")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A record that cannot be begun.
-    #[error("the record {file:?} cannot be begun; check --record: its folder has to exist and take files")]
-    Record {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A metric.
-    #[error("metrics cannot be registered")]
-    Metrics(#[from] MetricsError),
-}
 
 /// A receiver with its ports open.
 pub struct Bound {
@@ -265,7 +113,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         Some((file, limit)) => begin_record(file, limit, &engine, &drain)?,
         None => (Journal::default(), None),
     };
-    let client = kcp_client(kube, &journal)?;
+    let client = kcp_client(kube, engine.call_deadline, &journal)?;
 
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
@@ -451,10 +299,6 @@ async fn after(mut leads: watch::Receiver<bool>, stop: Watch, work: impl Future<
     }
 }
 
-fn host_name() -> String {
-    hostname::get().map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
 /// Events are taken as long as the queue is not full.
 fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
     let queue = engine.queue().clone();
@@ -491,14 +335,17 @@ pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
     kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)))
 }
 
-/// A client of KCP. Without a record it is the library's own.
-pub(crate) fn kcp_client(config: KubeConfig, journal: &Journal) -> Result<Client, StartError> {
-    let client = if journal.is_recording() {
-        ClientBuilder::try_from(config).map(|builder| builder.with_layer(&journal.tap("kcp")).build())
-    } else {
-        Client::try_from(config)
-    };
-    client.map_err(|e| StartError::Kube(e.into()))
+/// A client of KCP. A call that has no answer by the deadline has failed: a connection on which nothing comes would hold the
+/// reconcile that waits, and with it a worker, until [`READ_TIMEOUT`]. For a watch the answer is its beginning.
+pub(crate) fn kcp_client(
+    config: KubeConfig,
+    deadline: Duration,
+    journal: &Journal,
+) -> Result<Client, StartError> {
+    let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
+    let builder = builder.with_layer(&TimeoutLayer::new(deadline));
+    // Outside, so that what is recorded is what the reconcile is told.
+    Ok(if journal.is_recording() { builder.with_layer(&journal.tap("kcp")).build() } else { builder.build() })
 }
 
 pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {

@@ -33,8 +33,9 @@ use progress::Progress;
 pub use report::{Entry, Output, Report, Verdict, Write};
 
 use crate::{
-    app::{self, Config, StartError},
+    app,
     args::DryRunArgs,
+    config::{Config, StartError},
     maintenance::PolicyFile,
 };
 
@@ -54,7 +55,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let Config { kubeconfig, mut engine, denied_servers, maintenance_policy, .. } = config;
     let kube = app::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
-    let client = app::kcp_client(kube, &Journal::default())?;
+    let client = app::kcp_client(kube, engine.call_deadline, &Journal::default())?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;

@@ -6,6 +6,7 @@
 pub mod app;
 pub mod args;
 pub mod claims;
+pub mod config;
 pub mod dry_run;
 pub mod forward;
 pub mod host;
@@ -23,4 +24,5 @@ pub mod sessions;
 pub mod sizes;
 pub mod switch;
 
-pub use app::{Bound, Config};
+pub use app::Bound;
+pub use config::Config;

@@ -1,6 +1,8 @@
 //! Runs in which something does not answer are recorded, and replayed: what a reconcile was not begun for, cut short by or sent
 //! away with is in the record, not decided anew.
 
+mod common;
+
 use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
@@ -21,13 +23,18 @@ use tidewatch_demo::{
     story::{RUNTIMES, Stage, World, set_modules},
     wait,
 };
-use tidewatch_engine::{EngineConfig, journal::Line};
-use tidewatch_replay::{Decision, End, Item, Options, Record, Replayed, replay};
+use tidewatch_engine::{
+    EngineConfig,
+    journal::{Answer, Line},
+};
+use tidewatch_replay::{Decision, End, Item, Record, Replayed};
 use tidewatch_simulator::{
     Fault,
     registry::Trouble,
     script::{Rule, RuleId, Script},
 };
+
+use common::{decisions, played};
 
 const LONG: Duration = Duration::from_mins(2);
 /// So that a quarter of them is one.
@@ -137,23 +144,6 @@ impl Troubled {
     }
 }
 
-/// On a thread of its own: a replay has a runtime of its own.
-async fn played(record: Record) -> Result<(Record, Replayed)> {
-    let play = tokio::task::spawn_blocking(move || {
-        let replayed = replay(&record, &Options::default(), |_| {});
-        (record, replayed)
-    });
-    let (record, replayed) = play.await?;
-    Ok((record, replayed?))
-}
-
-fn decisions(replayed: &Replayed) -> impl Iterator<Item = &Decision> {
-    replayed.items.iter().filter_map(|item| match item {
-        Item::Decision(decision) => Some(decision),
-        _ => None,
-    })
-}
-
 /// How many reconciles were not begun, or given up, with these words.
 fn waited(replayed: &Replayed, words: &str) -> usize {
     let waited = |decision: &&Decision| decision.outcome == "waiting" && decision.message.contains(words);
@@ -235,6 +225,37 @@ async fn runtimes_that_hang_together_find_no_place_and_their_calls_are_cut_short
     let (record, replayed) = world.replayed(folder.path()).await?;
     ensure!(waited(&replayed, CROWDED) > 0, "nothing was crowded");
     ensure!(!noted(&record, "cut short").is_empty(), "no call was cut short");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_that_does_not_answer_holds_a_call_no_longer_than_its_deadline() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let world = Troubled::start(folder.path()).await?;
+    world.wish(0).await?;
+    world.ready(0).await?;
+
+    let hang = world.fault(&["kcp"], Fault::Lost);
+    world.wish(1).await?;
+    let timed_out = || async {
+        let page = http::json(&format!("{}/runtimes/{}", world.receiver, RUNTIMES[1].1)).await?;
+        let ended = page["reconciles"].as_array().into_iter().flatten();
+        let lost = |reconcile: &Value| {
+            let message = reconcile["message"].as_str().unwrap_or_default();
+            reconcile["outcome"] == "lost" && message.contains("request timed out")
+        };
+        Ok(ended.into_iter().any(lost).then_some(()))
+    };
+    wait::until("a reconcile to give up", LONG, timed_out).await?;
+    world.script.remove(hang);
+    world.ready(1).await?;
+
+    let (record, _) = world.replayed(folder.path()).await?;
+    let failed = record.lines.iter().filter(|line| match &line.line {
+        Line::Answer { answer: Answer::Failed { message }, .. } => message.contains("request timed out"),
+        _ => false,
+    });
+    ensure!(failed.count() > 0, "no call to KCP is told to have failed");
     Ok(())
 }
 

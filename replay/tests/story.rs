@@ -1,11 +1,15 @@
 //! The demo's story on simulated clusters is recorded, and replayed.
 
+mod common;
+
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use tidewatch_demo::{report::Recorder, simulated::Simulated, story::World};
 use tidewatch_engine::journal::{Answer, Content, Line};
-use tidewatch_replay::{Decision, End, Item, Options, Record, Replayed, replay};
+use tidewatch_replay::{End, Item, Record};
+
+use common::{decisions, played};
 
 /// Plays the story, with a record.
 async fn recorded(file: &Path) -> Result<()> {
@@ -16,23 +20,6 @@ async fn recorded(file: &Path) -> Result<()> {
     world.run(&reporter).await?;
     simulated.end().await;
     Ok(())
-}
-
-fn decisions(replayed: &Replayed) -> impl Iterator<Item = &Decision> {
-    replayed.items.iter().filter_map(|item| match item {
-        Item::Decision(decision) => Some(decision),
-        _ => None,
-    })
-}
-
-/// On a thread of its own: a replay has a runtime of its own.
-async fn played(record: Record) -> Result<(Record, Replayed)> {
-    let play = tokio::task::spawn_blocking(move || {
-        let replayed = replay(&record, &Options::default(), |_| {});
-        (record, replayed)
-    });
-    let (record, replayed) = play.await?;
-    Ok((record, replayed?))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,6 @@ use super::{
     error_report,
     gate::Gated,
     kcp_writes::differs,
-    next_try,
 };
 use crate::{
     kcp::state::AgentInput,
@@ -153,15 +152,7 @@ impl Shared {
                 self.queue.push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 Ok(Finish::Recheck(format!("waiting for the namespace {}", names::RUNTIME_NAMESPACE)))
             }
-            Err(ObjectError::Held(held)) => Err(held.into()),
-            Err(error) => {
-                if error.discredits_client() {
-                    self.runtimes.invalidate(name);
-                }
-                let rest = error.retry_after();
-                let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
-                Ok(Finish::failed(report, error.class(), rest))
-            }
+            Err(error) => self.failed_at(name, error),
         }
     }
 

@@ -16,11 +16,9 @@ use tidewatch_api::{
 use super::{
     Finish, Lost, NEXT_TRY, Shared,
     apply::{self, ObjectError},
-    error_report,
     gate::Gated,
     kcp_writes::lost,
     kyma::runtime_kyma,
-    next_try,
 };
 use crate::{
     key::{Cause, WorkKey},
@@ -175,7 +173,7 @@ impl Shared {
             }
             // Its reconcile writes one, and asks for this again.
             Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
-            Err(ObjectError::Held(held)) => Err(held.into()),
+            Err(error @ ObjectError::Held(_)) => self.failed_at(name, error),
             Err(error) => {
                 self.catalogs.forget(name);
                 if error.is_kind_missing() || error.is_not_found() {
@@ -189,12 +187,7 @@ impl Shared {
                     self.queue
                         .push(key, Push { class: Class::Rollout, cause: Some(cause), guards: Vec::new() });
                 }
-                if error.discredits_client() {
-                    self.runtimes.invalidate(name);
-                }
-                let rest = error.retry_after();
-                let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
-                Ok(Finish::failed(report, error.class(), rest))
+                self.failed_at(name, error)
             }
         }
     }

@@ -7,9 +7,7 @@ use parking_lot::Mutex;
 use super::{
     Finish, Lost, Shared,
     apply::{self, ObjectError},
-    error_report,
     gate::{Gated, Mode},
-    next_try,
 };
 use crate::{
     key::{Cause, WorkKey},
@@ -81,15 +79,7 @@ impl Shared {
                 }
                 Ok(Finish::Done)
             }
-            Err(ObjectError::Held(held)) => Err(held.into()),
-            Err(error) => {
-                if error.discredits_client() {
-                    self.runtimes.invalidate(name);
-                }
-                let rest = error.retry_after();
-                let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));
-                Ok(Finish::failed(report, error.class(), rest))
-            }
+            Err(error) => self.failed_at(name, error),
         }
     }
 }
