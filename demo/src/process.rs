@@ -209,8 +209,8 @@ impl Process {
         let watchdog = self.pid();
         let children = proc.join(format!("{watchdog}/task/{watchdog}/children"));
         let found = || async {
-            let text = fs::read_to_string(&children)
-                .with_context(|| format!("{} has ended before it was killed", self.spec.name))?;
+            let text =
+                fs::read_to_string(&children).with_context(|| format!("{} has ended", self.spec.name))?;
             for pid in text.split_whitespace().filter_map(|pid| pid.parse().ok()) {
                 if runs(proc, pid, &program)? {
                     return Ok(Some(pid));
@@ -218,7 +218,7 @@ impl Process {
             }
             Ok(None)
         };
-        wait::until(&format!("the pid of {}", self.spec.name), KILLED, found).await
+        self.ready("to run", KILLED, found).await
     }
 
     /// Begins to end it without waiting: so that many can end at the same time before

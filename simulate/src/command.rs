@@ -129,6 +129,7 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
     ensure!((1..=MOST).contains(&runtimes), "--runtimes: 1 to {MOST} are allowed");
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
     let scenario = Scenario::load(&simulate.scenario)?;
+    scenario.fits(modules)?;
     if simulate.serve.is_some()
         && let Some(step) = scenario.steps.iter().find(|step| step.needs_ours())
     {

@@ -1,6 +1,6 @@
 //! KCP, the runtimes and the registry, all simulated, and what is asked of them without a connection.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use jiff::{SignedDuration, Timestamp};
@@ -209,8 +209,10 @@ impl Fleet {
     /// Writes the kubeconfigs of KCP and of all runtimes.
     pub fn write_kubeconfigs(&self, folder: &Path) -> Result<()> {
         write_private(&folder.join("kcp.kubeconfig"), &self.kcp_kubeconfig)?;
+        let runtimes = folder.join("runtimes");
+        remove_kubeconfigs(&runtimes)?;
         for runtime in 0..self.runtimes.len() {
-            let file = folder.join("runtimes").join(format!("{}.kubeconfig", names::kyma(runtime)));
+            let file = runtimes.join(format!("{}.kubeconfig", names::kyma(runtime)));
             write_private(&file, &self.runtime_kubeconfig(runtime))?;
         }
         Ok(())
@@ -282,4 +284,21 @@ pub fn runtime_kyma() -> Id {
 /// The Kyma of a runtime, in KCP.
 pub fn kcp_kyma(runtime: usize) -> Id {
     Id { namespace: KCP_NAMESPACE.into(), name: names::kyma(runtime), ..runtime_kyma() }
+}
+
+/// A fleet before this one had other ports, and may have been larger.
+fn remove_kubeconfigs(folder: &Path) -> Result<()> {
+    let left = match fs::read_dir(folder) {
+        Ok(left) => left,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+    };
+    for file in left {
+        let file = file.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        let runtime = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".kubeconfig"));
+        if runtime.is_some_and(names::is_kyma) {
+            fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+    }
+    Ok(())
 }

@@ -14,6 +14,12 @@ pub fn kyma(runtime: usize) -> String {
     format!("sim-{runtime:05}")
 }
 
+/// Whether that is a name of [`kyma`].
+pub fn is_kyma(name: &str) -> bool {
+    name.strip_prefix("sim-")
+        .is_some_and(|number| number.len() >= 5 && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// The runtime's id.
 pub fn id(runtime: usize) -> String {
     format!("runtime-{runtime:05}")

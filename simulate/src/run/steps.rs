@@ -11,6 +11,7 @@ use super::{LOOK, Ours, Run, pick};
 use crate::{
     agents::Order,
     fleet::runtime_kyma,
+    metrics::Page,
     modules,
     oracle::{Kind, Oracle, World},
     scenario::{
@@ -21,6 +22,8 @@ use crate::{
 
 /// The receiver's count of runtimes by how much is known of their way of events.
 const PATHS: &str = "tidewatch_receiver_runtimes";
+/// Keys that are to be reconciled, or are.
+const QUEUED: [&str; 2] = ["tidewatch_receiver_queue_ready", "tidewatch_receiver_queue_working"];
 
 /// What came of a step.
 #[derive(Default)]
@@ -60,6 +63,7 @@ impl Run {
             Step::Change(change) => self.change(change, index).await,
             Step::Bump(bump) => self.bump(bump).await,
             Step::Proven(Within { within }) => self.proven(*within).await,
+            Step::Idle(Within { within }) => self.idle(*within).await,
             Step::Receiver(Receiver { how, down: Time(down), meanwhile }) => {
                 let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
                 receiver.end(*how).await?;
@@ -133,20 +137,41 @@ impl Run {
     }
 
     /// Waits until the receiver says that all registered runtimes are proven.
-    async fn proven(&self, Time(within): Time) -> Result<Played> {
+    async fn proven(&self, within: Time) -> Result<Played> {
+        let registered = self.oracle.world(|world| world.registered().len());
+        self.receiver_says(within, |page| {
+            let proven = page.map_or(0.0, |page| page.sum(PATHS, &[("state", "proven")]));
+            #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
+            let all = proven >= registered as f64;
+            (!all).then(|| format!("{proven} of {registered} runtimes are proven"))
+        })
+        .await
+    }
+
+    /// Waits until the receiver has nothing to reconcile.
+    async fn idle(&self, within: Time) -> Result<Played> {
+        self.receiver_says(within, |page| {
+            let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
+            let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
+            (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
+        })
+        .await
+    }
+
+    /// Waits until nothing is lacking by the receiver's metrics. What is lacking at the end is noted.
+    async fn receiver_says(
+        &self,
+        Time(within): Time,
+        lacks: impl Fn(Option<&Page>) -> Option<String>,
+    ) -> Result<Played> {
         let Ours { receiver, .. } = self.ours.as_ref().context("the receiver is not ours")?;
         let until = Instant::now() + within;
-        let registered = self.oracle.world(|world| world.registered().len());
         loop {
-            let proven = receiver.metrics().await.map_or(0.0, |page| page.sum(PATHS, &[("state", "proven")]));
-            #[expect(clippy::cast_precision_loss, reason = "a count of runtimes is far below 2^52")]
-            if proven >= registered as f64 {
-                return Ok(Played::default());
+            match lacks(receiver.metrics().await.as_ref()) {
+                None => return Ok(Played::default()),
+                Some(lacking) if Instant::now() >= until => return Ok(Played::note(lacking)),
+                Some(_) => sleep(LOOK * 5).await,
             }
-            if Instant::now() >= until {
-                return Ok(Played::note(format!("{proven} of {registered} runtimes are proven")));
-            }
-            sleep(LOOK * 5).await;
         }
     }
 

@@ -37,7 +37,8 @@ pub struct Scenario {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Goal {
-    /// Of 99 of 100, so many times as long.
+    /// Of 99 of 100, so many times as long: 1 to 1000.
+    #[serde(deserialize_with = "units::times")]
     pub times: f32,
     /// And so much longer.
     #[serde(default)]
@@ -54,6 +55,8 @@ pub enum Step {
     Settle(Within),
     /// Until the receiver holds the ways of events of all registered runtimes for proven.
     Proven(Within),
+    /// Until the receiver has nothing to reconcile, and reconciles nothing.
+    Idle(Within),
     /// Nothing.
     Wait(Time),
     /// More runtimes are registered.
@@ -123,6 +126,7 @@ pub struct Change {
     /// What.
     pub what: What,
     /// In how many runtimes, each once; the seed chooses them.
+    #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
     /// Steps of the same group choose the same runtimes; without, each step chooses anew.
     #[serde(default)]
@@ -140,6 +144,7 @@ pub struct Change {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Bump {
     /// How many modules, from the first one on.
+    #[serde(deserialize_with = "units::at_least_one")]
     pub modules: usize,
     /// The channel, `regular` or `fast`.
     #[serde(default)]
@@ -209,6 +214,7 @@ pub struct Agents {
     #[serde(rename = "do")]
     pub how: How,
     /// Which share; the seed chooses them.
+    #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
     /// Steps of the same group choose the same runtimes; without, each step chooses anew.
     #[serde(default)]
@@ -233,6 +239,18 @@ pub enum ScenarioError {
     /// It is too large.
     #[error("the scenario {0} is larger than {MAX_FILE} bytes; is it the right file?")]
     TooLarge(String),
+    /// It is for more modules.
+    #[error(
+        "the scenario {scenario} is about {wanted} modules, and each runtime has {modules}; give --modules {wanted}"
+    )]
+    TooFew {
+        /// Its name.
+        scenario: String,
+        /// How many it is about.
+        wanted: usize,
+        /// How many there are.
+        modules: usize,
+    },
     /// What it says.
     #[error("{file}:{}: {problem} (docs/scenarios.md has all of it)", Place(*.place))]
     Wrong {
@@ -310,16 +328,23 @@ impl Scenario {
         }
         Ok(scenario)
     }
+
+    /// Whether it can be played where each runtime has so many modules.
+    pub fn fits(&self, modules: usize) -> Result<(), ScenarioError> {
+        let bumped = |step: &Step| if let Step::Bump(bump) = step { bump.modules } else { 0 };
+        match self.steps.iter().map(bumped).max() {
+            Some(wanted) if wanted > modules => {
+                Err(ScenarioError::TooFew { scenario: self.name.clone(), wanted, modules })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Step {
     /// What is wrong with it that its types do not show.
     fn problem(&self) -> Option<&'static str> {
         match self {
-            Self::Bump(bump) if bump.modules == 0 => Some("modules: at least 1 is allowed"),
-            Self::Registry(registry) if registry.refuse.is_some_and(|code| !(400..600).contains(&code)) => {
-                Some("refuse: a status from 400 to 599 is allowed")
-            }
             Self::Fault(fault)
                 if fault.at == Where::Kcp
                     && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) =>
@@ -332,7 +357,10 @@ impl Step {
 
     /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
     pub fn needs_ours(&self) -> bool {
-        matches!(self, Self::Receiver(_) | Self::Agents(_) | Self::Partition(_) | Self::Proven(_))
+        matches!(
+            self,
+            Self::Receiver(_) | Self::Agents(_) | Self::Partition(_) | Self::Proven(_) | Self::Idle(_)
+        )
     }
 
     /// In a few words, for progress and report.
@@ -341,6 +369,7 @@ impl Step {
             Self::Ready(Within { within }) => format!("ready (at most {within})"),
             Self::Settle(Within { within }) => format!("settle (at most {within})"),
             Self::Proven(Within { within }) => format!("proven (at most {within})"),
+            Self::Idle(Within { within }) => format!("idle (at most {within})"),
             Self::Wait(time) => format!("wait {time}"),
             Self::Enrol(Enrol { runtimes, rate }) => {
                 format!("enrol up to {runtimes} of the runtimes, {rate}")

@@ -27,6 +27,7 @@ steps:
 - bump: {modules: 2, channel: fast}
 - receiver: {do: kill, down: 250ms, meanwhile: {what: delete, runtimes: 2}}
 - proven: {within: 2m}
+- idle: {within: 1m}
 - agents: {do: restart, runtimes: 10%}
 - partition: {runtimes: 30%, group: region, cut: centre, for: 1h}
 - fault: {kind: tooManyRequests, share: 50%, whose: agents, time: 3s, for: 1m}
@@ -35,7 +36,7 @@ steps:
 ";
     let scenario = Scenario::parse("my.yaml", text).unwrap();
     assert_eq!(scenario.start, Share::all());
-    assert_eq!(scenario.steps.len(), 12);
+    assert_eq!(scenario.steps.len(), 13);
     assert_eq!(scenario.steps[1], Step::Wait(Time(Duration::from_millis(1500))));
     assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
     assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
@@ -54,15 +55,28 @@ fn an_error_names_line_and_field_and_says_what_is_allowed() {
         ("- enrol: {runtimes: 1, rate: fast}", 3, &["fast", "5/s"]),
         ("- ready: {}", 3, &["within"]),
         ("- ready: {within: 1s}\n- fault: {kind: gone, for: 1}", 4, &["'1' is no time"]),
+        ("- bump: {modules: 0}", 3, &["at least 1"]),
+        ("- registry: {refuse: 200, for: 1s}", 3, &["200 is no refusal", "400 to 599"]),
+        ("- change: {what: drift, runtimes: 0}", 3, &["nobody", "more than 0%"]),
+        ("- fault: {kind: gone, runtimes: 0%, for: 1s}", 3, &["nobody"]),
+        ("- wait: 1s\ngoal: {times: -1}", 4, &["-1", "1 to 1000"]),
     ] {
         let message = wrong(&format!("{head}{step}\n"));
         assert!(message.starts_with(&format!("my.yaml:{line}:")), "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
     }
-    let message = wrong(&format!("{head}- bump: {{modules: 0}}\n"));
-    assert!(message.contains("steps[0]: modules: at least 1"), "{message}");
     assert!(wrong("name: mine\nsteps: []\n").contains("1 to 1000 steps"));
-    assert!(wrong("name: mine\nsteps:\n- registry: {refuse: 200, for: 1s}\n").contains("400 to 599"));
+    let of_kcp = wrong(&format!("{head}- fault: {{kind: neverReady, at: kcp, for: 1s}}\n"));
+    assert!(of_kcp.contains("steps[0]: at: stuckNamespace and neverReady are for runtimes"), "{of_kcp}");
+}
+
+#[test]
+fn more_modules_than_there_are_cannot_be_bumped() {
+    let text = "name: mine\nsteps:\n- bump: {modules: 1}\n- bump: {modules: 3}\n";
+    let scenario = Scenario::parse("my.yaml", text).unwrap();
+    assert!(scenario.fits(3).is_ok());
+    let message = scenario.fits(2).unwrap_err().to_string();
+    assert!(message.contains("--modules 3"), "{message}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Group, Share, Time};
+use super::{Group, Share, Time, units};
 
 /// What is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -20,6 +20,7 @@ pub enum Cut {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Partition {
     /// How many; the seed chooses them.
+    #[serde(deserialize_with = "units::somebody")]
     pub runtimes: Share,
     /// Steps of the same group choose the same runtimes; without, each step chooses anew.
     #[serde(default)]
@@ -103,7 +104,7 @@ pub struct Fault {
     #[serde(default)]
     pub at: Where,
     /// How many runtimes; the seed chooses them.
-    #[serde(default = "Share::all")]
+    #[serde(default = "Share::all", deserialize_with = "units::somebody")]
     pub runtimes: Share,
     /// Steps of the same group choose the same runtimes; without, each step chooses anew.
     #[serde(default)]
@@ -112,7 +113,7 @@ pub struct Fault {
     #[serde(default)]
     pub whose: Whose,
     /// Which share of the requests; the seed chooses them.
-    #[serde(default = "Share::all")]
+    #[serde(default = "Share::all", deserialize_with = "units::somebody")]
     pub share: Share,
     /// What `kind` needs a time for.
     #[serde(default = "Time::second")]
@@ -130,7 +131,7 @@ pub struct Registry {
     #[serde(default)]
     pub latency: Time,
     /// The status with which it refuses.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "units::refusal")]
     pub refuse: Option<u16>,
     /// What `Retry-After` says then, in whole seconds.
     #[serde(default)]

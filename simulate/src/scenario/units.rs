@@ -136,6 +136,38 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
+/// A share that is not nobody.
+pub(super) fn somebody<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+    let share = Share::deserialize(deserializer)?;
+    if matches!(share, Share::Count(0)) || share.part() <= 0.0 {
+        return Err(D::Error::custom("that is nobody: 1 or more, or more than 0%, is allowed"));
+    }
+    Ok(share)
+}
+
+/// How many times as long something may take.
+pub(super) fn times<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let times = f32::deserialize(deserializer)?;
+    let good = (1.0..=1_000.0).contains(&times);
+    good.then_some(times)
+        .ok_or_else(|| D::Error::custom(format!("{times} is too little or too much: 1 to 1000 is allowed")))
+}
+
+/// How many of something that there has to be.
+pub(super) fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    let count = usize::deserialize(deserializer)?;
+    (count > 0).then_some(count).ok_or_else(|| D::Error::custom("at least 1 is allowed"))
+}
+
+/// The status of a refusal.
+pub(super) fn refusal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    let status = u16::deserialize(deserializer)?;
+    let good = (400..600).contains(&status);
+    good.then_some(Some(status)).ok_or_else(|| {
+        D::Error::custom(format!("{status} is no refusal: a status from 400 to 599 is allowed"))
+    })
+}
+
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
