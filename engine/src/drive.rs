@@ -21,6 +21,7 @@ mod path;
 mod patience;
 mod prepare;
 mod pull_secret;
+mod reached;
 mod seen;
 mod sources;
 mod tell;
@@ -52,6 +53,9 @@ use crate::{
     runtime::{AddressPolicy, ClientCache, Connector},
     stages,
 };
+
+/// A client that was not used for so long is dropped: it costs as much memory as half of what is known of its runtime.
+const CLIENT_IDLE: Duration = Duration::from_mins(1);
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -132,6 +136,7 @@ pub(crate) struct Shared {
     agents: agent::Agents,
     catalogs: catalog::Catalogs,
     exchanged: exchange::Exchanged,
+    reached: reached::Reached,
     gone: access::Gone,
     told: tell::Told,
     standing: manifest::Standing,
@@ -195,6 +200,7 @@ impl Engine {
             agents: agent::Agents::default(),
             catalogs: catalog::Catalogs::default(),
             exchanged: exchange::Exchanged::default(),
+            reached: reached::Reached::default(),
             gone: access::Gone::default(),
             told: tell::Told::default(),
             standing: manifest::Standing::default(),
@@ -244,6 +250,14 @@ impl Engine {
         let open = registry.left_alone();
         let is_open = open.contains(&host);
         (host, is_open, open.len() - usize::from(is_open) + tenants.left_alone().len())
+    }
+
+    /// Drops the clients of runtimes that nobody has talked to for a while; what was learned of them stays. Not where inputs are
+    /// recorded or played: a record does not say when that was.
+    pub fn tidy(&self) {
+        if self.0.journal.is_off() {
+            self.0.runtimes.drop_idle(CLIENT_IDLE);
+        }
     }
 
     /// How many runtimes are left alone for a while because they do not answer.

@@ -266,6 +266,11 @@ impl Journal {
     }
 
     /// Whether a record is played.
+    /// Whether nothing is recorded and nothing played.
+    pub(crate) const fn is_off(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(crate) const fn is_playing(&self) -> bool {
         matches!(self.0, Some(Kind::Play(_)))
     }

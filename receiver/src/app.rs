@@ -60,8 +60,8 @@ use crate::{
 
 /// How often the TLS files are looked at.
 const RELOAD: Duration = Duration::from_secs(30);
-/// How often ledgers of unregistered runtimes are dropped.
-const SWEEP: Duration = Duration::from_mins(10);
+/// How often what nobody needs any more is dropped: ledgers of unregistered runtimes, clients of runtimes at rest.
+const SWEEP: Duration = Duration::from_mins(1);
 
 /// For connections to KCP's API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -444,6 +444,7 @@ async fn sweep(
             () = drain.signaled() => return,
             () = tokio::time::sleep(SWEEP) => {}
         }
+        engine.tidy();
         // Read anew for each: whoever holds a lane's lock may not wait for it with this one held.
         let registered =
             |id: &str| engine.state().read().runtime(id) != tidewatch_engine::kcp::RuntimeLookup::Unknown;

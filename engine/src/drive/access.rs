@@ -9,7 +9,7 @@ use serde_json::json;
 use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
-use super::{Finish, Lost, Shared, budget::counted, chain, gate::Gated, kcp_writes::lost};
+use super::{Finish, Lost, Shared, budget::counted, chain, gate::Gated, kcp_writes::lost, reached::Before};
 use crate::{
     runtime::{KubeconfigError, Limits, RuntimeAccess, RuntimeClient, RuntimeError, SecretVersion},
     stages::{Stage, stage},
@@ -124,6 +124,12 @@ impl Shared {
         parsed
     }
 
+    /// The runtime's client may not be used any more, and what was learned by it is in doubt.
+    pub(super) fn discredit(&self, kyma: &str) {
+        self.runtimes.invalidate(kyma);
+        self.reached.doubt(kyma);
+    }
+
     fn gated(&self, client: RuntimeClient, kyma: &str) -> Gated {
         Gated::new(client, self.gate.clone(), kyma)
     }
@@ -168,14 +174,24 @@ impl Shared {
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
         self.journal.turn().await;
-        // A new client may be of a new cluster: what was prepared there before does not count.
-        self.prepared.forget(kyma);
-        self.agents.forget(kyma);
-        self.exchanged.forget(kyma);
-        self.catalogs.reached_by(kyma, &version);
+        let before = self.reached.before(kyma, &version);
+        if !matches!(before, Before::Known(_)) {
+            // What was prepared there before does not count.
+            self.prepared.forget(kyma);
+            self.agents.forget(kyma);
+            self.exchanged.forget(kyma);
+        }
+        if matches!(before, Before::Nothing) {
+            self.catalogs.forget(kyma);
+        }
         let to = format!("runtime/{kyma}");
         let built = self.runtimes.get_or_build(kyma, &version, || {
             let client = self.connector.recorded_client(&access, limits, &self.journal, &to)?;
+            let client = match before {
+                Before::Known(mapper) => client.knowing(mapper),
+                Before::Doubted | Before::Nothing => client,
+            };
+            self.reached.by(kyma, &version, client.shared_mapper());
             Ok(counted(client, kyma, &self.budgets, &self.queue, &self.journal))
         });
         Ok(built

@@ -28,7 +28,6 @@ use crate::{
         status::{self, Says},
     },
     queue::{Class, Push},
-    runtime::SecretVersion,
     stages::{Stage, stage},
 };
 
@@ -39,14 +38,7 @@ const PAGES: usize = 100;
 
 /// What this process has brought to, or found in, each runtime, and what it has said of it.
 #[derive(Debug, Default)]
-pub(super) struct Catalogs(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    done: HashMap<String, Done>,
-    /// By which Secret each was reached.
-    secrets: HashMap<String, SecretVersion>,
-}
+pub(super) struct Catalogs(Mutex<HashMap<String, Done>>);
 
 #[derive(Clone, Debug)]
 struct Done {
@@ -60,38 +52,22 @@ struct Done {
 
 impl Catalogs {
     pub(super) fn forget(&self, kyma: &str) {
-        self.0.lock().done.remove(kyma);
-    }
-
-    /// The Kyma is gone.
-    pub(super) fn drop_kyma(&self, kyma: &str) {
-        let mut known = self.0.lock();
-        known.done.remove(kyma);
-        known.secrets.remove(kyma);
-    }
-
-    /// A client was built: by another Secret it may be of another cluster. One that was merely dropped and is built again, as in a
-    /// fleet that is larger than the cache of clients, is not.
-    pub(super) fn reached_by(&self, kyma: &str, secret: &SecretVersion) {
-        let mut known = self.0.lock();
-        if known.secrets.insert(kyma.to_owned(), secret.clone()).as_ref() != Some(secret) {
-            known.done.remove(kyma);
-        }
+        self.0.lock().remove(kyma);
     }
 
     fn of(&self, kyma: &str) -> Option<Done> {
-        self.0.lock().done.get(kyma).cloned()
+        self.0.lock().get(kyma).cloned()
     }
 
     fn put(&self, kyma: &str, mark: u64, view: &View) {
         let mut known = self.0.lock();
-        let said = known.done.get(kyma).is_some_and(|done| done.said);
-        known.done.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes), said });
+        let said = known.get(kyma).is_some_and(|done| done.said);
+        known.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes), said });
     }
 
     /// The runtime's Kyma says that all is well, or nobody knows what it says.
     fn set_said(&self, kyma: &str, said: bool) {
-        if let Some(done) = self.0.lock().done.get_mut(kyma) {
+        if let Some(done) = self.0.lock().get_mut(kyma) {
             done.said = said;
         }
     }
@@ -131,7 +107,7 @@ impl Shared {
             (state.kyma(name), state.view(name), state.catalog_mark(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
-            self.catalogs.drop_kyma(name);
+            self.catalogs.forget(name);
             return Ok(Finish::Done);
         };
         if kyma.metadata.deletion_timestamp.is_some() || kyma.is_skipped() {
@@ -322,24 +298,4 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
         }
     }
     Ok(present)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_another_secret_makes_another_cluster() {
-        let secret = |version: &str| SecretVersion { uid: "u".into(), resource_version: version.into() };
-        let catalogs = Catalogs::default();
-        catalogs.reached_by("a", &secret("1"));
-        catalogs.put("a", 7, &View::default());
-        catalogs.reached_by("a", &secret("1"));
-        assert!(catalogs.of("a").is_some(), "the client was dropped and built again");
-        catalogs.reached_by("a", &secret("2"));
-        assert!(catalogs.of("a").is_none());
-        catalogs.put("a", 7, &View::default());
-        catalogs.drop_kyma("a");
-        assert!(catalogs.of("a").is_none() && catalogs.0.lock().secrets.is_empty());
-    }
 }

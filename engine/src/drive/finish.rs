@@ -97,7 +97,7 @@ impl Shared {
             return Err(held.into());
         }
         if error.discredits_client() {
-            self.runtimes.invalidate(kyma);
+            self.discredit(kyma);
         }
         let rest = error.retry_after();
         let report = error_report(format!("{}; {}", error.message(), next_try(self.now(), rest)));

@@ -46,10 +46,11 @@ impl Shared {
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
             self.runtimes.invalidate(name);
+            self.reached.forget(name);
             self.budgets.forget(name);
             self.prepared.forget(name);
             self.agents.forget(name);
-            self.catalogs.drop_kyma(name);
+            self.catalogs.forget(name);
             self.exchanged.forget(name);
             self.gone.forget(name);
             self.windows.forget(name);
@@ -231,7 +232,7 @@ impl Shared {
         }
         self.journal.turn().await;
         if error.discredits_client() {
-            self.runtimes.invalidate(&kyma.name_any());
+            self.discredit(&kyma.name_any());
         }
         if error.is_not_found() {
             // The namespace that was made is gone again.

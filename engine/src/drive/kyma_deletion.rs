@@ -256,7 +256,7 @@ impl Shared {
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
         self.journal.turn().await;
-        self.runtimes.invalidate(&name);
+        self.discredit(&name);
         Ok(Finish::Done)
     }
 

@@ -330,7 +330,7 @@ impl Shared {
         }
         self.journal.turn().await;
         if stopped.discredits_client {
-            self.runtimes.invalidate(kyma);
+            self.discredit(kyma);
         }
         let class = stopped.class;
         let next = if stopped.retryable {

@@ -30,7 +30,7 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
     }
 
     /// The value, marked as just used.
-    pub(crate) fn get<Q>(&mut self, key: &Q) -> Option<&V>
+    pub(crate) fn get<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
@@ -40,7 +40,7 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
         self.tick += 1;
         entry.tick = self.tick;
         self.by_age.insert(self.tick, key);
-        Some(&entry.value)
+        Some(&mut entry.value)
     }
 
     /// Stores the value, replacing one under the same key, and forgets old entries until the budget holds. A value
@@ -74,6 +74,16 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
         Some(entry.value)
     }
 
+    /// Removes and returns what was not used for longest, if it is `old`.
+    pub(crate) fn pop_oldest_if(&mut self, old: impl FnOnce(&V) -> bool) -> Option<V> {
+        let (_, key) = self.by_age.first_key_value()?;
+        if !old(&self.entries.get(key)?.value) {
+            return None;
+        }
+        let key = key.clone();
+        self.remove(&key)
+    }
+
     /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
@@ -100,6 +110,9 @@ mod tests {
         lru.insert("d", "d".to_owned(), 1);
         assert!(lru.get("b").is_none(), "b was the oldest");
         assert!(lru.get("a").is_some() && lru.get("c").is_some() && lru.get("d").is_some());
+        assert_eq!(lru.pop_oldest_if(|value| value == "c"), None, "a is the oldest");
+        assert_eq!(lru.pop_oldest_if(|value| value == "a").as_deref(), Some("a"));
+        assert_eq!(lru.len(), 2);
     }
 
     #[test]

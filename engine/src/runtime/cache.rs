@@ -1,6 +1,9 @@
 //! Clients that were built before, as long as their Secret is the same.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::RuntimeClient;
 use crate::oci::lru::Lru;
@@ -18,10 +21,17 @@ pub struct SecretVersion {
 /// its connections when its last clone is dropped.
 #[derive(Debug)]
 pub struct ClientCache<C = RuntimeClient> {
-    clients: Mutex<Lru<String, (SecretVersion, C)>>,
+    clients: Mutex<Lru<String, Cached<C>>>,
 }
 
-/// About 8 KiB each without connections.
+#[derive(Debug)]
+struct Cached<C> {
+    built_from: SecretVersion,
+    client: C,
+    used: Instant,
+}
+
+/// About 30 KiB each without connections.
 const DEFAULT_CAPACITY: u64 = 2000;
 
 impl<C: Clone> Default for ClientCache<C> {
@@ -45,15 +55,19 @@ impl<C: Clone> ClientCache<C> {
         version: &SecretVersion,
         build: impl FnOnce() -> Result<C, E>,
     ) -> Result<C, E> {
-        if let Some((built_from, client)) = self.clients.lock().get(runtime)
-            && built_from == version
+        if let Some(cached) = self.clients.lock().get(runtime)
+            && cached.built_from == *version
         {
-            return Ok(client.clone());
+            cached.used = Instant::now();
+            return Ok(cached.client.clone());
         }
         let outcome = build();
         let mut clients = self.clients.lock();
         match &outcome {
-            Ok(client) => clients.insert(runtime.to_owned(), (version.clone(), client.clone()), 1),
+            Ok(client) => {
+                let (built_from, client) = (version.clone(), client.clone());
+                clients.insert(runtime.to_owned(), Cached { built_from, client, used: Instant::now() }, 1);
+            }
             // The old one is of another Secret: it must not be used again, whatever happens to the new one.
             Err(_) => drop(clients.remove(runtime)),
         }
@@ -65,6 +79,18 @@ impl<C: Clone> ClientCache<C> {
         let removed = self.clients.lock().remove(runtime);
         // Dropped after the lock: the last clone of a client closes connections.
         drop(removed);
+    }
+
+    /// Drops the clients that were not used for so long. One that is in use lives on in its clones.
+    pub fn drop_idle(&self, idle: Duration) {
+        let old = |cached: &Cached<C>| cached.used.elapsed() >= idle;
+        loop {
+            // Dropped without the lock.
+            let dropped = self.clients.lock().pop_oldest_if(old);
+            if dropped.is_none() {
+                return;
+            }
+        }
     }
 
     /// Number of clients, for a gauge.
@@ -115,6 +141,20 @@ mod tests {
         cache.get_or_build("a", &version("u", "1"), || Ok::<_, ()>(1)).unwrap();
         cache.get_or_build("a", &version("u", "2"), || Err(())).unwrap_err();
         assert!(cache.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_uses_is_dropped() {
+        let cache = ClientCache::new(10);
+        let get = |runtime| cache.get_or_build(runtime, &version("u", "1"), || Ok::<_, ()>(runtime)).unwrap();
+        get("a");
+        get("b");
+        tokio::time::advance(Duration::from_secs(40)).await;
+        get("a");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        cache.drop_idle(Duration::from_mins(1));
+        assert_eq!(cache.len(), 1);
+        assert!(cache.get_or_build("a", &version("u", "1"), || Err(())).is_ok());
     }
 
     #[test]

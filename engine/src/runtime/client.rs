@@ -227,6 +227,16 @@ impl RuntimeClient {
         Self { care: Some(care), ..self }
     }
 
+    /// The same client with what is known of its runtime's kinds.
+    pub(crate) fn knowing(self, mapper: Arc<Mapper>) -> Self {
+        Self { mapper, ..self }
+    }
+
+    /// The runtime's REST mapping, to be kept beyond the client's life.
+    pub(crate) fn shared_mapper(&self) -> Arc<Mapper> {
+        Arc::clone(&self.mapper)
+    }
+
     /// The client, for `Api` values. Await what they return within [`Self::call`] only.
     pub fn kube(&self) -> kube::Client {
         self.kube.clone()

@@ -94,7 +94,7 @@ impl Shared {
                     return Err(lost);
                 }
                 if stopped.discredits_client {
-                    self.runtimes.invalidate(kyma);
+                    self.discredit(kyma);
                 }
                 format!("{what}; the module is not kept up to date meanwhile: {}", stopped.message)
             }
