@@ -61,6 +61,7 @@ pub(crate) fn object(object: &Value, kind: &Kind) -> Vec<Cause> {
         ("apiextensions.k8s.io", _) => causes.extend(super::custom::check(object)),
         _ => {}
     }
+    causes.extend(super::ranges::check(object, kind));
     causes
 }
 

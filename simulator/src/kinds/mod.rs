@@ -5,6 +5,7 @@ pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod custom;
 pub(crate) mod defaults;
+pub(crate) mod ranges;
 
 use std::sync::Arc;
 

@@ -30,6 +30,12 @@ impl Cause {
         Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {why}"))
     }
 
+    pub(crate) fn unsupported(field: &str, value: &Value, supported: &[&str]) -> Self {
+        let all: Vec<String> = supported.iter().map(|word| Value::from(*word).to_string()).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
+        Self::new(field, "FieldValueNotSupported", message)
+    }
+
     pub(crate) fn forbidden(field: &str, why: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
     }

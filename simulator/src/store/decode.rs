@@ -7,7 +7,7 @@ use super::{
     request::{Query, Target},
 };
 use crate::{
-    kinds::{Kind, Origin},
+    kinds::{Kind, Origin, ranges},
     object::meta::{self, metadata_mut},
     schema::{shape, validate},
 };
@@ -99,6 +99,9 @@ pub(super) fn decode(
             return Err(as_kind(&go_type_error(kind, &path, have, &want)));
         }
         shape::drop_nulls(&mut object, kind.schema());
+        if let Some(why) = ranges::undecodable(&object, kind) {
+            return Err(as_kind(&why));
+        }
     } else if let Some((path, have, want)) = object
         .get("metadata")
         .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))

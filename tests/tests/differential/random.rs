@@ -26,6 +26,13 @@ impl Table {
             counts.1 += differ;
         }
     }
+
+    /// The cells that were tried less often.
+    pub(crate) fn below(&self, least: u64) -> Vec<String> {
+        let few = self.0.iter().filter(|(_, (tried, _))| *tried < least);
+        few.map(|((verb, feature), (tried, _))| format!("{verb}, {feature}: tried {tried} times only"))
+            .collect()
+    }
 }
 
 impl fmt::Display for Table {

@@ -1,0 +1,144 @@
+//! Known differences, each as the calls that show it. One that is gone fails, too: then its row in `docs/simulator.md` goes.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::{
+    pair::{Call, Memory, Pair},
+    prepare::prepare,
+};
+
+const NAMESPACE: &str = "known";
+
+/// A row of the table of known differences.
+struct Known {
+    /// What it is about.
+    about: &'static str,
+    /// Calls that both sides have to answer alike, before.
+    before: Vec<Call>,
+    /// The call that is answered differently.
+    call: Call,
+    /// What is said of each difference; all that is said has one of these words, and each is said.
+    differences: &'static [&'static str],
+}
+
+/// Shows all of them, and returns what is not as it is told.
+pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
+    prepare(pair, NAMESPACE, "known.example.org").await?;
+    let all = all();
+    let (mut found, many) = (Vec::new(), all.len());
+    for Known { about, before, call, differences } in all {
+        let mut memories = (Memory::default(), Memory::default());
+        for call in &before {
+            let lines = pair.call(call, &mut memories).await?;
+            found.extend(lines.into_iter().map(|line| format!("known ({about}), before it: {line}")));
+        }
+        let lines = pair.call(&call, &mut memories).await?;
+        let strange = lines.iter().filter(|line| !differences.iter().any(|words| line.contains(words)));
+        found.extend(strange.map(|line| format!("known ({about}), and more: {line}")));
+        let gone = differences.iter().filter(|words| !lines.iter().any(|line| line.contains(*words)));
+        found.extend(gone.map(|words| format!("known ({about}), is alike by now: {words}")));
+    }
+    say!("known: {many} differences");
+    Ok(found)
+}
+
+fn all() -> Vec<Known> {
+    let core = |plural: &str| format!("/api/v1/namespaces/{NAMESPACE}/{plural}");
+    let of = |group: &str, plural: &str| format!("/apis/{group}/v1/namespaces/{NAMESPACE}/{plural}");
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let post = |path: String, body: Value| Call::new("POST", path, body);
+    let known = |about, call, differences| Known { about, before: Vec::new(), call, differences };
+    let deployment = |container: Value| {
+        json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}}})
+    };
+    let hook = json!({"metadata": {"name": "known"}, "webhooks": [{
+        "name": "known.example.org", "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+        "timeoutSeconds": 1, "clientConfig": {"service": {"name": "none", "namespace": NAMESPACE}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+        "objectSelector": {"matchLabels": {"known": "hooked"}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]}]});
+    let hooked = json!({"metadata": {"name": "hooked", "labels": {"known": "hooked"}}});
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    vec![
+        Known {
+            before: vec![post(hooks.to_owned(), hook)],
+            ..known(
+                "webhooks",
+                post(core("configmaps?dryRun=All"), hooked),
+                &["code: 500 and simulated 201", "."],
+            )
+        },
+        known(
+            "quotas",
+            post(core("resourcequotas"), json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}})),
+            &["code: 201 and simulated 404", "."],
+        ),
+        known(
+            "RBAC: roles from the start",
+            Call::get(format!("{rbac}/clusterroles/view")),
+            &["code: 200 and simulated 404", "."],
+        ),
+        known(
+            "a role without rules",
+            post(format!("{rbac}/clusterroles?dryRun=All"), json!({"metadata": {"name": "known"}})),
+            &[".rules: simulated lacks null"],
+        ),
+        known(
+            "validation of built-in kinds",
+            post(of("apps", "deployments?dryRun=All"), deployment(json!({"name": "Web_1", "image": "x:1"}))),
+            &["code: 422 and simulated 201", "."],
+        ),
+        known(
+            "pods get a token volume",
+            post(
+                core("pods?dryRun=All"),
+                json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}),
+            ),
+            &["."],
+        ),
+        known(
+            "PersistentVolumeClaims get a finalizer",
+            post(
+                core("persistentvolumeclaims?dryRun=All"),
+                json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}),
+            ),
+            &[".metadata.finalizers: simulated lacks"],
+        ),
+        known(
+            "DaemonSets get an annotation",
+            post(of("apps", "daemonsets?dryRun=All"), deployment(json!({"name": "web", "image": "x:1"}))),
+            &[".metadata.annotations: simulated lacks", "deprecated.daemonset.template.generation"],
+        ),
+        Known {
+            before: vec![post(
+                core("events"),
+                json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "ConfigMap", "name": "x", "namespace": NAMESPACE},
+                       "reason": "R", "message": "m", "type": "Normal"}),
+            )],
+            ..known(
+                "Events of two groups",
+                Call::get(of("events.k8s.io", "events/e")),
+                &["code: 200 and simulated 404", "."],
+            )
+        },
+        known("log", Call::get(core("pods/none/log")), &["code: 404 and simulated 501", "."]),
+        known(
+            "eviction",
+            post(
+                core("pods/none/eviction"),
+                json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "none"}}),
+            ),
+            &["code: 404 and simulated 501", "."],
+        ),
+        known(
+            "protobuf bodies",
+            Call {
+                media: "application/vnd.kubernetes.protobuf",
+                ..post(core("configmaps"), json!({"metadata": {"name": "p"}}))
+            },
+            &["and simulated 415", "."],
+        ),
+    ]
+}
