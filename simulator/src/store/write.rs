@@ -322,7 +322,6 @@ impl Cluster {
             metadata_mut(&mut object).insert("generation".into(), json!(generation));
         }
         let writer = writer(kind, request);
-        let by_apply = applied.is_some();
         let reset = new_managed
             .is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
         let managed = match applied {
@@ -344,8 +343,8 @@ impl Cluster {
                         == (&b.set, &b.manager, b.applies, &b.subresource, &b.api_version)
                 })
         };
-        let unchanged = object == live
-            && if by_apply { managed == old_managed } else { same_owners(&managed, &old_managed) };
+        // Another time alone is no reason to write, of an apply as of any other change.
+        let unchanged = object == live && same_owners(&managed, &old_managed);
         if unchanged {
             put(metadata_mut(&mut object), "managedFields", raw_managed);
         } else {

@@ -1,7 +1,11 @@
 //! Sequences that were thought of: each feature once, and what goes wrong with it.
 
+use std::time::Duration;
+
 use anyhow::Result;
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use tidewatch_tests::wait;
 
 use crate::{
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC},
@@ -10,6 +14,7 @@ use crate::{
 
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+const SOON: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "fixed";
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 const FOOS: &str = "/apis/fixed.example.org/v1/namespaces/fixed/foos";
@@ -37,7 +42,26 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         }
         say!("{name}: {many} calls");
     }
+    found.extend(seconds(pair).await?);
     Ok(found)
+}
+
+/// An apply of an empty map, which is not kept, changes nothing but the time of its field manager: no write, in whichever second.
+async fn seconds(pair: &Pair) -> Result<Vec<String>> {
+    let mut memories = (Memory::default(), Memory::default());
+    let path = format!("{MAPS}/second?fieldManager=one");
+    let apply = Call::patch(APPLY, path, map("second", json!({"data": {}})));
+    let mut found = pair.call(&apply.clone().saved("first"), &mut memories).await?;
+    let began = Timestamp::now().as_second();
+    wait::until("the second after the next", SOON, || async {
+        Ok((Timestamp::now().as_second() > began + 1).then_some(()))
+    })
+    .await?;
+    found.extend(pair.call(&apply, &mut memories).await?);
+    let selected = format!("{MAPS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name=second");
+    let watch = Call::get(format!("{selected}&resourceVersion={{first.rv}}"));
+    found.extend(pair.call(&watch, &mut memories).await?);
+    Ok(found.into_iter().map(|line| format!("seconds: {line}")).collect())
 }
 
 fn map(name: &str, rest: Value) -> Value {
