@@ -55,7 +55,7 @@ struct Totals {
 }
 
 struct Begun {
-    name: &'static str,
+    name: String,
     at: Instant,
     totals: Totals,
     cpu: f64,
@@ -135,14 +135,14 @@ impl Live {
     }
 
     /// A phase begins; the one before ends.
-    pub(super) async fn begin(&self, name: &'static str) {
+    pub(super) async fn begin(&self, name: &str) {
         self.sample().await;
         self.close();
         let calls = self.fleet.tally.counts();
         let mut now = self.now.lock();
         (now.totals.peak_rate, now.totals.peak_queue) = (0.0, 0.0);
         let (totals, cpu) = (now.totals.clone(), now.cpu);
-        now.phase = Some(Begun { name, at: Instant::now(), totals, cpu, calls });
+        now.phase = Some(Begun { name: name.to_owned(), at: Instant::now(), totals, cpu, calls });
     }
 
     /// The last phase ends; all of them.
@@ -159,7 +159,7 @@ impl Live {
         let Some(begun) = now.phase.take() else { return };
         let queued = now.totals.queued.since(&begun.totals.queued);
         let phase = Phase {
-            name: begun.name.to_owned(),
+            name: begun.name,
             seconds: begun.at.elapsed().as_secs_f64(),
             reconciles: now.totals.reconciles - begun.totals.reconciles,
             reconciles_failed: now.totals.failed - begun.totals.failed,

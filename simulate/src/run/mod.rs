@@ -129,7 +129,9 @@ impl Run {
 
     /// Plays the scenario, and compares the end.
     pub async fn play(&self) -> Result<Report> {
-        let mut steps = Vec::new();
+        let (mut steps, mut part) = (Vec::new(), 0);
+        let is_ready = |step: &&Step| matches!(step, Step::Ready(_));
+        let parts = self.settings.scenario.steps.iter().filter(is_ready).count();
         for step in &self.settings.scenario.steps {
             let (what, started) = (step.words(), Instant::now());
             self.progress.say(&what);
@@ -146,7 +148,9 @@ impl Run {
                 break;
             }
             if matches!(step, Step::Ready(_)) {
-                self.live.begin("scenario").await;
+                part += 1;
+                let name = if parts > 1 { format!("part {part}") } else { "scenario".to_owned() };
+                self.live.begin(&name).await;
             }
         }
         self.live.enter("comparing");

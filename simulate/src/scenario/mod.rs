@@ -275,10 +275,11 @@ impl fmt::Display for Place {
 }
 
 /// The scenarios in this binary: name and text.
-pub const SHIPPED: [(&str, &str); 11] = [
+pub const SHIPPED: [(&str, &str); 12] = [
     ("steady", include_str!("../../scenarios/steady.yaml")),
     ("storm", include_str!("../../scenarios/storm.yaml")),
     ("channel-bump", include_str!("../../scenarios/channel-bump.yaml")),
+    ("rollout", include_str!("../../scenarios/rollout.yaml")),
     ("receiver-restart", include_str!("../../scenarios/receiver-restart.yaml")),
     ("changed-while-down", include_str!("../../scenarios/changed-while-down.yaml")),
     ("one-bad-runtime", include_str!("../../scenarios/one-bad-runtime.yaml")),

@@ -179,8 +179,9 @@ pub(crate) fn undecodable(object: &Value, kind: &Kind) -> Option<String> {
     let bad = object.get(field)?.as_object()?.values().filter_map(Value::as_str);
     let error = bad.map(|text| BASE64_STANDARD.decode(text)).find_map(Result::err)?;
     let at = match error {
-        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
-        base64::DecodeError::InvalidLength(at) => at,
+        base64::DecodeError::InvalidByte(at, _)
+        | base64::DecodeError::InvalidLastSymbol(at, _)
+        | base64::DecodeError::InvalidLength(at) => at,
         base64::DecodeError::InvalidPadding => 0,
     };
     Some(format!("illegal base64 data at input byte {at}"))

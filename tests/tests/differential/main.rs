@@ -26,7 +26,7 @@ use pair::Pair;
 /// Sequences that a test run affords.
 const FEW: u64 = 40;
 /// Most of a sequence is waiting for its watch to end.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 24;
 /// Random reviews of access: each sequence's number makes new roles, which costs more than its calls.
 const REVIEWS: u64 = 200;
 /// How often it says how far it is, in sequences.
