@@ -234,6 +234,49 @@ steps:
     assert!((2..=6).contains(&written), "{calls:#?}");
 }
 
+/// Those that never answer are in `replay/tests/faults.rs`: they cost a deadline each.
+#[test]
+fn api_servers_that_do_wrong_in_every_way_at_once_lose_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = "name: test
+steps:
+- ready: {within: 2m}
+- proven: {within: 2m}
+- fault: {kind: latency, at: kcp, time: 100ms, for: 1s}
+- fault: {kind: unavailable, at: kcp, share: 30%, for: 1s}
+- fault: {kind: internal, at: kcp, share: 30%, for: 1s}
+- fault: {kind: tooManyRequests, at: kcp, share: 30%, for: 1s}
+- fault: {kind: drop, at: kcp, share: 30%, for: 1s}
+- fault: {kind: gone, at: kcp, time: 100ms, for: 1s}
+- fault: {kind: breakOff, at: kcp, time: 100ms, for: 1s}
+- fault: {kind: unauthorized, at: kcp, share: 10%, for: 1s}
+- bump: {modules: 1}
+- wait: 1s
+- fault: {kind: latency, runtimes: 50%, time: 200ms, for: 1s}
+- fault: {kind: unavailable, runtimes: 50%, share: 30%, for: 1s}
+- fault: {kind: internal, runtimes: 50%, share: 30%, for: 1s}
+- fault: {kind: tooManyRequests, runtimes: 50%, share: 30%, for: 1s}
+- fault: {kind: drop, runtimes: 50%, for: 1s}
+- fault: {kind: gone, runtimes: 50%, time: 100ms, for: 1s}
+- fault: {kind: breakOff, runtimes: 50%, time: 100ms, for: 1s}
+- fault: {kind: unauthorized, runtimes: 50%, for: 1s}
+- fault: {kind: clockAhead, runtimes: 50%, time: 5m, for: 1s}
+- fault: {kind: clockBehind, runtimes: 50%, time: 5m, for: 1s}
+- fault: {kind: restart, runtimes: 50%, for: 1s}
+- change: {what: drift, runtimes: 100%}
+- wait: 1s
+- bump: {modules: 2}
+- settle: {within: 3m}
+";
+    let output = simulate_modules(folder.path(), ("6", "2"), scenario, &["-o", "json"]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}");
+    let verdict = &report["verdict"];
+    assert_eq!((&verdict["lost"], &verdict["compared"]), (&0.into(), &72.into()), "{report:#}");
+    let phases = report["phases"].as_array().unwrap();
+    assert!(phases.last().unwrap()["reconcilesFailed"].as_f64().unwrap() > 0.0, "nothing went wrong: {phases:#?}");
+}
+
 #[test]
 fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
     let folder = tempfile::tempdir().unwrap();
