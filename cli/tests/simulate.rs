@@ -274,7 +274,10 @@ steps:
     let verdict = &report["verdict"];
     assert_eq!((&verdict["lost"], &verdict["compared"]), (&0.into(), &72.into()), "{report:#}");
     let phases = report["phases"].as_array().unwrap();
-    assert!(phases.last().unwrap()["reconcilesFailed"].as_f64().unwrap() > 0.0, "nothing went wrong: {phases:#?}");
+    assert!(
+        phases.last().unwrap()["reconcilesFailed"].as_f64().unwrap() > 0.0,
+        "nothing went wrong: {phases:#?}"
+    );
 }
 
 #[test]
