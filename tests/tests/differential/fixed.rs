@@ -10,6 +10,7 @@ use tidewatch_tests::wait;
 use crate::{
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC},
     prepare::{CRDS, crd, prepare},
+    refusals,
 };
 
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -32,7 +33,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         ("custom", custom()),
         ("workloads", workloads()),
         ("kinds", kinds()),
-        ("refusals", refusals()),
+        ("refusals", refusals::calls()),
     ] {
         let mut memories = (Memory::default(), Memory::default());
         let many = calls.len();
@@ -78,7 +79,7 @@ fn foo(name: &str, rest: Value) -> Value {
     object
 }
 
-fn merge(object: &mut Value, rest: Value) {
+pub(crate) fn merge(object: &mut Value, rest: Value) {
     if let (Value::Object(map), Value::Object(rest)) = (object, rest) {
         map.extend(rest);
     }
@@ -342,7 +343,7 @@ fn custom() -> Vec<Call> {
 }
 
 /// A pod template with lists of every kind, in a job that nobody runs.
-fn job(name: &str, rest: Value) -> Value {
+pub(crate) fn job(name: &str, rest: Value) -> Value {
     let mut pod = json!({
         "restartPolicy": "Never", "serviceAccountName": "sa",
         "containers": [
@@ -468,86 +469,6 @@ fn kinds() -> Vec<Call> {
         of(
             "/api/v1/pods",
             json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false, "containers": [{"name": "a", "image": "b"}]}}),
-        ),
-    ]
-}
-
-/// Values that no built-in kind allows.
-fn refusals() -> Vec<Call> {
-    let of = |path: &str, body: Value| {
-        Call::new("POST", format!("{}?dryRun=All", path.replace("/v1/", "/v1/namespaces/fixed/")), body)
-    };
-    let template = |pod: Value| {
-        let mut spec = json!({"containers": [{"name": "web", "image": "x:1"}]});
-        merge(&mut spec, pod);
-        json!({"metadata": {"labels": {"a": "b"}}, "spec": spec})
-    };
-    let workload = |spec: Value, pod: Value| {
-        let mut all = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template(pod)});
-        merge(&mut all, spec);
-        json!({"metadata": {"name": "d"}, "spec": all})
-    };
-    let deployment = |spec: Value, pod: Value| of("/apis/apps/v1/deployments", workload(spec, pod));
-    let container = |rest: Value| {
-        let mut container = json!({"name": "web", "image": "x:1"});
-        merge(&mut container, rest);
-        json!({"containers": [container]})
-    };
-    let service = |spec: Value| of("/api/v1/services", json!({"metadata": {"name": "x"}, "spec": spec}));
-    let cron = |spec: Value| {
-        let mut job = job("x", json!({}));
-        merge(&mut job["spec"], spec);
-        of("/apis/batch/v1/cronjobs", job)
-    };
-    let batch = |spec: Value, pod: Value| {
-        let mut all = json!({"template": template(pod)});
-        merge(&mut all, spec);
-        of("/apis/batch/v1/jobs", json!({"metadata": {"name": "j"}, "spec": all}))
-    };
-    let secret = |data: Value| of("/api/v1/secrets", json!({"metadata": {"name": "x"}, "data": data}));
-    vec![
-        deployment(json!({"replicas": -1}), json!({})),
-        deployment(json!({"minReadySeconds": -1, "revisionHistoryLimit": -2}), json!({})),
-        deployment(json!({"strategy": {"type": "Sometimes"}}), json!({})),
-        deployment(json!({}), json!({"restartPolicy": "OnFailure"})),
-        deployment(json!({}), json!({"dnsPolicy": "Sometimes", "terminationGracePeriodSeconds": -1})),
-        deployment(json!({}), container(json!({"imagePullPolicy": "Sometimes"}))),
-        deployment(json!({}), container(json!({"ports": [{"containerPort": 99999}, {"containerPort": 0}]}))),
-        deployment(json!({}), container(json!({"ports": [{"containerPort": 80, "protocol": "ICMP"}]}))),
-        of("/apis/apps/v1/statefulsets", workload(json!({"serviceName": "s", "replicas": -1}), json!({}))),
-        of("/apis/apps/v1/daemonsets", workload(json!({"minReadySeconds": -1}), json!({}))),
-        of(
-            "/api/v1/pods",
-            json!({"metadata": {"name": "p"}, "spec": {
-                "automountServiceAccountToken": false, "restartPolicy": "Sometimes",
-                "containers": [{"name": "a", "image": "b"}]}}),
-        ),
-        service(json!({"ports": [{"port": 0}]})),
-        service(json!({"ports": [{"port": 70000, "protocol": "ICMP"}]})),
-        service(json!({"type": "Sometimes", "ports": [{"port": 80}]})),
-        service(json!({"sessionAffinity": "Sometimes", "ports": [{"port": 80}]})),
-        cron(json!({"schedule": "daily"})),
-        cron(json!({"concurrencyPolicy": "Sometimes"})),
-        cron(json!({"startingDeadlineSeconds": -1, "failedJobsHistoryLimit": -1})),
-        batch(
-            json!({"parallelism": -1, "completions": -1, "backoffLimit": -1}),
-            json!({"restartPolicy": "Never"}),
-        ),
-        batch(json!({}), json!({"restartPolicy": "Always"})),
-        of(
-            "/apis/policy/v1/poddisruptionbudgets",
-            json!({"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "maxUnavailable": 1}}),
-        ),
-        of(
-            "/apis/networking.k8s.io/v1/networkpolicies",
-            json!({"metadata": {"name": "np"}, "spec": {"podSelector": {}, "policyTypes": ["Sideways"]}}),
-        ),
-        secret(json!({"a": "b c"})),
-        secret(json!({"a": "abc"})),
-        of(
-            "/apis/autoscaling/v2/horizontalpodautoscalers".replace("/v2/", "/v2/namespaces/fixed/").as_str(),
-            json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 0, "minReplicas": 0,
-                   "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}),
         ),
     ]
 }

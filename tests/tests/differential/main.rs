@@ -16,6 +16,7 @@ mod kubectl;
 mod pair;
 mod prepare;
 mod random;
+mod refusals;
 
 use std::env;
 
