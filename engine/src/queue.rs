@@ -24,6 +24,9 @@ pub type Tick = Duration;
 /// How urgent work is. A smaller class is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
+    /// A canary: it proves that the way is open, not that it is short, and a queue that is long for a while is no reason to
+    /// poll. There is one for each runtime and minute, which as a rule costs no call.
+    Path,
     /// Somebody changed something and waits for it.
     UserEdit,
     /// A new version or a central configuration reaches the fleet.
@@ -40,13 +43,14 @@ pub enum Class {
 
 impl Class {
     /// All classes, most urgent first.
-    pub const ALL: [Self; 6] =
-        [Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Catalog, Self::Poll];
+    pub const ALL: [Self; 7] =
+        [Self::Path, Self::UserEdit, Self::Rollout, Self::Retry, Self::Resync, Self::Catalog, Self::Poll];
 
     /// A stable word for metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Path => "path",
             Self::UserEdit => "user_edit",
             Self::Rollout => "rollout",
             Self::Retry => "retry",

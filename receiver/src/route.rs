@@ -91,8 +91,14 @@ pub fn wanted(event: &RuntimeEvent, state: &KcpState) -> Vec<WorkKey> {
 /// How urgent they are.
 #[must_use]
 pub fn class(event: &RuntimeEvent) -> Class {
-    // No edit of anybody's: those of a whole fleet come after a restored backup.
-    if event.listed || event.change == RESYNC { Class::Resync } else { Class::UserEdit }
+    if event.watch == v3::CANARY {
+        Class::Path
+    } else if event.listed || event.change == RESYNC {
+        // No edit of anybody's: those of a whole fleet come after a restored backup.
+        Class::Resync
+    } else {
+        Class::UserEdit
+    }
 }
 
 /// Why they are done.

@@ -149,7 +149,8 @@ impl Exchange {
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
         let now = self.hosted.now((self.clock)());
         let look = Look { form, include: Include::of(include), now };
-        let request = Request { user, agent, verb, target, query };
+        let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
+        let request = Request { user, agent, verb, target, query: Query { metadata_only, ..query } };
         match self.hosted.apply(&request, now) {
             Outcome::Object(answer) => Ok(answer::object(&answer, look)),
             Outcome::List(listed) => Ok(answer::list(&listed, look)),
@@ -267,6 +268,10 @@ fn parse(bytes: &[u8], media: &str) -> Result<Value, Refusal> {
     match media {
         "application/yaml" => {
             let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+            // Most clients send JSON as YAML (RFC 9512, 3.4), and a JSON reader is much faster.
+            if let Some(value) = text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten() {
+                return Ok(value);
+            }
             serde_saphyr::from_str(text)
                 .map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
         }

@@ -8,13 +8,14 @@ use uuid::Uuid;
 
 use super::{
     intern::intern,
-    meta::{metadata_mut, put},
+    meta::{as_object, metadata_mut, put},
 };
 
 /// An object, immutable: a change makes another one.
 ///
 /// What differs from cluster to cluster (name, namespace, uid, times, owners, status) is kept apart from what is
-/// equal (the rest of the body, who manages which fields), so that the latter is shared.
+/// equal (the rest of the body, who manages which fields), so that the latter is shared. What is asked of metadata alone, as most
+/// lists and watches are, does not touch the body.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) uid: Uuid,
@@ -27,6 +28,8 @@ pub(crate) struct Stored {
     grace: Option<u32>,
     namespace: Arc<str>,
     name: Arc<str>,
+    /// What else `metadata` says: labels, annotations, finalizers.
+    meta: Option<Arc<str>>,
     body: Arc<str>,
     status: Option<Arc<str>>,
     owners: Option<Arc<str>>,
@@ -53,6 +56,8 @@ impl Stored {
         let owners = take("ownerReferences");
         let mut managed = take("managedFields");
         let times = take_times(managed.as_mut());
+        let meta = object.as_object_mut().and_then(|map| map.remove("metadata"));
+        let meta = meta.filter(|meta| meta.as_object().is_some_and(|meta| !meta.is_empty()));
         let shared = |value: Value| intern(&value.to_string());
         Self {
             uid,
@@ -63,6 +68,7 @@ impl Stored {
             grace: grace.and_then(|grace| u32::try_from(grace).ok()),
             namespace: intern(&namespace),
             name: intern(&name),
+            meta: meta.map(shared),
             body: shared(object),
             status: status.map(shared),
             owners: owners.map(shared),
@@ -86,21 +92,42 @@ impl Stored {
     /// The whole object.
     pub(crate) fn render(&self) -> Value {
         let mut object = parse(&self.body);
-        if let Some(status) = &self.status {
-            put(super::meta::as_object(&mut object), "status", Some(parse(status)));
-        }
-        let metadata = metadata_mut(&mut object);
+        let map = as_object(&mut object);
+        put(map, "status", self.status.as_deref().map(parse));
+        map.insert("metadata".into(), self.metadata());
+        object
+    }
+
+    /// The object without anything but metadata.
+    pub(crate) fn render_metadata(&self) -> Value {
+        json!({"metadata": self.metadata()})
+    }
+
+    /// The object as selectors of labels, names and namespaces see it.
+    pub(crate) fn head(&self) -> Value {
+        let mut head = json!({"metadata": self.meta.as_deref().map(parse).unwrap_or_default()});
+        self.put_name(metadata_mut(&mut head));
+        head
+    }
+
+    fn put_name(&self, metadata: &mut Map<String, Value>) {
+        metadata.insert("name".into(), Value::from(&*self.name));
+        put(metadata, "namespace", (!self.namespace.is_empty()).then(|| Value::from(&*self.namespace)));
+    }
+
+    fn metadata(&self) -> Value {
+        let mut whole = self.meta.as_deref().map(parse).unwrap_or_default();
+        let metadata = as_object(&mut whole);
+        self.put_name(metadata);
         metadata.insert("uid".into(), Value::String(self.uid.to_string()));
         metadata.insert("resourceVersion".into(), Value::String(self.revision.to_string()));
-        metadata.insert("name".into(), Value::from(&*self.name));
         metadata.insert("creationTimestamp".into(), time(self.created));
         put(metadata, "generation", (self.generation > 0).then(|| json!(self.generation)));
-        put(metadata, "namespace", (!self.namespace.is_empty()).then(|| Value::from(&*self.namespace)));
         put(metadata, "deletionTimestamp", self.deleted.map(time));
         put(metadata, "deletionGracePeriodSeconds", self.grace.map(Value::from));
         put(metadata, "ownerReferences", self.owners.as_deref().map(parse));
         put(metadata, "managedFields", self.managed.as_deref().map(|managed| self.managed_fields(managed)));
-        object
+        whole
     }
 
     fn managed_fields(&self, managed: &str) -> Value {
@@ -176,6 +203,14 @@ mod tests {
             "creationTimestamp": "2026-11-21T17:15:13Z",
         }});
         assert_eq!(Stored::new(bare.clone(), 1).render(), bare);
+    }
+
+    #[test]
+    fn metadata_is_the_same_without_the_rest() {
+        let stored = Stored::new(object(), 7);
+        assert_eq!(stored.render_metadata(), json!({"metadata": object()["metadata"]}));
+        let head = json!({"metadata": {"name": "n", "namespace": "ns", "labels": {"a": "b"}, "finalizers": ["x/y"]}});
+        assert_eq!(stored.head(), head);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A schema stays the JSON it is published as; [`View`] reads it.
 
 pub(crate) mod builtin;
+pub(crate) mod patterns;
 pub(crate) mod shape;
 pub(crate) mod validate;
 

@@ -1,9 +1,8 @@
 //! Validation of an object by a schema, with the messages of a real API server where they are simple.
 
-use regex::Regex;
 use serde_json::Value;
 
-use super::{Relation, View, builtin, shape::DEEPEST};
+use super::{Relation, View, builtin, patterns, shape::DEEPEST};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +159,7 @@ fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
     }
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
         // A pattern that cannot be read was refused with its CRD.
-        && Regex::new(pattern).is_ok_and(|regex| !regex.is_match(text))
+        && patterns::compiled(pattern).is_some_and(|regex| !regex.is_match(text))
     {
         causes.push(Cause::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
     }

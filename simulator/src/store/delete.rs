@@ -84,7 +84,7 @@ impl Cluster {
         let propagation = propagation(options, &query.propagation)?;
         let all: Vec<(Key, Arc<Stored>)> = self
             .range(kind, &request.target.namespace)
-            .filter(|(_, stored)| selector.is_empty() || selector.matches(&Self::render(kind, stored)))
+            .filter(|(_, stored)| selector.matches_stored(kind, stored))
             .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
             .collect();
         let mut items = Vec::new();

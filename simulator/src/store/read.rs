@@ -29,6 +29,11 @@ impl Cluster {
         object
     }
 
+    /// The same, or of it only what somebody wants who sees nothing but metadata.
+    pub(super) fn show(kind: &Kind, stored: &Stored, metadata_only: bool) -> Value {
+        if metadata_only { stored.render_metadata() } else { Self::render(kind, stored) }
+    }
+
     pub(super) fn lookup(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Arc<Stored>, Refusal> {
         let key = Self::key(kind, namespace, name);
         self.objects.get(&key).cloned().ok_or_else(|| Refusal::not_found(kind, name))
@@ -153,9 +158,8 @@ impl Cluster {
             .peekable();
         let mut last = None;
         while let Some((key, stored)) = left.next() {
-            let object = Self::render(kind, &stored);
-            if selector.matches(&object) {
-                items.push(object);
+            if selector.matches_stored(kind, &stored) {
+                items.push(Self::show(kind, &stored, query.metadata_only));
             }
             last = Some(key);
             if limit > 0 && items.len() >= limit && left.peek().is_some() {

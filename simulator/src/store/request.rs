@@ -109,6 +109,8 @@ pub struct Query {
     pub field_validation: String,
     /// `propagationPolicy`
     pub propagation: String,
+    /// Nothing but metadata is shown of lists and watches, so nothing else has to be there (`Accept`).
+    pub metadata_only: bool,
 }
 
 /// A request, as far as the cluster is concerned.

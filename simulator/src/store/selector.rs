@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 
-use super::refusal::Refusal;
-use crate::{kinds::Kind, object::meta};
+use super::{cluster::Cluster, refusal::Refusal};
+use crate::{
+    kinds::Kind,
+    object::{Stored, meta},
+};
 
 /// Longest selector, and most requirements of one.
 const LONGEST: usize = 64 * 1024;
@@ -46,6 +49,20 @@ impl Selector {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The same for what is stored, of which no more is read than is asked about.
+    pub(crate) fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
+        let of_head = |(path, ..): &(String, bool, String)| {
+            matches!(path.as_str(), "metadata.name" | "metadata.namespace")
+        };
+        if self.is_empty() {
+            true
+        } else if self.fields.iter().all(of_head) {
+            self.matches(&stored.head())
+        } else {
+            self.matches(&Cluster::render(kind, stored))
+        }
     }
 
     pub(crate) fn matches(&self, object: &Value) -> bool {

@@ -23,6 +23,7 @@ pub struct Watching {
     namespace: String,
     name: String,
     selector: Selector,
+    metadata_only: bool,
     /// What was there when it began, as far as it is not yet told.
     initial: VecDeque<Arc<Stored>>,
     /// Whether the end of `initial` is told by a bookmark.
@@ -97,20 +98,16 @@ impl Watching {
         if entry.key.resource != self.kind.storage || !self.covers(&entry.key.namespace, &entry.key.name) {
             return None;
         }
-        let whole = self.selector.is_empty();
-        let seen = |stored: &Stored| {
-            let object = Cluster::render(&self.kind, stored);
-            (whole || self.selector.matches(&object)).then_some(object)
-        };
-        let before =
-            entry.before.as_deref().and_then(|before| if whole { Some(Value::Null) } else { seen(before) });
-        let after = if entry.gone { None } else { seen(&entry.after) };
+        let matches = |stored: &&Stored| self.selector.matches_stored(&self.kind, stored);
+        let before = entry.before.as_deref().filter(matches);
+        let after = Some(&*entry.after).filter(|_| !entry.gone).filter(matches);
+        let show = |stored: &Stored| Cluster::show(&self.kind, stored, self.metadata_only);
         match (before, after) {
-            (None, Some(object)) => Some(WatchEvent { said: Said::Added, object }),
-            (Some(_), Some(object)) => Some(WatchEvent { said: Said::Modified, object }),
+            (None, Some(after)) => Some(WatchEvent { said: Said::Added, object: show(after) }),
+            (Some(_), Some(after)) => Some(WatchEvent { said: Said::Modified, object: show(after) }),
             (Some(before), None) => {
                 // The object as it was, at the revision at which it went.
-                let mut object = if entry.gone { Cluster::render(&self.kind, &entry.after) } else { before };
+                let mut object = show(if entry.gone { &entry.after } else { before });
                 let revision = Value::String(entry.revision.to_string());
                 meta::metadata_mut(&mut object).insert("resourceVersion".into(), revision);
                 Some(WatchEvent { said: Said::Deleted, object })
@@ -148,6 +145,7 @@ impl Cluster {
             namespace: request.target.namespace.clone(),
             name: request.target.name.clone(),
             selector,
+            metadata_only: query.metadata_only,
             initial: VecDeque::new(),
             marks_initial_end: query.initial_events == Some(true) && query.bookmarks,
             revision: if replay || from == 0 { self.revision } else { from },
@@ -173,8 +171,8 @@ impl Cluster {
         while events.len() < most
             && let Some(stored) = watching.initial.pop_front()
         {
-            let object = Self::render(&watching.kind, &stored);
-            if watching.selector.matches(&object) {
+            if watching.selector.matches_stored(&watching.kind, &stored) {
+                let object = Self::show(&watching.kind, &stored, watching.metadata_only);
                 events.push(WatchEvent { said: Said::Added, object });
             }
         }
