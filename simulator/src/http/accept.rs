@@ -1,6 +1,8 @@
 //! In which form a client wants its answer.
 
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use crate::object::meta::object;
 
 /// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +49,10 @@ pub(crate) fn negotiate(accept: &str) -> Option<Form> {
 }
 
 /// Only the metadata of an object.
-pub(crate) fn metadata_of(object: &Value) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_default();
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+pub(crate) fn metadata_of(mut whole: Value) -> Value {
+    let metadata = whole.get_mut("metadata").map(Value::take).unwrap_or_default();
+    let (kind, version) = ("PartialObjectMetadata".into(), "meta.k8s.io/v1".into());
+    object([("kind", kind), ("apiVersion", version), ("metadata", metadata)])
 }
 
 #[cfg(test)]

@@ -12,7 +12,10 @@ use super::{
     accept::{Form, metadata_of},
     table::{Include, table},
 };
-use crate::store::{Answer, Listed, Refusal};
+use crate::{
+    object::meta,
+    store::{Answer, Listed, Refusal},
+};
 
 pub(crate) const JSON: &str = "application/json";
 
@@ -46,18 +49,18 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-pub(crate) fn object(answer: &Answer, look: Look) -> Response<Body> {
-    let whole = &answer.object;
-    let body = match (look.form, &answer.kind) {
+pub(crate) fn object(answer: Answer, look: Look) -> Response<Body> {
+    let Answer { code, object: whole, warnings, kind } = answer;
+    let body = match (look.form, kind) {
         (Form::Table, Some(kind)) => {
             let metadata = json!({"resourceVersion": whole.pointer("/metadata/resourceVersion")});
-            &table(kind, std::slice::from_ref(whole), metadata, look.include, true, look.now)
+            table(&kind, std::slice::from_ref(&whole), metadata, look.include, true, look.now)
         }
-        (Form::Metadata, Some(_)) => &metadata_of(whole),
+        (Form::Metadata, Some(_)) => metadata_of(whole),
         _ => whole,
     };
-    let mut response = json(answer.code, body);
-    for warning in &answer.warnings {
+    let mut response = json(code, &body);
+    for warning in &warnings {
         let quoted = format!("299 - {}", Value::from(warning.as_str()));
         if let Ok(value) = HeaderValue::from_str(&quoted) {
             response.headers_mut().append(header::WARNING, value);
@@ -66,37 +69,38 @@ pub(crate) fn object(answer: &Answer, look: Look) -> Response<Body> {
     response
 }
 
-pub(crate) fn list(listed: &Listed, look: Look) -> Response<Body> {
-    let mut metadata = json!({"resourceVersion": listed.revision.to_string()});
-    if !listed.next.is_empty() {
-        metadata["continue"] = listed.next.clone().into();
+pub(crate) fn list(listed: Listed, look: Look) -> Response<Body> {
+    let Listed { items, revision, next, remaining, kind } = listed;
+    let mut metadata = json!({"resourceVersion": revision.to_string()});
+    if (!kind.is_builtin() && look.form == Form::Plain) || !next.is_empty() {
+        metadata["continue"] = next.into();
     }
-    if let Some(remaining) = listed.remaining.filter(|remaining| *remaining > 0) {
+    if let Some(remaining) = remaining.filter(|remaining| *remaining > 0) {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let kind = &listed.kind;
-    if !kind.is_builtin() && look.form == Form::Plain && listed.next.is_empty() {
-        metadata["continue"] = "".into();
-    }
-    let body = match look.form {
-        Form::Table => table(kind, &listed.items, metadata, look.include, true, look.now),
-        Form::MetadataList | Form::Metadata => {
-            let items: Vec<Value> = listed.items.iter().map(metadata_of).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+    let (list_kind, version, items): (_, _, Vec<Value>) = match look.form {
+        Form::Table => {
+            return json(200, &table(&kind, &items, metadata, look.include, true, look.now));
         }
+        Form::MetadataList | Form::Metadata => (
+            "PartialObjectMetadataList".to_owned(),
+            "meta.k8s.io/v1".to_owned(),
+            items.into_iter().map(metadata_of).collect(),
+        ),
         _ => {
             // Items of lists of built-in kinds do not repeat what they are.
-            let bare = |item: &Value| {
-                let mut item = item.clone();
+            let bare = |mut item: Value| {
                 if let (true, Some(map)) = (kind.is_builtin(), item.as_object_mut()) {
                     map.remove("kind");
                     map.remove("apiVersion");
                 }
                 item
             };
-            let items: Vec<Value> = listed.items.iter().map(bare).collect();
-            json!({"kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata, "items": items})
+            (kind.list_kind.clone(), kind.api_version(), items.into_iter().map(bare).collect())
         }
     };
+    let fields = [("kind", list_kind.into()), ("apiVersion", version.into()), ("metadata", metadata)];
+    let mut body = meta::object(fields);
+    body["items"] = Value::Array(items);
     json(200, &body)
 }

@@ -152,8 +152,8 @@ impl Exchange {
         let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
         let request = Request { user, agent, verb, target, query: Query { metadata_only, ..query } };
         match self.hosted.apply(&request, now) {
-            Outcome::Object(answer) => Ok(answer::object(&answer, look)),
-            Outcome::List(listed) => Ok(answer::list(&listed, look)),
+            Outcome::Object(answer) => Ok(answer::object(answer, look)),
+            Outcome::List(listed) => Ok(answer::list(listed, look)),
             Outcome::Refused(refusal) => Err(*refusal),
             Outcome::Watch(watching) => {
                 Ok(stream::response(Arc::clone(&self.hosted), *watching, look, self.clock, fault))

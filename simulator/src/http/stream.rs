@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     faults::Fault,
+    object::meta,
     store::{Refusal, Said, WatchEvent, Watching},
 };
 
@@ -103,7 +104,7 @@ impl State {
             let events = self.hosted.with(|cluster| cluster.poll(&mut self.watching, AT_ONCE));
             if !events.is_empty() {
                 self.over = events.iter().any(|event| event.said == Said::Error);
-                return Some(self.written(&events));
+                return Some(self.written(events));
             }
             let fault_at = self.fault.as_ref().map_or(self.ends + LONGEST, |(at, _)| *at);
             tokio::select! {
@@ -114,7 +115,7 @@ impl State {
                     Some((_, Fault::Expire(_))) => {
                         self.over = true;
                         let object = Refusal::expired("too old resource version").body();
-                        return Some(self.written(&[WatchEvent { said: Said::Error, object }]));
+                        return Some(self.written([WatchEvent { said: Said::Error, object }]));
                     }
                     _ => return None,
                 },
@@ -127,25 +128,26 @@ impl State {
                 () = sleep_until(self.bookmark), if self.watching.bookmarks => {
                     self.bookmark += BOOKMARK_EVERY;
                     let mark = self.watching.bookmark();
-                    return Some(self.written(&[mark]));
+                    return Some(self.written([mark]));
                 }
             }
         }
     }
 
-    fn written(&mut self, events: &[WatchEvent]) -> Bytes {
+    fn written(&mut self, events: impl IntoIterator<Item = WatchEvent>) -> Bytes {
         let mut text = String::new();
         for event in events {
-            let object = self.shown(event);
-            text.push_str(&json!({"type": event.said.name(), "object": object}).to_string());
+            let said = event.said.name().into();
+            let event = meta::object([("type", said), ("object", self.shown(event))]);
+            text.push_str(&event.to_string());
             text.push('\n');
         }
         Bytes::from(text)
     }
 
-    fn shown(&mut self, event: &WatchEvent) -> Value {
+    fn shown(&mut self, event: WatchEvent) -> Value {
         if event.said == Said::Error {
-            return event.object.clone();
+            return event.object;
         }
         match self.look.form {
             Form::Table => {
@@ -155,8 +157,8 @@ impl State {
                 let now = self.hosted.now((self.clock)());
                 table(&self.watching.kind, items, metadata, self.look.include, with_columns, now)
             }
-            Form::Metadata | Form::MetadataList => metadata_of(&event.object),
-            _ => event.object.clone(),
+            Form::Metadata | Form::MetadataList => metadata_of(event.object),
+            _ => event.object,
         }
     }
 }

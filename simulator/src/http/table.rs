@@ -38,7 +38,7 @@ pub(crate) fn table(
         let mut row = json!({"cells": columns.cells(object, now)});
         match include {
             Include::None => {}
-            Include::Metadata => row["object"] = metadata_of(object),
+            Include::Metadata => row["object"] = metadata_of(object.clone()),
             Include::Object => row["object"] = object.clone(),
         }
         row

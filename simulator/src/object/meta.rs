@@ -2,6 +2,11 @@
 
 use serde_json::{Map, Value};
 
+/// An object of these fields. `json!` would copy each value, however large.
+pub(crate) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
 /// `metadata`, made where it is missing.
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     child_mut(object, "metadata")

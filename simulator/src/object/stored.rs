@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     intern::intern,
-    meta::{as_object, metadata_mut, put},
+    meta::{as_object, metadata_mut, object, put},
 };
 
 /// An object, immutable: a change makes another one.
@@ -100,12 +100,12 @@ impl Stored {
 
     /// The object without anything but metadata.
     pub(crate) fn render_metadata(&self) -> Value {
-        json!({"metadata": self.metadata()})
+        object([("metadata", self.metadata())])
     }
 
     /// The object as selectors of labels, names and namespaces see it.
     pub(crate) fn head(&self) -> Value {
-        let mut head = json!({"metadata": self.meta.as_deref().map(parse).unwrap_or_default()});
+        let mut head = object([("metadata", self.meta.as_deref().map(parse).unwrap_or_default())]);
         self.put_name(metadata_mut(&mut head));
         head
     }

@@ -14,9 +14,8 @@ use crate::plan::{
 
 /// Why a Manifest is not this Kyma's, though it carries its name; `None` if it is.
 pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
-    let name = manifest.name_any();
     if manifest.module_name().is_none() {
-        let label = labels::MODULE_NAME;
+        let (name, label) = (manifest.name_any(), labels::MODULE_NAME);
         return Some(format!(
             "orphaned: the Manifest {name} names no module; set its label {label}, or delete it"
         ));
@@ -30,6 +29,7 @@ pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String
         || "is owned by no Kyma".to_owned(),
         |uid| format!("is owned by another Kyma of this name (uid {uid})"),
     );
+    let name = manifest.name_any();
     Some(format!("orphaned: the Manifest {name} {whose}; delete it if nobody needs it"))
 }
 
