@@ -59,6 +59,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { output, command } = args;
     let simulates = matches!(command, Command::Simulate(_));
     ensure!(simulates || output != Format::Markdown, "only simulate prints markdown; use text or json");
+    let tells = matches!(command, Command::Demo(_));
+    ensure!(!tells || output == Format::Text, "demo tells its steps as text only; leave out --output");
     match command {
         Command::Replay(replay) => return replay::run(replay, output).await,
         Command::Certs(command) => certs::run(command, output),

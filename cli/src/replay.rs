@@ -19,12 +19,12 @@ use crate::{explain::because, output::Format};
 const LARGE: u64 = 16 * 1024 * 1024;
 /// Runtimes that are named to somebody who has named another.
 const NAMED: usize = 10;
-/// What differs.
-const DIVERGED: u8 = 2;
+/// Something differs. 2 is what a wrong command line ends with.
+const DIVERGED: u8 = 3;
 
 /// Play a record of a receiver (its --record) on the same code, and show each decision and what differs from the record.
 ///
-/// Ends with 0 if nothing differs, and with 2 if something does.
+/// Ends with 0 if nothing differs, with 3 if something does, and with 1 if the record cannot be played.
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
     /// The record.

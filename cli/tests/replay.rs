@@ -64,7 +64,7 @@ fn a_demo_is_replayed_the_same_in_each_process_and_differences_have_an_exit_code
     let other = folder.path().join("edited.record");
     fs::write(&other, lines.join("\n") + "\n")?;
     let (code, text, _) = replay(&other, &[])?;
-    ensure!(code == Some(2) && text.contains("DIVERGENCE in Kyma/harbour: "), "{code:?}\n{text}");
+    ensure!(code == Some(3) && text.contains("DIVERGENCE in Kyma/harbour: "), "{code:?}\n{text}");
 
     let cut = folder.path().join("cut.record");
     let whole = fs::read(&file)?;

@@ -368,5 +368,11 @@ async fn what_is_not_simulated_is_refused() -> Result {
     let pods: Api<Pod> = Api::namespaced(fleet.client("one").await?, "default");
     let refused = pods.logs("p", &LogParams::default()).await.unwrap_err();
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 501));
+    // As kubectl sends it: without a body.
+    let exec = http::Request::post("/api/v1/namespaces/default/pods/p/exec?command=ls").body(Vec::new())?;
+    let refused = fleet.client("one").await?.request::<serde_json::Value>(exec).await.unwrap_err();
+    let said =
+        matches!(&refused, kube::Error::Api(s) if s.code == 501 && s.message == "not simulated: pods/exec");
+    assert!(said, "{refused}");
     Ok(())
 }

@@ -121,6 +121,9 @@ pub mod annotations {
     pub const MANAGED_DISCLAIMER: &str = "operator.kyma-project.io/managed-by-reconciler-disclaimer";
     /// Ours, on a Manifest: what its ModuleTemplate says besides what the Manifest's spec has room for, as JSON.
     pub const MODULE_TERMS: &str = "tidewatch.kyma-project.io/module";
+    /// Ours, on a Manifest: the uid of the ModuleTemplate whose version it has. One that is deleted and made anew under the same
+    /// name begins with generation 1 again.
+    pub const TEMPLATE_UID: &str = "tidewatch.kyma-project.io/template-uid";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.

@@ -144,6 +144,10 @@ impl Exchange {
         if !target.group.is_empty() && unserved() {
             return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
         }
+        // Their bodies are no objects.
+        if !target.is_simulated() {
+            return Err(target.not_simulated());
+        }
         let verb = verb(&parts, body, &target, is_watch).await?;
         let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();

@@ -262,19 +262,7 @@ fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal>
         "" => {}
         "status" if kind.has_status => {}
         "scale" if kind.scale.is_some() => {}
-        "log"
-        | "exec"
-        | "attach"
-        | "portforward"
-        | "eviction"
-        | "binding"
-        | "token"
-        | "ephemeralcontainers"
-        | "resize"
-        | "proxy"
-        | "finalize" => {
-            return Err(Refusal::not_simulated(&format!("{}/{}", kind.plural, target.subresource)));
-        }
+        _ if !target.is_simulated() => return Err(target.not_simulated()),
         _ if !kind.is_builtin() => return Err(Refusal::not_found(kind, &target.name)),
         _ => return Err(Refusal::unknown_path()),
     }

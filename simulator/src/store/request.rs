@@ -78,6 +78,31 @@ pub struct Target {
     pub subresource: String,
 }
 
+impl Target {
+    /// Whether it is of those subresources that are refused with 501, whatever is asked of them.
+    pub(crate) fn is_simulated(&self) -> bool {
+        !NOT_SIMULATED.contains(&self.subresource.as_str())
+    }
+
+    pub(crate) fn not_simulated(&self) -> Refusal {
+        Refusal::not_simulated(&format!("{}/{}", self.resource, self.subresource))
+    }
+}
+
+const NOT_SIMULATED: [&str; 11] = [
+    "log",
+    "exec",
+    "attach",
+    "portforward",
+    "eviction",
+    "binding",
+    "token",
+    "ephemeralcontainers",
+    "resize",
+    "proxy",
+    "finalize",
+];
+
 /// What the query says. Unknown parameters are ignored, as real API servers do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {

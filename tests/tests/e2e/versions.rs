@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::{
-    Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, ModuleReleaseMeta, ModuleStatus, ModuleTemplate, State,
-    names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, labels},
+    Kyma, Manifest, ModuleReleaseMeta, ModuleStatus, ModuleTemplate, State,
+    names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, labels},
 };
 use tidewatch_tests::{
     ControlPlane,
@@ -121,6 +121,14 @@ impl World {
         Ok(status)
     }
 
+    /// The Manifest of a module.
+    async fn manifest(&self, member: &Member<'_>, module: &str) -> Result<Manifest> {
+        let api: Api<Manifest> = Api::namespaced(self.kcp.clone(), self.namespace);
+        let of = format!("{}={},{}={module}", labels::KYMA_NAME, member.kyma, labels::MODULE_NAME);
+        let mut found = api.list(&ListParams::default().labels(&of)).await?.items;
+        found.pop().with_context(|| format!("no Manifest of {module}"))
+    }
+
     /// How often a Kyma was reconciled so far because a release has changed.
     async fn releases_heard(&self, member: &Member<'_>) -> Result<usize> {
         let page = self.receiver.runtime(member.id).await?;
@@ -211,6 +219,46 @@ async fn a_version_can_be_pinned_and_unpinned() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_version_goes_out_in_phases_and_each_reaches_only_its_own() -> Result<()> {
+    let world = World::start("kcp-phases").await?;
+    let (pier, mole) = (world.pier(), world.mole());
+    let both = |regular: &str, fast: &str| {
+        json!({"channels": [{"channel": "regular", "version": regular}, {"channel": "fast", "version": fast}],
+               "versions": [{"version": "1.1.0"}]})
+    };
+    world.offer("skiff", "1.0.0", &[("regular", "1.0.0"), ("fast", "1.0.0")]).await?;
+    for member in [&pier, &mole] {
+        world.ask(member, json!([{"name": "skiff"}])).await?;
+        world.ready(member, "skiff", "1.0.0").await?;
+    }
+
+    // One runtime tries it while it is in no channel.
+    world.offer("skiff", "1.1.0", &[("regular", "1.0.0"), ("fast", "1.0.0")]).await?;
+    world.release("skiff", both("1.0.0", "1.0.0")).await?;
+    world.ask(&pier, json!([{"name": "skiff", "version": "1.1.0"}])).await?;
+    world.ready(&pier, "skiff", "1.1.0").await?;
+
+    // Then those who want what is new early. Who has tried it goes back to a channel, and nothing is installed anew.
+    fleet::settled(&world.receiver).await?;
+    let before = world.releases_heard(&mole).await?;
+    world.release("skiff", both("1.0.0", "1.1.0")).await?;
+    world.ask(&pier, json!([{"name": "skiff", "channel": "fast"}])).await?;
+    let early = world.module(&pier, "skiff", "in the channel", |m| m.channel == "fast").await?;
+    ensure!(early.version == "1.1.0" && early.state == State::Ready, "{early:?}");
+    fleet::settled(&world.receiver).await?;
+    ensure!(world.releases_heard(&mole).await? == before, "its channel has not changed");
+    world.ready(&mole, "skiff", "1.0.0").await?;
+
+    // Then all, and nobody who has it is bothered.
+    let before = world.releases_heard(&pier).await?;
+    world.release("skiff", both("1.1.0", "1.1.0")).await?;
+    world.ready(&mole, "skiff", "1.1.0").await?;
+    fleet::settled(&world.receiver).await?;
+    ensure!(world.releases_heard(&pier).await? == before, "its channel has not changed");
+    world.healthy()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     let world = World::start("kcp-downgrade").await?;
     let pier = world.pier();
@@ -239,6 +287,23 @@ async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     templates.patch("gull-1.0.0", &PatchParams::default(), &Patch::Merge(change)).await?;
     event(&world.kcp, world.namespace, "ModuleTemplateChanged", &["gull-1.0.0", "stays as it is"]).await?;
     world.ready(&pier, "gull", "1.0.0").await?;
+
+    // The same for one that is deleted and made anew: its generation is 1, as that of the first one was.
+    let before = world.manifest(&pier, "gull").await?;
+    let mut anew = templates.get("gull-1.0.0").await?;
+    templates.delete("gull-1.0.0", &DeleteParams::default()).await?;
+    world.module(&pier, "gull", "Warning", |m| m.state == State::Warning).await?;
+    anew.metadata =
+        ObjectMeta { name: anew.metadata.name, labels: anew.metadata.labels, ..ObjectMeta::default() };
+    anew.spec.progress_deadline_seconds = Some(99);
+    let anew = templates.create(&PostParams::default(), &anew).await?;
+    ensure!(
+        anew.metadata.generation == Some(1) && before.annotations().contains_key(annotations::TEMPLATE_UID)
+    );
+    world.ready(&pier, "gull", "1.0.0").await?;
+    fleet::settled(&world.receiver).await?;
+    let after = world.manifest(&pier, "gull").await?;
+    ensure!((&after.spec, after.annotations()) == (&before.spec, before.annotations()), "{after:?}");
     world.healthy()
 }
 
@@ -312,8 +377,8 @@ async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
     world.ready(&pier, "winch", "1.2.0").await?;
     let releases: Api<ModuleReleaseMeta> = Api::namespaced(world.kcp.clone(), world.namespace);
     let templates: Api<ModuleTemplate> = Api::namespaced(world.kcp.clone(), world.namespace);
-    templates.delete("winch-regular", &kube::api::DeleteParams::default()).await?;
-    releases.delete("winch", &kube::api::DeleteParams::default()).await?;
+    templates.delete("winch-regular", &DeleteParams::default()).await?;
+    releases.delete("winch", &DeleteParams::default()).await?;
     let gone = world.module(&pier, "winch", "Warning", |m| m.state == State::Warning).await?;
     ensure!(
         gone.message.contains("no ModuleReleaseMeta of that name") && gone.version == "1.2.0",
@@ -363,7 +428,7 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     world.ready(&mole, "raft", "0.1.0").await?;
     for member in [&pier, &mole] {
         let api: Api<ModuleTemplate> = Api::namespaced(member.cluster.client()?, RUNTIME_NAMESPACE);
-        api.delete("raft-regular", &kube::api::DeleteParams::default()).await?;
+        api.delete("raft-regular", &DeleteParams::default()).await?;
     }
     world.healthy()
 }

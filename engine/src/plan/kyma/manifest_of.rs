@@ -72,6 +72,7 @@ pub(in crate::plan) fn manifest_for(
                 ]
                 .into_iter()
                 .chain(terms.map(|text| (annotations::MODULE_TERMS.to_owned(), text)))
+                .chain(chosen.template.uid().map(|uid| (annotations::TEMPLATE_UID.to_owned(), uid)))
                 .chain((chosen.origin == Origin::Local).then(|| entry(annotations::RUNTIME_TEMPLATE, "true")))
                 .collect(),
             ),
@@ -113,7 +114,8 @@ fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObjec
 /// Whether applying `wanted` would change nothing.
 pub(crate) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
-        part.iter().all(|(k, v)| map.get(k) == Some(v))
+        // Nothing is written only to say which template it was: those that a Go manager has made do not say it.
+        part.iter().all(|(k, v)| k == annotations::TEMPLATE_UID || map.get(k) == Some(v))
     };
     existing.spec == wanted.spec
         // A module that is mandatory no more is the user's to choose.
@@ -130,7 +132,8 @@ pub(crate) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
 /// The generation of the template that `wanted` is made of.
 ///
 /// An installed version does not change (mission S1.1). If its template has been changed since it was installed, by
-/// what the Kyma's status remembers, then what the Manifest has taken from it stays, and that is said.
+/// what the Kyma's status remembers, or is another object of that name, by what the Manifest remembers, then what the Manifest
+/// has taken from it stays, and that is said.
 pub(super) fn hold_version(
     kyma: &Kyma,
     old: &Manifest,
@@ -147,7 +150,11 @@ pub(super) fn hold_version(
         .and_then(|status| status.template.as_ref()?.metadata.as_ref())
         .filter(|metadata| metadata.name == template)
         .and_then(|metadata| metadata.generation);
-    if told.is_none() || told == now || !take_over(old, wanted) {
+    let made_anew = || {
+        let of = old.annotations().get(annotations::TEMPLATE_UID).filter(|_| installed);
+        of.is_some_and(|uid| Some(uid) != chosen.template.metadata.uid.as_ref())
+    };
+    if !(told.is_some() && told != now || made_anew()) || !take_over(old, wanted) {
         return now;
     }
     notices.push(Notice {
@@ -155,11 +162,11 @@ pub(super) fn hold_version(
         kind: Kind::Warning,
         reason: "ModuleTemplateChanged",
         message: format!(
-            "the ModuleTemplate '{template}' was changed after it had been installed; a version does not change, so \
+            "the ModuleTemplate '{template}' was changed, or made anew, after it had been installed; a version does not change, so \
              what is installed stays as it is; release what is new as another version"
         ),
     });
-    told
+    told.or(now)
 }
 
 /// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
@@ -170,10 +177,18 @@ pub(in crate::plan) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool 
     if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
         wanted.spec.resource.clone_from(&old.spec.resource);
     }
-    let terms = old.annotations().get(annotations::MODULE_TERMS).cloned();
-    match terms {
-        Some(terms) => wanted.annotations_mut().insert(annotations::MODULE_TERMS.to_owned(), terms),
-        None => wanted.annotations_mut().remove(annotations::MODULE_TERMS),
+    take_over_annotation(old, wanted, annotations::MODULE_TERMS);
+    if before == *wanted {
+        return false;
+    }
+    // It stays known whose they are.
+    take_over_annotation(old, wanted, annotations::TEMPLATE_UID);
+    true
+}
+
+fn take_over_annotation(old: &Manifest, wanted: &mut Manifest, key: &str) {
+    match old.annotations().get(key).cloned() {
+        Some(value) => wanted.annotations_mut().insert(key.to_owned(), value),
+        None => wanted.annotations_mut().remove(key),
     };
-    before != *wanted
 }

@@ -74,6 +74,8 @@ fn has_annotations(
         && of(annotations::FQDN) == Some(&chosen.component)
         && of(annotations::OCM_COMPONENT_NAME) == Some(&chosen.component)
         && of(annotations::RUNTIME_TEMPLATE) == local
+        && of(annotations::TEMPLATE_UID)
+            .is_none_or(|uid| Some(uid) == chosen.template.metadata.uid.as_deref())
 }
 
 /// Whether a template has no terms: those of [`ModuleTerms::of`].

@@ -411,6 +411,42 @@ fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() 
 }
 
 #[test]
+fn a_template_that_is_made_anew_reinstalls_nothing() {
+    let asked = wanted(&["lighthouse"]);
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| catalog.put(Arc::new(template.clone()));
+    template.metadata.uid = Some("first".into());
+    put(&mut catalog, &template);
+    let before = run(&asked, &[installed(State::Ready)]).status;
+    let mut known = installed(State::Ready);
+    known.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "first".into());
+    let run = |manifest: &Manifest, catalog: &FakeCatalog| {
+        run_on(before.clone(), &asked, manifest.clone(), catalog)
+    };
+    assert_eq!(run(&installed(State::Ready), &catalog).apply, [], "nobody is written to only to remember it");
+    assert_eq!(run(&known, &catalog).apply, []);
+
+    // The generation is 1 again, and nothing that was installed differs: then nothing is said.
+    template.metadata.uid = Some("second".into());
+    put(&mut catalog, &template);
+    let same = run(&known, &catalog);
+    assert_eq!((same.apply.len(), same.notices.len()), (0, 0));
+
+    template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
+    put(&mut catalog, &template);
+    let held = run(&known, &catalog);
+    assert_eq!((held.apply.len(), held.notices[0].reason), (0, "ModuleTemplateChanged"));
+    assert_eq!(held.status.modules[0].state, State::Ready);
+    // What differs besides is written, and whose template it was stays known.
+    known.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
+    known.labels_mut().insert(labels::CHANNEL.into(), "old".into());
+    let moved = run(&known, &catalog);
+    assert_eq!(moved.apply[0].spec.resource, known.spec.resource);
+    assert_eq!(moved.apply[0].annotations()[annotations::TEMPLATE_UID], "first");
+}
+
+#[test]
 fn a_version_that_is_asked_for_shows_no_channel() {
     let mut asked = wanted(&["lighthouse"]);
     asked.modules[0].version = Some("1.1.0".into());
