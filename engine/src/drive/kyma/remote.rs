@@ -39,9 +39,13 @@ impl Shared {
         let remote = match apply::get(runtime, &id).await? {
             Some(remote) => remote,
             None => {
-                // Under another manager than the marks: applying those again must not take the spec away.
-                let mut fresh = mark.clone();
-                fresh["spec"] = serde_json::to_value(&kyma.spec).unwrap_or_default();
+                // The spec alone, and under another manager than the marks: applying those again must not take it away, and whoever
+                // ends between the two leaves a Kyma that says what is missing.
+                let (name, namespace) = (&mark["metadata"]["name"], &mark["metadata"]["namespace"]);
+                let fresh = json!({
+                    "apiVersion": names::API_VERSION, "kind": "Kyma",
+                    "metadata": {"name": name, "namespace": namespace}, "spec": kyma.spec
+                });
                 apply::create(runtime, &fresh, field_managers::KCP).await?;
                 Value::Null
             }

@@ -415,7 +415,9 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     let asked = wanted(&["lighthouse"]);
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
-    let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| catalog.put(Arc::new(template.clone()));
+    let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| {
+        catalog.put(Arc::new(template.clone()))
+    };
     template.metadata.uid = Some("first".into());
     put(&mut catalog, &template);
     let before = run(&asked, &[installed(State::Ready)]).status;
