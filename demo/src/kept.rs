@@ -119,8 +119,8 @@ pub fn intro(on: &str) -> String {
     format!(
         "{on}\n\
          No step begins without an event: nothing polls a runtime to find a change, so one whose event is lost ends\n\
-         this demo with an error. (A reconcile that waits for a deletion it has begun looks again, after 200 ms to\n\
-         30 s.)\n\n\
+         this demo with an error. (A reconcile that waits for a deletion it has begun looks again, after\n\
+         200 ms and ever more seldom, up to 5 min.)\n\n\
          \u{20}   time  what happened                                                                  took"
     )
 }

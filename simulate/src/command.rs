@@ -57,7 +57,7 @@ pub struct Simulate {
     /// Write the report to a file, too.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where logs, certificates and kubeconfigs go; emptied first [default: target/simulate].
+    /// Where logs, certificates and kubeconfigs go; those of an earlier simulation are removed first [default: target/simulate].
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// Let the receiver poll, as it does by default where events are not proven to arrive. Without, a lost event shows.
@@ -130,6 +130,10 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
     let scenario = Scenario::load(&simulate.scenario)?;
     scenario.fits(modules)?;
+    if let Some(out) = &simulate.out {
+        let can = fs::OpenOptions::new().append(true).create(true).open(out);
+        can.with_context(|| format!("--out: cannot write {}", out.display()))?;
+    }
     if simulate.serve.is_some()
         && let Some(step) = scenario.steps.iter().find(|step| step.needs_ours())
     {
@@ -230,11 +234,12 @@ fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
         Format::Markdown => report.text(true),
         Format::Table => report.text(false),
     };
+    // First: what took an hour is not to be lost with a full disk.
+    println!("{}", text.trim_end());
     if let Some(out) = out {
         fs::write(out, format!("{}\n", text.trim_end()))
             .with_context(|| format!("cannot write {}", out.display()))?;
     }
-    println!("{}", text.trim_end());
     Ok(())
 }
 

@@ -368,6 +368,16 @@ async fn what_is_not_simulated_is_refused() -> Result {
     let pods: Api<Pod> = Api::namespaced(fleet.client("one").await?, "default");
     let refused = pods.logs("p", &LogParams::default()).await.unwrap_err();
     assert!(matches!(refused, kube::Error::Api(status) if status.code == 501));
+    let one = fleet.client("one").await?;
+    for (method, path, code) in [
+        ("HEAD", "/api/v1/namespaces/default/pods", 405),
+        ("DELETE", "/api/v1/secrets", 405),
+        ("DELETE", "/api/v1/namespaces/kube-system", 403),
+    ] {
+        let request = http::Request::builder().method(method).uri(path).body(kube::client::Body::empty())?;
+        let status = one.send(request).await?.status();
+        assert_eq!(status, code, "{method} {path}");
+    }
     // As kubectl sends it: without a body.
     let exec = http::Request::post("/api/v1/namespaces/default/pods/p/exec?command=ls").body(Vec::new())?;
     let refused = fleet.client("one").await?.request::<serde_json::Value>(exec).await.unwrap_err();

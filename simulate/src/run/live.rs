@@ -28,6 +28,7 @@ pub(super) struct Live {
     ours: Option<(Arc<Receiver>, Arc<Agents>)>,
     now: Mutex<Now>,
     broken: watch::Sender<Option<String>>,
+    begun: Instant,
 }
 
 #[derive(Default)]
@@ -68,7 +69,8 @@ impl Live {
         oracle: Arc<Oracle>,
         ours: Option<(Arc<Receiver>, Arc<Agents>)>,
     ) -> Self {
-        Self { fleet, oracle, ours, now: Mutex::default(), broken: watch::Sender::new(None) }
+        let (now, broken) = (Mutex::default(), watch::Sender::new(None));
+        Self { fleet, oracle, ours, now, broken, begun: Instant::now() }
     }
 
     /// A step begins.
@@ -158,13 +160,15 @@ impl Live {
         let mut now = self.now.lock();
         let Some(begun) = now.phase.take() else { return };
         let queued = now.totals.queued.since(&begun.totals.queued);
+        // Between two bounds of a histogram the value is a guess; nothing has waited longer than all of this lasts.
+        let oldest = self.begun.elapsed().as_secs_f64();
         let phase = Phase {
             name: begun.name,
             seconds: begun.at.elapsed().as_secs_f64(),
             reconciles: now.totals.reconciles - begun.totals.reconciles,
             reconciles_failed: now.totals.failed - begun.totals.failed,
             reconciles_peak: now.totals.peak_rate,
-            queue_age: [0.5, 0.95, 0.99].map(|share| queued.quantile(share)),
+            queue_age: [0.5, 0.95, 0.99].map(|share| queued.quantile(share).map(|age| age.min(oldest))),
             queue_peak: now.totals.peak_queue,
             receiver_cpu_seconds: now.cpu - begun.cpu,
             receiver_peak_mib: usage.peak,

@@ -30,6 +30,10 @@ pub(crate) struct Look {
     pub(crate) now: Timestamp,
 }
 
+pub(crate) fn nothing() -> Body {
+    Full::default().boxed_unsync()
+}
+
 pub(crate) fn text(code: u16, media: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Full::new(text.into()).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -53,6 +53,13 @@ pub(crate) struct Dropped;
 
 impl Exchange {
     pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
+        let headless = parts.method == Method::HEAD;
+        let answer = self.whole(parts, body).await?;
+        // The answer to HEAD has no body (RFC 9110, 9.3.2); with one, a stream of HTTP/2 is broken.
+        Ok(if headless { answer.map(|_| answer::nothing()) } else { answer })
+    }
+
+    async fn whole(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
         let user = self.user(&parts);
         let (query, is_watch, include) = route::query(parts.uri.query().unwrap_or_default());
         let call = Call {
@@ -228,9 +235,9 @@ async fn verb(parts: &Parts, body: Incoming, target: &Target, is_watch: bool) ->
         parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim().to_owned();
     match parts.method.as_str() {
-        "GET" | "HEAD" if is_watch => Ok(Verb::Watch),
-        "GET" | "HEAD" if collection => Ok(Verb::List),
-        "GET" | "HEAD" => Ok(Verb::Get),
+        "GET" if is_watch => Ok(Verb::Watch),
+        "GET" if collection => Ok(Verb::List),
+        "GET" => Ok(Verb::Get),
         "POST" => Ok(Verb::Create(read(body, &media).await?)),
         "PUT" => Ok(Verb::Update(read(body, &media).await?)),
         "PATCH" => {

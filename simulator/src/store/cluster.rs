@@ -270,9 +270,12 @@ fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal>
     let fits = match verb {
         Verb::Get | Verb::Update(_) | Verb::Patch(..) => !whole,
         Verb::Delete(_) => !whole && target.subresource.is_empty(),
-        Verb::List | Verb::DeleteCollection(_) => whole,
+        Verb::List => whole,
         Verb::Watch => true,
-        Verb::Create(_) => whole && (!kind.namespaced || !target.namespace.is_empty()),
+        // In one namespace.
+        Verb::DeleteCollection(_) | Verb::Create(_) => {
+            whole && (!kind.namespaced || !target.namespace.is_empty())
+        }
     };
     let namespaced_name = whole || !kind.namespaced || !target.namespace.is_empty();
     if matches!(verb, Verb::DeleteCollection(_)) && kind.plural == "namespaces" && kind.group.is_empty() {

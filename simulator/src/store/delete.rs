@@ -27,6 +27,9 @@ pub(super) const ORPHAN: &str = "orphan";
 /// Holds a CRD until its objects are gone.
 pub(super) const CRD_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
+/// Namespaces that nobody may delete.
+const FOR_EVER: [&str; 3] = ["default", "kube-system", "kube-public"];
+
 impl Cluster {
     pub(super) fn delete(
         &mut self,
@@ -42,6 +45,9 @@ impl Cluster {
         let dry = dry_run(&query, "DeleteOptions")?;
         let propagation = propagation(options, &query.propagation)?;
         let name = &request.target.name;
+        if kind.plural == "namespaces" && kind.group.is_empty() && FOR_EVER.contains(&name.as_str()) {
+            return Err(Refusal::forbidden("namespaces", "", name, "this namespace may not be deleted"));
+        }
         let stored = self.lookup(kind, &request.target.namespace, name)?;
         for (field, what, have) in [
             ("uid", "UID", stored.uid.to_string()),

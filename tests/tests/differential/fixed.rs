@@ -141,6 +141,11 @@ fn objects() -> Vec<Call> {
         delete(&format!("{MAPS}/fm"), json!({"preconditions": {"resourceVersion": "1"}})),
         delete(&format!("{MAPS}/fm?dryRun=All"), Value::Null),
         delete(&format!("{MAPS}/fm"), json!({"propagationPolicy": "Bad"})),
+        // Of all namespaces at once nothing is deleted, and those that are always there never.
+        delete("/api/v1/configmaps", Value::Null),
+        delete("/apis/apps/v1/deployments?labelSelector=a%3Db", Value::Null),
+        delete("/api/v1/namespaces/default", Value::Null),
+        delete("/api/v1/namespaces/kube-system", Value::Null),
         delete(
             &format!("{MAPS}/fm"),
             json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}),
