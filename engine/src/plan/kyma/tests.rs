@@ -416,7 +416,7 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     let mut catalog = catalog();
     let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
     let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| {
-        catalog.put(Arc::new(template.clone()))
+        catalog.put(Arc::new(template.clone()));
     };
     template.metadata.uid = Some("first".into());
     put(&mut catalog, &template);
