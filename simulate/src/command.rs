@@ -93,6 +93,11 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     without_proxies()?;
     let progress = Arc::new(Progress::new(simulate.runtimes));
     let settings = settings(&simulate)?;
+    if let Some(out) = &simulate.out {
+        // Before it takes an hour; an empty file is left if it comes to no report.
+        let opened = fs::OpenOptions::new().append(true).create(true).open(out);
+        opened.with_context(|| format!("--out: cannot write {}", out.display()))?;
+    }
     // One for all of it: a signal between two parts is not lost.
     let mut told = Box::pin(interrupted());
     let started = tokio::select! {
@@ -130,10 +135,6 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
     let scenario = Scenario::load(&simulate.scenario)?;
     scenario.fits(modules)?;
-    if let Some(out) = &simulate.out {
-        let can = fs::OpenOptions::new().append(true).create(true).open(out);
-        can.with_context(|| format!("--out: cannot write {}", out.display()))?;
-    }
     if simulate.serve.is_some()
         && let Some(step) = scenario.steps.iter().find(|step| step.needs_ours())
     {

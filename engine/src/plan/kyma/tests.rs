@@ -16,6 +16,7 @@ use crate::plan::{
 mod besides;
 mod managed;
 mod mandatory;
+mod templates;
 
 fn kyma() -> Kyma {
     serde_json::from_value(json!({
@@ -360,92 +361,6 @@ fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
     assert_eq!(failed.state, State::Deleting);
     assert_eq!(failed.last_operation.unwrap().operation, "no answer", "what fails is said");
     assert_eq!(failed.conditions, first.status.conditions, "nothing is known about the modules");
-}
-
-/// A plan for a Kyma with this status, with the installed module and a catalog.
-fn run_on(status: KymaStatus, wanted: &KymaSpec, manifest: Manifest, catalog: &FakeCatalog) -> Plan {
-    let kyma = Kyma { status: Some(status), ..kyma() };
-    let (choices, sources) = (choose(wanted, catalog, &[]), sources());
-    let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
-    let manifests = [manifest];
-    plan(&Input {
-        kyma: &kyma,
-        wanted,
-        choices: &choices,
-        sources: &sources,
-        manifests: &manifests,
-        facts,
-        now,
-    })
-}
-
-#[test]
-fn a_template_that_changes_after_its_version_was_installed_reinstalls_nothing() {
-    let asked = wanted(&["lighthouse"]);
-    let before = run(&asked, &[installed(State::Ready)]).status;
-    let mut catalog = catalog();
-    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
-    template.metadata.generation = Some(2);
-    catalog.put(Arc::new(template.clone()));
-    let links = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
-    assert_eq!((links.notices.len(), links.apply.len()), (0, 0), "nothing that is installed has changed");
-    let generation =
-        |plan: &Plan| plan.status.modules[0].template.clone().unwrap().metadata.unwrap().generation;
-    assert_eq!(generation(&links), Some(2));
-
-    template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
-    template.spec.progress_deadline_seconds = Some(7);
-    catalog.put(Arc::new(template));
-    let held = run_on(before.clone(), &asked, installed(State::Ready), &catalog);
-    assert_eq!(held.apply, []);
-    assert_eq!((held.notices[0].reason, held.notices[0].kind), ("ModuleTemplateChanged", Kind::Warning));
-    assert_eq!(
-        (generation(&held), held.status.modules[0].state),
-        (Some(1), State::Ready),
-        "and again next time"
-    );
-
-    let fast = KymaSpec { channel: "fast".into(), ..asked.clone() };
-    let upgraded = run_on(before, &fast, installed(State::Ready), &catalog);
-    assert_eq!((upgraded.apply[0].spec.version.as_str(), upgraded.notices.len()), ("1.1.0", 0));
-}
-
-#[test]
-fn a_template_that_is_made_anew_reinstalls_nothing() {
-    let asked = wanted(&["lighthouse"]);
-    let mut catalog = catalog();
-    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
-    let put = |catalog: &mut FakeCatalog, template: &tidewatch_api::ModuleTemplate| {
-        catalog.put(Arc::new(template.clone()));
-    };
-    template.metadata.uid = Some("first".into());
-    put(&mut catalog, &template);
-    let before = run(&asked, &[installed(State::Ready)]).status;
-    let mut known = installed(State::Ready);
-    known.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "first".into());
-    let run = |manifest: &Manifest, catalog: &FakeCatalog| {
-        run_on(before.clone(), &asked, manifest.clone(), catalog)
-    };
-    assert_eq!(run(&installed(State::Ready), &catalog).apply, [], "nobody is written to only to remember it");
-    assert_eq!(run(&known, &catalog).apply, []);
-
-    // The generation is 1 again, and nothing that was installed differs: then nothing is said.
-    template.metadata.uid = Some("second".into());
-    put(&mut catalog, &template);
-    let same = run(&known, &catalog);
-    assert_eq!((same.apply.len(), same.notices.len()), (0, 0));
-
-    template.spec.data.as_mut().unwrap().0["spec"] = json!({"height": 1});
-    put(&mut catalog, &template);
-    let held = run(&known, &catalog);
-    assert_eq!((held.apply.len(), held.notices[0].reason), (0, "ModuleTemplateChanged"));
-    assert_eq!(held.status.modules[0].state, State::Ready);
-    // What differs besides is written, and whose template it was stays known.
-    known.labels_mut().insert(labels::MODULE_NAME.into(), "lighthouse".into());
-    known.labels_mut().insert(labels::CHANNEL.into(), "old".into());
-    let moved = run(&known, &catalog);
-    assert_eq!(moved.apply[0].spec.resource, known.spec.resource);
-    assert_eq!(moved.apply[0].annotations()[annotations::TEMPLATE_UID], "first");
 }
 
 #[test]
