@@ -36,7 +36,8 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
 pub(super) fn fine_cpu_seconds(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0.0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        // One that has ended since it was listed does not live: its file is gone, or cannot be read any more.
+        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
         let first = text.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
         nanoseconds += first.context("schedstat is not what is known of it")?;
     }
@@ -76,5 +77,15 @@ mod tests {
         assert!(rss_mib(pid).unwrap() > 0.1 && peak_mib(pid).unwrap() > 0.1);
         assert!(cpu_seconds(pid).unwrap() >= 0.0 && fine_cpu_seconds(pid).unwrap() > 0.0);
         assert!(most_files().unwrap() > 10);
+    }
+
+    #[test]
+    fn a_thread_that_ends_meanwhile_is_no_error() {
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| (0..2_000).for_each(|_| drop(std::thread::spawn(|| ()).join())));
+            while !ending.is_finished() {
+                fine_cpu_seconds(std::process::id()).unwrap();
+            }
+        });
     }
 }
