@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    kept,
+    files, kept,
     process::{Lifetime, Process, Spec, end_recorded, record},
     report::{Line, Reporter, Terminal, WORKING},
     simulated::Simulated,
@@ -125,6 +125,7 @@ enum End {
 }
 
 async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+    let _taken = files::take(folder)?;
     let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
     tidewatch_telemetry::logging::to_file(log, LEVEL)?;
     terminal.say(&kept::intro(
@@ -165,9 +166,7 @@ async fn play(folder: &Path, end: End, terminal: &Terminal, simulated: &mut Simu
         return Ok(());
     }
     let own = env::current_exe().context("the path of this program is not known")?;
-    let kubectl = kept::kubectl();
-    let programs: Vec<PathBuf> = std::iter::once(own).chain(kubectl).collect();
-    let bin = kept::link(folder, &programs)?;
+    let bin = kept::link(folder, &own, kept::kubectl().as_slice())?;
     if end == End::Kept {
         // `tidewatch demo down` ends this one, too.
         let called = env::args_os().next().context("the name of this program is not known")?;

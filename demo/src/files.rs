@@ -1,13 +1,44 @@
 //! Keys, tokens and kubeconfigs in files.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::Path,
+    process,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+/// Held by who works in a folder.
+const LOCK: &str = "in-use";
+
+/// Takes a folder for this process, as long as the returned file is open.
+///
+/// # Errors
+/// If another process has it: two that write the same files end each other in ways that are hard to understand.
+pub fn take(folder: &Path) -> Result<File> {
+    let path = folder.join(LOCK);
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = open().with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let by = fs::read_to_string(&path).unwrap_or_default();
+            bail!(
+                "{} is in use by process {}: end that one first, or choose another folder with --folder",
+                folder.display(),
+                by.trim()
+            );
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+        }
+    }
+    file.set_len(0)?;
+    writeln!(file, "{}", process::id())?;
+    Ok(file)
+}
 
 /// Writes a file that only its owner may read, also if it was there and others could. Its
 /// folder is made if absent.
@@ -31,6 +62,17 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_folder_is_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = take(folder.path()).unwrap();
+        // A second opening of the file is as another process's.
+        let refused = take(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("in use by process {}", process::id())), "{refused}");
+        drop(taken);
+        take(folder.path()).unwrap();
+    }
 
     #[test]
     fn what_is_written_is_its_owners_alone() {

@@ -1,8 +1,8 @@
-//! Plain HTTP GETs, for readiness and for admin pages.
+//! Plain HTTP, for readiness and for admin pages.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 
 /// Largest page that is read.
@@ -16,6 +16,13 @@ async fn get(url: &str) -> Result<hyper::Response<hyper::body::Incoming>> {
 /// The status of `GET url`; the body is not read.
 pub async fn status(url: &str) -> Result<hyper::StatusCode> {
     Ok(get(url).await?.status())
+}
+
+/// The status of `POST url` with a JSON body; the answer's body is not read.
+pub async fn post(url: &str, body: &serde_json::Value) -> Result<hyper::StatusCode> {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+    let request = hyper::Request::post(url).body(Full::from(body.to_string()))?;
+    Ok(client.request(request).await.with_context(|| format!("POST {url}"))?.status())
 }
 
 /// The body of `GET url`, which must be answered with 200.

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     fmt::Write,
     fs,
     os::unix::fs::symlink,
@@ -74,14 +75,17 @@ impl Variables {
     }
 }
 
-/// Makes a folder of links to programs in the demo's folder.
-pub fn link(folder: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+/// Makes a folder of links in the demo's folder: to `tidewatch`, whatever its file is called, and to other programs.
+pub fn link(folder: &Path, tidewatch: &Path, others: &[PathBuf]) -> Result<PathBuf> {
     let bin = folder.join(BIN);
     fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;
-    for program in programs {
-        let name = program.file_name().context("a program has no name")?;
+    let link = |program: &Path, name: &OsStr| {
         symlink(program, bin.join(name))
-            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))?;
+            .with_context(|| format!("cannot link {} into {}", program.display(), bin.display()))
+    };
+    link(tidewatch, OsStr::new("tidewatch"))?;
+    for program in others {
+        link(program, program.file_name().context("a program has no name")?)?;
     }
     Ok(bin)
 }

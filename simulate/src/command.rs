@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use tidewatch_demo::command::{interrupted, without_proxies};
+use tidewatch_demo::{
+    command::{interrupted, without_proxies},
+    files,
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -92,7 +95,7 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     }
     without_proxies()?;
     let progress = Arc::new(Progress::new(simulate.runtimes));
-    let settings = settings(&simulate)?;
+    let (settings, _taken) = settings(&simulate)?;
     if let Some(out) = &simulate.out {
         // Before it takes an hour; an empty file is left if it comes to no report.
         let opened = fs::OpenOptions::new().append(true).create(true).open(out);
@@ -129,7 +132,8 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     Ok(())
 }
 
-fn settings(simulate: &Simulate) -> Result<Settings> {
+/// What is asked for, and the folder's lock.
+fn settings(simulate: &Simulate) -> Result<(Settings, fs::File)> {
     let Simulate { runtimes, modules, seed, .. } = *simulate;
     ensure!((1..=MOST).contains(&runtimes), "--runtimes: 1 to {MOST} are allowed");
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
@@ -146,6 +150,8 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
     }
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = simulate.folder.clone().unwrap_or_else(|| target().join("simulate"));
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let taken = files::take(&folder)?;
     let folder = empty(&folder)?;
     let receiver = match (&simulate.serve, &simulate.receiver) {
         (Some(_), _) => None,
@@ -166,7 +172,7 @@ fn settings(simulate: &Simulate) -> Result<Settings> {
         polling: simulate.polling,
         args,
     });
-    Ok(Settings { runtimes, modules, seed, scenario, folder, receiver })
+    Ok((Settings { runtimes, modules, seed, scenario, folder, receiver }, taken))
 }
 
 /// What this program has put there is removed; anything else is not touched.
@@ -181,7 +187,6 @@ fn empty(folder: &Path) -> Result<PathBuf> {
         "receiver.before.log",
         "kcp.kubeconfig",
     ];
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     for own in OWN.map(|name| folder.join(name)) {
         let removed = if own.is_dir() { fs::remove_dir_all(&own) } else { fs::remove_file(&own) };

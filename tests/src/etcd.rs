@@ -45,6 +45,18 @@ impl Etcd {
         Ok(Self { url, process })
     }
 
+    /// Forgets what was before a revision, for all that keep their objects here.
+    ///
+    /// # Errors
+    /// If etcd does not do it, such as for a revision that is none yet.
+    pub async fn compact(&self, revision: u64) -> Result<()> {
+        // 64-bit numbers are strings in the JSON of protobuf.
+        let body = serde_json::json!({"revision": revision.to_string(), "physical": true});
+        let status = http::post(&format!("{}/v3/kv/compaction", self.url), &body).await?;
+        anyhow::ensure!(status.is_success(), "etcd answered {status} to a compaction");
+        Ok(())
+    }
+
     /// Where clients connect.
     pub fn url(&self) -> &str {
         &self.url

@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{merge::Difference, set::Set};
+use super::{
+    merge::Difference,
+    set::{Set, field},
+};
 use crate::{
     object::{meta::metadata_mut, stored},
     schema::View,
@@ -44,8 +47,10 @@ pub(crate) enum Door {
     Main,
     /// Only the status.
     Status,
-    /// Of a built-in kind: the status and metadata without labels.
+    /// Of a built-in kind: all but the spec.
     BuiltinStatus,
+    /// Of a Deployment: all but the spec and the labels.
+    DeploymentStatus,
 }
 
 /// One entry.
@@ -147,6 +152,15 @@ impl Managed {
         self.0.iter().position(|entry| entry.is_of(writer, applies))
     }
 
+    /// Whether one of them owns a field; `path` is as in `spec.replicas`.
+    pub(crate) fn owns(&self, path: &str) -> bool {
+        let all = self.union();
+        let (above, last) = path.rsplit_once('.').map_or(("", path), |(above, last)| (above, last));
+        let mut steps = above.split('.').filter(|step| !step.is_empty());
+        let parent = steps.try_fold(&all, |set, step| set.below(&field(step)));
+        parent.is_some_and(|parent| parent.is_member(&field(last)))
+    }
+
     /// What all of them own together.
     pub(crate) fn union(&self) -> Set {
         self.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set))
@@ -178,7 +192,8 @@ impl Managed {
         if let Some(entry) = self.0.get_mut(index) {
             // Its own fields were taken away above together with those of the others.
             entry.set = entry.set.union(&written);
-            entry.time = now;
+            // What is written through /scale carries no time.
+            entry.time = if writer.subresource == "scale" { 0 } else { now };
         }
     }
 
@@ -238,7 +253,8 @@ pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
         Door::Whole => {}
         Door::Main => set.remove(&["f:status"]),
         Door::Status => set.keep_top(|name| name == "f:status"),
-        Door::BuiltinStatus => {
+        Door::BuiltinStatus => set.remove(&["f:spec"]),
+        Door::DeploymentStatus => {
             set.remove(&["f:spec"]);
             set.remove(&["f:metadata", "f:labels"]);
         }

@@ -105,11 +105,16 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
         match name.as_str() {
             "labelSelector" => query.label_selector = value,
             "fieldSelector" => query.field_selector = value,
-            "limit" => query.limit = value.parse().unwrap_or_default(),
+            "limit" => {
+                query.limit = number(&value, &mut query.unreadable).try_into().unwrap_or_default();
+            }
             "continue" => query.continue_token = value,
             "resourceVersion" => query.resource_version = value,
             "resourceVersionMatch" => query.resource_version_match = value,
-            "timeoutSeconds" => query.timeout_seconds = value.parse().ok().filter(|seconds| *seconds > 0),
+            "timeoutSeconds" => {
+                let seconds = number(&value, &mut query.unreadable);
+                query.timeout_seconds = seconds.try_into().ok().filter(|seconds| *seconds > 0);
+            }
             "allowWatchBookmarks" => query.bookmarks = yes,
             "sendInitialEvents" => query.initial_events = Some(yes),
             "fieldManager" => query.field_manager = value,
@@ -123,6 +128,18 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
         }
     }
     (query, watch, include)
+}
+
+/// As Go reads numbers of a query; nothing is 0.
+fn number(text: &str, unreadable: &mut Option<String>) -> i64 {
+    if text.is_empty() {
+        return 0;
+    }
+    text.parse().unwrap_or_else(|_| {
+        let quoted = serde_json::Value::from(text);
+        unreadable.get_or_insert(format!("strconv.ParseInt: parsing {quoted}: invalid syntax"));
+        0
+    })
 }
 
 /// Percent-decoding; what is no UTF-8 is replaced.

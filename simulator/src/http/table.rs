@@ -37,7 +37,7 @@ pub(crate) fn table(
     let row = |object: &Value| {
         let mut row = json!({"cells": columns.cells(object, now)});
         match include {
-            Include::None => {}
+            Include::None => row["object"] = Value::Null,
             Include::Metadata => row["object"] = metadata_of(object.clone()),
             Include::Object => row["object"] = object.clone(),
         }

@@ -5,6 +5,7 @@ pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod custom;
 pub(crate) mod defaults;
+pub(crate) mod names;
 pub(crate) mod ranges;
 
 use std::sync::Arc;
@@ -54,6 +55,15 @@ pub(crate) enum Origin {
 }
 
 impl Kind {
+    /// Whether an update of what is not there creates it.
+    pub(crate) fn is_created_by_update(&self) -> bool {
+        match self.group.as_str() {
+            "" => matches!(self.kind.as_str(), "Service" | "Event"),
+            "events.k8s.io" | "coordination.k8s.io" | "rbac.authorization.k8s.io" => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }

@@ -25,13 +25,16 @@ pub(crate) enum PatchError {
 
 /// RFC 6902.
 pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    let operations: json_patch::Patch =
-        serde_json::from_value(patch.clone()).map_err(|error| PatchError::Malformed(error.to_string()))?;
-    if operations.0.len() > MOST_OPERATIONS {
-        return Err(PatchError::TooLarge(operations.0.len()));
+    let operations = patch.as_array().filter(|all| all.iter().all(Value::is_object));
+    let operations =
+        operations.ok_or_else(|| PatchError::Malformed("a JSON patch is a list of objects".to_owned()))?;
+    if operations.len() > MOST_OPERATIONS {
+        return Err(PatchError::TooLarge(operations.len()));
     }
     let mut patched = object.clone();
-    for operation in operations.0 {
+    for operation in operations {
+        // What an operation lacks is found when it is done, not when the patch is read.
+        let operation = serde_json::from_value(operation.clone()).map_err(|_| PatchError::Inapplicable)?;
         let operation = json_patch::Patch(vec![as_go(operation, &patched)]);
         json_patch::patch(&mut patched, &operation).map_err(|_| PatchError::Inapplicable)?;
     }

@@ -64,8 +64,12 @@ pub struct Cluster {
     pub(super) log: Log,
     /// What CRDs serve, by storage key.
     pub(super) custom: BTreeMap<Arc<str>, Arc<Vec<Arc<Kind>>>>,
+    /// By storage key, the revision at which a CRD's schema came into force: watches of its objects go back no further.
+    pub(super) floors: BTreeMap<Arc<str>, u64>,
     /// Which objects are owned by whom.
     pub(super) dependents: BTreeMap<Uuid, BTreeSet<Key>>,
+    /// Objects whose owners may all be gone.
+    pub(super) suspects: BTreeSet<Key>,
     /// Deleted objects that something holds.
     pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
@@ -83,6 +87,8 @@ impl Cluster {
             log: Log::new(options.log_limit.max(1)),
             custom: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            floors: BTreeMap::new(),
             held: BTreeSet::new(),
             due: BTreeSet::new(),
             known: Known::default(),
@@ -219,7 +225,7 @@ impl Cluster {
     }
 
     /// Removes an object for good.
-    pub(super) fn remove(&mut self, key: &Key, now: Timestamp) {
+    pub(super) fn remove(&mut self, key: &Key) {
         let Some(before) = self.objects.remove(key) else { return };
         self.relate(key, Some(&before), None);
         self.known.changed(key);
@@ -234,12 +240,16 @@ impl Cluster {
             after,
             gone: true,
         });
-        self.gone(key, uid, now);
+        self.gone(key, uid);
     }
 
     fn relate(&mut self, key: &Key, before: Option<&Stored>, after: Option<&Stored>) {
         let owners = |stored: Option<&Stored>| stored.map(Stored::owner_uids).unwrap_or_default();
-        for owner in owners(before) {
+        let (before, after) = (owners(before), owners(after));
+        if before == after {
+            return;
+        }
+        for owner in before {
             if let Some(all) = self.dependents.get_mut(&owner) {
                 all.remove(key);
                 if all.is_empty() {
@@ -247,8 +257,9 @@ impl Cluster {
                 }
             }
         }
-        for owner in owners(after) {
+        for owner in after {
             self.dependents.entry(owner).or_default().insert(key.clone());
+            self.suspects.insert(key.clone());
         }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{
     cluster::Cluster,
-    delete::{CRD_CLEANUP, FOREGROUND, ORPHAN, Propagation},
+    delete::{CRD_CLEANUP, Propagation},
     log::Key,
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         meta::{self, metadata_mut},
         stored,
     },
+    schema::shape,
 };
 
 const CRDS: &str = "customresourcedefinitions.apiextensions.k8s.io";
@@ -102,7 +103,7 @@ impl Cluster {
                 let object = stored.render();
                 if is_established(&object) {
                     let spec = object.get("spec").cloned().unwrap_or_default();
-                    self.custom.insert(served_key(&object), custom::kinds(&spec));
+                    self.serve(&served_key(&object), custom::kinds(&spec));
                     if object.pointer("/status/acceptedNames") == spec.get("names") {
                         return;
                     }
@@ -122,6 +123,22 @@ impl Cluster {
             _ => return,
         };
         self.due.insert(task);
+    }
+
+    /// Serves the kinds of a CRD from now on. What is stored is read through the new schema.
+    fn serve(&mut self, storage: &Arc<str>, kinds: Arc<Vec<Arc<Kind>>>) {
+        let before = self.custom.insert(Arc::clone(storage), Arc::clone(&kinds));
+        if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &kinds)) {
+            return;
+        }
+        self.floors.insert(Arc::clone(storage), self.revision);
+        let Some(kind) = kinds.first().filter(|_| before.is_some()) else { return };
+        for (_, stored) in self.objects.iter_mut().filter(|(key, _)| key.resource == *storage) {
+            let mut object = stored.render();
+            shape::prune(&mut object, kind.schema());
+            shape::default(&mut object, kind.schema());
+            *stored = Arc::new(Stored::new(object, stored.revision));
+        }
     }
 
     /// What every namespace has.
@@ -148,24 +165,15 @@ impl Cluster {
     }
 
     /// Sees an object that is gone.
-    pub(super) fn gone(&mut self, key: &Key, uid: Uuid, now: Timestamp) {
+    pub(super) fn gone(&mut self, key: &Key, uid: Uuid) {
         if &*key.resource == CRDS
             && let Some((plural, group)) = key.name.split_once('.')
         {
-            self.custom.remove(&storage_key(plural, group));
+            let served = storage_key(plural, group);
+            self.custom.remove(&served);
+            self.floors.remove(&served);
         }
-        let dependents = self.dependents.get(&uid).cloned().unwrap_or_default();
-        for dependent in dependents {
-            let Some(stored) = self.objects.get(&dependent).cloned() else { continue };
-            let alive = stored.owner_uids().iter().any(|owner| self.is_alive(*owner));
-            if let (false, Some(kind)) = (alive, self.kind_of(&dependent)) {
-                self.end(&kind, &dependent, &stored, Propagation::Background, now);
-            }
-        }
-    }
-
-    fn is_alive(&self, uid: Uuid) -> bool {
-        self.objects.values().any(|stored| stored.uid == uid)
+        self.suspects.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
     }
 
     pub(super) fn kind_of(&self, key: &Key) -> Option<Arc<Kind>> {
@@ -179,6 +187,7 @@ impl Cluster {
         for _ in 0..MOST_ROUNDS {
             let before = self.revision;
             self.tick(now);
+            self.collect(now);
             self.propagate(now);
             self.end_crds(now);
             self.end_namespaces(now);
@@ -193,81 +202,8 @@ impl Cluster {
     }
 
     /// Deleted objects that are still there.
-    fn deleted(&self) -> impl Iterator<Item = (Key, Arc<Stored>)> {
+    pub(super) fn deleted(&self) -> impl Iterator<Item = (Key, Arc<Stored>)> {
         self.held.iter().filter_map(|key| Some((key.clone(), self.objects.get(key).cloned()?)))
-    }
-
-    /// Foreground deletion and orphaning.
-    fn propagate(&mut self, now: Timestamp) {
-        let waiting: Vec<(Key, Arc<Stored>)> = self.deleted().collect();
-        for (key, stored) in waiting {
-            let object = stored.render();
-            let finalizers = meta::finalizers(&object);
-            let Some(kind) = self.kind_of(&key) else { continue };
-            let dependents = self.dependents.get(&stored.uid).cloned().unwrap_or_default();
-            if finalizers.contains(&ORPHAN) {
-                for dependent in &dependents {
-                    self.disown(dependent, stored.uid, now);
-                }
-                self.release(&kind, &key, ORPHAN, now);
-            } else if finalizers.contains(&FOREGROUND) {
-                for dependent in &dependents {
-                    let Some(owned) = self.objects.get(dependent).cloned() else { continue };
-                    if let (false, Some(kind)) = (owned.is_deleted(), self.kind_of(dependent)) {
-                        self.end(&kind, dependent, &owned, Propagation::Foreground, now);
-                    }
-                }
-                if self
-                    .dependents
-                    .get(&stored.uid)
-                    .is_none_or(|left| !left.iter().any(|key| self.blocks(key, stored.uid)))
-                {
-                    self.release(&kind, &key, FOREGROUND, now);
-                }
-            }
-        }
-    }
-
-    fn blocks(&self, dependent: &Key, owner: Uuid) -> bool {
-        let Some(stored) = self.objects.get(dependent) else { return false };
-        let object = stored.render();
-        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        owners.into_iter().flatten().any(|reference| {
-            reference.get("uid").and_then(Value::as_str) == Some(&owner.to_string())
-                && reference.get("blockOwnerDeletion") == Some(&json!(true))
-        })
-    }
-
-    fn disown(&mut self, dependent: &Key, owner: Uuid, now: Timestamp) {
-        let (Some(stored), Some(kind)) = (self.objects.get(dependent).cloned(), self.kind_of(dependent))
-        else {
-            return;
-        };
-        let mut object = Self::render(&kind, &stored);
-        let metadata = metadata_mut(&mut object);
-        if let Some(owners) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) {
-            owners
-                .retain(|reference| reference.get("uid").and_then(Value::as_str) != Some(&owner.to_string()));
-            if owners.is_empty() {
-                metadata.remove("ownerReferences");
-            }
-        }
-        self.store(&kind, object, now);
-    }
-
-    /// Takes a finalizer away; without another one the object goes.
-    fn release(&mut self, kind: &Kind, key: &Key, finalizer: &str, now: Timestamp) {
-        let Some(stored) = self.objects.get(key).cloned() else { return };
-        let mut object = Self::render(kind, &stored);
-        let metadata = metadata_mut(&mut object);
-        let mut left = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
-        left.retain(|one| one != finalizer);
-        if left.is_empty() {
-            self.remove(key, now);
-            return;
-        }
-        metadata.insert("finalizers".into(), Value::Array(left));
-        self.store(kind, object, now);
     }
 
     /// A deleted CRD takes its objects with it.
@@ -315,7 +251,7 @@ impl Cluster {
                     }
                     continue;
                 }
-                self.remove(&key, now);
+                self.remove(&key);
                 continue;
             }
             let mut object = Self::render(kind, &stored);
@@ -455,21 +391,33 @@ impl Cluster {
     fn write_status(
         &mut self,
         kind: &Arc<Kind>,
-        before: &Arc<Stored>,
-        mut object: Value,
+        before: &Stored,
+        object: Value,
         author: &str,
         now: Timestamp,
     ) {
-        let live = Self::render(kind, before);
         let writer = Writer {
             manager: author.to_owned(),
             api_version: kind.api_version(),
             subresource: "status".to_owned(),
             door: Door::BuiltinStatus,
         };
+        self.write_as(&writer, kind, before, object, now);
+    }
+
+    /// Stores what a controller makes of an object; what it writes is its own from then on.
+    pub(super) fn write_as(
+        &mut self,
+        writer: &Writer,
+        kind: &Kind,
+        before: &Stored,
+        mut object: Value,
+        now: Timestamp,
+    ) {
+        let live = Self::render(kind, before);
         let mut managed = Managed::of(&live);
         if !managed.0.is_empty() {
-            managed.update(&live, &object, kind.schema(), &writer, now.as_second());
+            managed.update(&live, &object, kind.schema(), writer, now.as_second());
             managed.put(&mut object);
         }
         self.store(kind, object, now);

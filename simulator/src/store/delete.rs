@@ -121,7 +121,7 @@ impl Cluster {
     ) -> Option<Arc<Stored>> {
         match Self::marked(kind, stored, propagation, now) {
             Marked::Free => {
-                self.remove(key, now);
+                self.remove(key);
                 None
             }
             Marked::Waiting => Some(Arc::clone(stored)),

@@ -6,6 +6,7 @@ mod cluster;
 mod controllers;
 mod decode;
 mod delete;
+mod garbage;
 mod log;
 mod read;
 mod refusal;

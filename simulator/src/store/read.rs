@@ -87,8 +87,13 @@ impl Cluster {
 
     pub(super) fn list(&self, kind: &Arc<Kind>, request: &Request) -> Result<Outcome, Refusal> {
         let query = &request.query;
+        query.readable()?;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
         let invalid = |cause: Cause| Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause]);
+        if query.initial_events.is_some() {
+            let why = "sendInitialEvents is forbidden for list";
+            return Err(invalid(Cause::forbidden("sendInitialEvents", why)));
+        }
         let wanted = Self::parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
         // From a cache, in the real one, which has no pages.

@@ -66,6 +66,12 @@ impl Refusal {
         Self::new(400, "BadRequest", message)
     }
 
+    pub(crate) fn internal(why: impl AsRef<str>) -> Self {
+        let why = why.as_ref();
+        Self::new(500, "InternalError", format!("Internal error occurred: {why}"))
+            .with("causes", json!([{"message": why}]))
+    }
+
     pub(crate) fn unknown_path() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource").bare()
     }

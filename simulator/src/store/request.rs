@@ -110,7 +110,7 @@ pub struct Query {
     pub label_selector: String,
     /// `fieldSelector`
     pub field_selector: String,
-    /// `limit`; 0 is none.
+    /// `limit`; 0 is none, and so is less.
     pub limit: usize,
     /// `continue`
     pub continue_token: String,
@@ -134,8 +134,16 @@ pub struct Query {
     pub field_validation: String,
     /// `propagationPolicy`
     pub propagation: String,
+    /// Why its numbers cannot be read, if so. Lists and watches are refused then.
+    pub unreadable: Option<String>,
     /// Nothing but metadata is shown of lists and watches, so nothing else has to be there (`Accept`).
     pub metadata_only: bool,
+}
+
+impl Query {
+    pub(super) fn readable(&self) -> Result<(), Refusal> {
+        self.unreadable.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
+    }
 }
 
 /// A request, as far as the cluster is concerned.

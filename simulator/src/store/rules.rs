@@ -83,7 +83,8 @@ pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &R
             *object = live.clone();
             put(meta::as_object(object), "status", status);
         }
-        Door::BuiltinStatus => {
+        Door::BuiltinStatus => keep(object, "spec"),
+        Door::DeploymentStatus => {
             keep(object, "spec");
             let labels = live.pointer("/metadata/labels").cloned();
             put(metadata_mut(object), "labels", labels);
@@ -92,11 +93,13 @@ pub(super) fn through(object: &mut Value, live: &Value, kind: &Kind, request: &R
 }
 
 pub(super) fn door(kind: &Kind, subresource: &str) -> Door {
-    match (kind.has_status, subresource, kind.is_builtin()) {
-        (true, "status", true) => Door::BuiltinStatus,
-        (true, "status", false) => Door::Status,
-        (true, ..) => Door::Main,
-        (false, ..) => Door::Whole,
+    match (kind.kind.as_str(), subresource) {
+        _ if !kind.has_status => Door::Whole,
+        ("Deployment", "status") if kind.is_builtin() => Door::DeploymentStatus,
+        ("CustomResourceDefinition" | "APIService", "status") => Door::Status,
+        (_, "status") if kind.is_builtin() => Door::BuiltinStatus,
+        (_, "status") => Door::Status,
+        _ => Door::Main,
     }
 }
 

@@ -21,6 +21,11 @@ impl Cluster {
     pub(super) fn get_scale(&self, kind: &Arc<Kind>, target: &Target) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &target.namespace, &target.name)?;
         let object = Self::render(kind, &stored);
+        if let Some(path) = kind.scale.as_ref().map(|scale| &scale.spec).filter(|_| !kind.is_builtin())
+            && object.pointer(&pointer(path)).is_none()
+        {
+            return Err(Refusal::internal(format!("the spec replicas field \".{path}\" does not exist")));
+        }
         Ok(Outcome::Object(Answer {
             code: 200,
             object: scale(kind, &object),
@@ -76,12 +81,13 @@ impl Cluster {
     }
 }
 
+fn pointer(path: &str) -> String {
+    format!("/{}", path.replace('.', "/"))
+}
+
 fn scale(kind: &Kind, object: &Value) -> Value {
     let paths = kind.scale.as_ref();
-    let at = |path: Option<&String>| {
-        let pointer = format!("/{}", path.map(|path| path.replace('.', "/")).unwrap_or_default());
-        object.pointer(&pointer).cloned()
-    };
+    let at = |path: Option<&String>| object.pointer(&pointer(path?)).cloned();
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         put(&mut metadata, field, object.get("metadata").and_then(|all| all.get(field)).cloned());

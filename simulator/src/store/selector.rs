@@ -1,10 +1,12 @@
 //! Label and field selectors.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 use super::{cluster::Cluster, refusal::Refusal};
 use crate::{
-    kinds::Kind,
+    kinds::{Kind, names},
     object::{Stored, meta},
 };
 
@@ -31,6 +33,10 @@ enum Operator {
     NotIn,
     Exists,
     Missing,
+    /// By number.
+    Above,
+    /// By number.
+    Below,
 }
 
 impl Selector {
@@ -83,6 +89,12 @@ impl Selector {
 }
 
 impl Requirement {
+    /// How the label compares with the value, if both are numbers.
+    fn compared(&self, have: Option<&str>) -> Option<Ordering> {
+        let (have, wanted): (i64, i64) = (have?.parse().ok()?, self.values.first()?.parse().ok()?);
+        Some(have.cmp(&wanted))
+    }
+
     fn matches(&self, object: &Value) -> bool {
         let have = meta::label(object, &self.key);
         let among = || have.is_some_and(|have| self.values.iter().any(|value| value == have));
@@ -91,6 +103,8 @@ impl Requirement {
             Operator::NotIn => !among(),
             Operator::Exists => have.is_some(),
             Operator::Missing => have.is_none(),
+            Operator::Above => self.compared(have) == Some(Ordering::Greater),
+            Operator::Below => self.compared(have) == Some(Ordering::Less),
         }
     }
 }
@@ -111,44 +125,64 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn requirement(text: &str) -> Result<Requirement, Refusal> {
-    let wrong = |found: &str| {
-        Refusal::bad_request(format!("unable to parse requirement: found '{found}', expected: identifier"))
+    let unparsed = |why: String| Refusal::bad_request(format!("unable to parse requirement: {why}"));
+    let found = |what: &str| unparsed(format!("found '{what}', expected: identifier"));
+    let (missing, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text.trim_start()));
+    let is_special = |c: char| c.is_whitespace() || matches!(c, '=' | '!' | '<' | '>' | '(' | ')' | ',');
+    let (key, rest) = text.split_at(text.find(is_special).unwrap_or(text.len()));
+    let rest = rest.trim_start();
+    if key.is_empty() {
+        return Err(found(rest));
+    }
+    if let Some(why) = names::wrong_label_key(key) {
+        return Err(unparsed(format!("<nil>: Invalid value: {}: {why}", Value::from(key))));
+    }
+    let set = |operator: Operator, rest: &str| {
+        let inside = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        let inside = inside.ok_or_else(|| found(rest))?;
+        Ok((operator, inside.split(',').map(|value| value.trim().to_owned()).collect()))
     };
-    let make = |key: &str, operator, values: Vec<String>| {
-        let key = key.trim();
-        let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-        if key.is_empty() || !key.chars().all(valid) {
-            return Err(wrong(key));
+    let one = |operator: Operator, value: &str| {
+        let value = value.trim();
+        match value.find(is_special) {
+            Some(0) => Err(found(value.get(..1).unwrap_or_default())),
+            Some(at) => Err(found(value.get(at..).unwrap_or_default())),
+            None => Ok((operator, vec![value.to_owned()])),
         }
-        match values.iter().find(|value| !value.chars().all(|c| valid(c) && c != '/')) {
-            Some(_) => Err(wrong("=")),
-            None => Ok(Requirement { key: key.to_owned(), operator, values }),
+    };
+    let (operator, values) = match rest {
+        "" if missing => (Operator::Missing, Vec::new()),
+        "" => (Operator::Exists, Vec::new()),
+        _ if missing => return Err(found(rest)),
+        _ => {
+            if let Some(rest) = rest.strip_prefix("notin") {
+                set(Operator::NotIn, rest)?
+            } else if let Some(rest) = rest.strip_prefix("in") {
+                set(Operator::In, rest)?
+            } else if let Some(value) = rest.strip_prefix("!=") {
+                one(Operator::NotIn, value)?
+            } else if let Some(value) = rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')) {
+                one(Operator::In, value)?
+            } else if let Some(value) = rest.strip_prefix('>') {
+                one(Operator::Above, value)?
+            } else if let Some(value) = rest.strip_prefix('<') {
+                one(Operator::Below, value)?
+            } else {
+                return Err(found(rest));
+            }
         }
     };
-    let set = |text: &str| -> Option<Vec<String>> {
-        let inside = text.trim().strip_prefix('(')?.strip_suffix(')')?;
-        Some(inside.split(',').map(|value| value.trim().to_owned()).collect())
-    };
-    if let Some((key, values)) = text.split_once(" notin ").or_else(|| text.split_once(" notin(")) {
-        let values =
-            if values.trim_start().starts_with('(') { values.to_owned() } else { format!("({values}") };
-        return make(key, Operator::NotIn, set(&values).ok_or_else(|| wrong(&values))?);
+    for (index, value) in values.iter().enumerate() {
+        let quoted = Value::from(value.as_str());
+        if matches!(operator, Operator::Above | Operator::Below) && value.parse::<i64>().is_err() {
+            let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+            return Err(unparsed(format!("values[{index}]: Invalid value: {quoted}: {why}")));
+        }
+        if let Some(why) = names::wrong_label_value(value) {
+            return Err(unparsed(format!("values[{index}][{key}]: Invalid value: {quoted}: {why}")));
+        }
     }
-    if let Some((key, values)) = text.split_once(" in ").or_else(|| text.split_once(" in(")) {
-        let values =
-            if values.trim_start().starts_with('(') { values.to_owned() } else { format!("({values}") };
-        return make(key, Operator::In, set(&values).ok_or_else(|| wrong(&values))?);
-    }
-    if let Some((key, value)) = text.split_once("!=") {
-        return make(key, Operator::NotIn, vec![value.trim().to_owned()]);
-    }
-    if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return make(key, Operator::In, vec![value.trim().to_owned()]);
-    }
-    match text.strip_prefix('!') {
-        Some(key) => make(key, Operator::Missing, Vec::new()),
-        None => make(text, Operator::Exists, Vec::new()),
-    }
+    Ok(Requirement { key: key.to_owned(), operator, values })
 }
 
 fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
@@ -215,16 +249,28 @@ mod tests {
 
     fn matches(labels: &str) -> bool {
         let kind = crate::kinds::builtin::find("", "v1", "configmaps").unwrap();
-        let object = json!({"metadata": {"name": "n", "labels": {"a": "b", "x/y": "z"}}});
+        let object = json!({"metadata": {"name": "n", "labels": {"a": "b", "n": "5", "x/y": "z"}}});
         Selector::parse(labels, "", kind).unwrap().matches(&object)
     }
 
     #[test]
     fn labels() {
-        for yes in ["", "a=b", "a==b", "a in (b,c),x/y", "a notin (c)", "!q", "q!=1", "x/y=z,a", "a in(b)"] {
+        for yes in [
+            "",
+            "a=b",
+            "a==b",
+            "a in (b,c),x/y",
+            "a notin (c)",
+            "!q",
+            "q!=1",
+            "x/y=z,a",
+            "a in(b)",
+            "n>4",
+            "n<6",
+        ] {
             assert!(matches(yes), "{yes}");
         }
-        for no in ["a=c", "a!=b", "a in (c)", "q", "!a", "a notin (b, c)"] {
+        for no in ["a=c", "a!=b", "a in (c)", "q", "!a", "a notin (b, c)", "n>5", "a>1", "q<1"] {
             assert!(!matches(no), "{no}");
         }
     }
@@ -235,6 +281,8 @@ mod tests {
         let object = json!({"metadata": {"name": "n"}});
         assert!(Selector::parse("", "metadata.name=n,metadata.namespace!=x", kind).unwrap().matches(&object));
         assert_eq!(Selector::parse("", "data.a=b", kind).unwrap_err().code, 400);
-        assert_eq!(Selector::parse("a===b", "", kind).unwrap_err().code, 400);
+        for wrong in ["a===b", "-a", "a>b", "a=-", "a in b", "!a=b", "=", "a b"] {
+            assert_eq!(Selector::parse(wrong, "", kind).unwrap_err().code, 400, "{wrong}");
+        }
     }
 }

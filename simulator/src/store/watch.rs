@@ -12,8 +12,10 @@ use super::{
     selector::Selector,
 };
 use crate::{
+    fields::managed,
     kinds::Kind,
     object::{Stored, meta},
+    schema::validate::Cause,
 };
 
 /// A watch that has begun.
@@ -84,8 +86,8 @@ impl Watching {
         if initial_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object =
-            json!({"apiVersion": self.kind.api_version(), "kind": self.kind.kind, "metadata": metadata});
+        let mut object = managed::nothing(&self.kind.api_version(), &self.kind.kind, self.kind.zero());
+        object["metadata"] = metadata;
         WatchEvent { said: Said::Bookmark, object }
     }
 
@@ -120,19 +122,23 @@ impl Watching {
 impl Cluster {
     pub(super) fn watch(&self, kind: &Arc<Kind>, request: &Request) -> Result<Outcome, Refusal> {
         let query = &request.query;
+        query.readable()?;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
         let invalid = |field: &str, why: &str| {
-            let cause = crate::schema::validate::Cause::forbidden(field, why);
+            let cause = Cause::forbidden(field, why);
             Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause])
         };
         let matching = query.resource_version_match.as_str();
+        let known = Cause::unsupported("resourceVersionMatch", &matching.into(), &["NotOlderThan"]);
         if query.initial_events.is_some() && matching != "NotOlderThan" {
             let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
             return Err(invalid("resourceVersionMatch", why));
         }
         if query.initial_events.is_none() && !matching.is_empty() {
             let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            return Err(invalid("resourceVersionMatch", why));
+            let mut causes = vec![Cause::forbidden("resourceVersionMatch", why)];
+            causes.extend((matching != "NotOlderThan").then_some(known));
+            return Err(Refusal::invalid("ListOptions", "meta.k8s.io", "", &causes));
         }
         let from = Self::parse_revision(&query.resource_version).map_err(|refusal| {
             // A watch says so in other words than a list.
@@ -152,8 +158,8 @@ impl Cluster {
             bookmarks: query.bookmarks,
             timeout_seconds: query.timeout_seconds,
         };
-        if from > self.revision {
-            return Err(Refusal::too_large(from, self.revision));
+        if let Some(floor) = self.floors.get(&kind.storage).filter(|floor| from > 0 && from < **floor) {
+            return Err(Refusal::expired(format!("too old resource version: {from} ({floor})")));
         }
         if replay {
             watching.initial = self
@@ -195,7 +201,8 @@ impl Cluster {
             watching.revision = entry.revision;
             events.extend(watching.event(entry));
         }
-        watching.revision = self.revision;
+        // One from the future waits for it.
+        watching.revision = watching.revision.max(self.revision);
         if !served {
             let gone = Refusal::expired("the kind is not served any more");
             events.push(WatchEvent { said: Said::Error, object: gone.body() });

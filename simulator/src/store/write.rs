@@ -9,7 +9,7 @@ use super::{
     cluster::Cluster,
     decode::{Unknown, decode, keep_servers, place, strip_servers},
     refusal::Refusal,
-    request::{Answer, Outcome, PatchKind, Request, Target},
+    request::{Answer, Outcome, PatchKind, Request, Target, Verb},
     rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
 };
 use crate::{
@@ -90,8 +90,8 @@ impl Cluster {
         if let Some(there) = self.objects.get(&key) {
             return Err(Refusal::exists(kind, &name, there.is_deleted()));
         }
-        // Who applies what is not there creates it.
-        if applied.is_some() && !request.user.may_all() {
+        // Who applies or updates what is not there creates it.
+        if !matches!(request.verb, Verb::Create(_)) && !request.user.may_all() {
             self.authorize(&request.user, &Ask::of("create", &request.target, &request.query))?;
         }
         if self.objects.len() >= self.options.most_objects {
@@ -151,7 +151,12 @@ impl Cluster {
         let dry = dry_run(&request.query, "UpdateOptions")?;
         let mut object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
         place(&mut object, kind, &request.target)?;
-        let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
+        let stored = match self.lookup(kind, &request.target.namespace, &request.target.name) {
+            Err(_) if kind.is_created_by_update() && request.target.subresource.is_empty() => {
+                return self.insert(kind, request, object, None, warnings, dry, now);
+            }
+            found => found?,
+        };
         let unconditional = kind.is_builtin()
             && !matches!(
                 kind.plural.as_str(),
@@ -284,6 +289,10 @@ impl Cluster {
         let Change { kind, request, now, mut warnings, managed: applied, unconditional } = change;
         let name = request.target.name.as_str();
         let mut live = Self::render(kind, stored);
+        let uid = stored.uid.to_string();
+        if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid) {
+            return Err(Refusal::other_uid(kind, stored.namespace(), name, given, &uid));
+        }
         let given = meta::text(&object, "resourceVersion").unwrap_or_default().to_owned();
         match given.as_str() {
             "" | "0" if unconditional => {}
@@ -303,10 +312,6 @@ impl Cluster {
             }
             _ => return Err(Refusal::modified(kind, name)),
         }
-        let uid = stored.uid.to_string();
-        if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid) {
-            return Err(Refusal::other_uid(kind, stored.namespace(), name, given, &uid));
-        }
         let new_managed = takes_managed(&mut object);
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
@@ -322,6 +327,9 @@ impl Cluster {
             metadata_mut(&mut object).insert("generation".into(), json!(generation));
         }
         let writer = writer(kind, request);
+        // Through /scale nobody comes to own replicas that were nobody's.
+        let scaled = kind.scale.as_ref().map(|scale| scale.spec.as_str());
+        let scaled = scaled.filter(|_| request.target.subresource == "scale");
         let reset = new_managed
             .is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
         let managed = match applied {
@@ -329,6 +337,7 @@ impl Cluster {
             None if reset => Managed::default(),
             // Nobody's fields stay nobody's until somebody applies.
             None if old_managed.0.is_empty() => Managed::default(),
+            None if scaled.is_some_and(|path| !old_managed.owns(path)) => old_managed.clone(),
             None => {
                 let mut managed = old_managed.clone();
                 managed.update(&live, &object, kind.schema(), &writer, now.as_second());
@@ -357,7 +366,7 @@ impl Cluster {
         }
         if finished && !self.is_held(kind, stored) {
             let key = Self::key(kind, &request.target.namespace, name);
-            self.remove(&key, now);
+            self.remove(&key);
             return Ok(Outcome::Object(Answer { code: 200, object, warnings, kind: Some(Arc::clone(kind)) }));
         }
         if unchanged {

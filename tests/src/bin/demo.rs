@@ -168,11 +168,11 @@ fn write_env(env: &Environment, world: &World) -> Result<PathBuf> {
 /// A folder with what the control planes are made of, kubectl, and our own command.
 fn link_programs(env: &Environment) -> Result<PathBuf> {
     let tools = env.harness.tools().folder();
-    let mut programs = vec![binaries::find("tidewatch")?];
+    let mut programs = Vec::new();
     for entry in std::fs::read_dir(tools).with_context(|| format!("cannot read {}", tools.display()))? {
         let path = entry?.path();
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         programs.extend((!hidden).then_some(path));
     }
-    kept::link(env.harness.folder(), &programs)
+    kept::link(env.harness.folder(), &binaries::find("tidewatch")?, &programs)
 }

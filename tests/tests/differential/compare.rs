@@ -55,12 +55,17 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
             let kept =
                 map.iter().filter(|(name, _)| !matches!(name.as_str(), "storageVersionHash" | "ca.crt"));
             let mut map: Map<String, Value> =
-                kept.map(|(name, value)| (name.clone(), normal(value, name))).collect();
+                kept.map(|(name, value)| (key(name), normal(value, name))).collect();
+            // Go writes a list of nothing in two ways, by where it read it.
+            if map.get("items").is_some_and(Value::is_null) {
+                map.insert("items".to_owned(), json!([]));
+            }
             root_ca(&mut map);
             Value::Object(map)
         }
         Value::Array(items) => {
-            let mut items: Vec<Value> = items.iter().map(|item| normal(item, name)).collect();
+            let items = items.iter().filter(|event| !is_late_bookmark(event));
+            let mut items: Vec<Value> = items.map(|item| normal(item, name)).collect();
             match name {
                 // By the second of their time first, which the two sides need not share.
                 "managedFields" => items.sort_by_key(|item| {
@@ -82,6 +87,11 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
     }
 }
 
+/// In `managedFields` an owner is known by its uid.
+fn key(name: &str) -> String {
+    if name.starts_with(r#"k:{"uid":"#) { r#"k:{"uid":"U"}"#.to_owned() } else { name.to_owned() }
+}
+
 /// The one object that controllers put into each namespace, whose content is the cluster's own.
 fn root_ca(map: &mut Map<String, Value>) {
     let is =
@@ -92,11 +102,23 @@ fn root_ca(map: &mut Map<String, Value>) {
     }
 }
 
+/// A bookmark that is not the end of the initial events comes when the server thinks fit.
+fn is_late_bookmark(event: &Value) -> bool {
+    event.get("type") == Some(&json!("BOOKMARK")) && event.pointer("/object/metadata/annotations").is_none()
+}
+
+/// As kubectl shows ages of objects that were just made.
+fn is_age(text: &str) -> bool {
+    let number = text.strip_suffix(['s', 'm']).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn plain(text: &str, name: &str) -> String {
     match name {
         "resourceVersion" if !matches!(text, "" | "0") => return "RV".into(),
         "continue" if !text.is_empty() => return "TOKEN".into(),
         "clusterIP" | "clusterIPs" => return "IP".into(),
+        "cells" if is_age(text) => return "AGE".into(),
         "name" if text.starts_with("gen-") => return "gen-".into(),
         _ => {}
     }
@@ -132,6 +154,7 @@ fn message(text: String) -> String {
     for (begin, shown) in [
         ("Timeout: Too large resource version", "too large"),
         ("invalid continue token", "invalid token"),
+        ("too old resource version: ", "too old"),
         ("error decoding patch: ", "undecodable patch"),
         ("the patch cannot be read", "undecodable patch"),
         ("the object provided is unrecognized", "unrecognized"),

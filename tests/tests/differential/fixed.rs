@@ -8,13 +8,11 @@ use serde_json::{Value, json};
 use tidewatch_tests::wait;
 
 use crate::{
-    pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC},
+    pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, PARTIAL, PARTIAL_LIST, Pair, STRATEGIC},
     prepare::{CRDS, crd, prepare},
     refusals,
 };
 
-const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
-const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 const SOON: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "fixed";
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";

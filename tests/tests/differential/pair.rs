@@ -1,6 +1,6 @@
 //! A real control plane and a simulated cluster, and calls to both.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Limited};
@@ -14,9 +14,12 @@ use serde_json::Value;
 use tidewatch_drain::Drain;
 use tidewatch_simulator as simulator;
 use tidewatch_tests::{ControlPlane, Etcd, Harness, Options, User, cluster::ADMIN};
+use tokio::time::timeout;
 
 use crate::{access, compare};
 
+/// An answer that takes longer never comes.
+const LONG: Duration = Duration::from_secs(30);
 const LARGEST: usize = 16 * 1024 * 1024;
 
 pub(crate) const JSON: &str = "application/json";
@@ -24,6 +27,9 @@ pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+pub(crate) const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+pub(crate) const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
 
 /// Both servers.
 pub(crate) struct Pair {
@@ -32,7 +38,8 @@ pub(crate) struct Pair {
     /// Of those whose access is up to RBAC objects, on both sides.
     users: BTreeMap<&'static str, (Client, Client)>,
     _plane: ControlPlane,
-    _etcd: Etcd,
+    etcd: Etcd,
+    hosted: Arc<simulator::Hosted>,
     _server: simulator::Server,
     _drain: Drain,
 }
@@ -111,7 +118,8 @@ impl Pair {
             real: client(&plane.kubeconfig_yaml(ADMIN)?).await?,
             simulated: client(&server.kubeconfig("simulated", "t")).await?,
             _plane: plane,
-            _etcd: etcd,
+            etcd,
+            hosted,
             _server: server,
             _drain: drain,
         })
@@ -120,6 +128,17 @@ impl Pair {
     /// Makes a call to both and returns how they differ.
     pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
         Self::compare((&self.real, &self.simulated), call, memories).await
+    }
+
+    /// Both forget their past up to what was saved under a name.
+    pub(crate) async fn forget(&self, save: &str, memories: &(Memory, Memory)) -> Result<()> {
+        let revision = |memory: &Memory| -> Result<u64> {
+            Ok(memory.0.get(&format!("{save}.rv")).context("no such revision was saved")?.parse()?)
+        };
+        self.etcd.compact(revision(&memories.0)?).await?;
+        let revision = revision(&memories.1)?;
+        self.hosted.with(|cluster| cluster.forget(revision));
+        Ok(())
     }
 
     /// The same as one of those whose access is up to RBAC objects.
@@ -174,14 +193,14 @@ pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Re
         .header("accept", call.accept)
         .header("user-agent", "differential/1")
         .body(Body::from(body))?;
-    let response = client.send(request).await.with_context(|| format!("{} {}", call.method, call.path))?;
+    let what = || format!("{} {}", call.method, call.path);
+    let response = timeout(LONG, client.send(request)).await.with_context(what)?.with_context(what)?;
     let code = response.status().as_u16();
     let warnings = response.headers().get_all("warning");
     let warnings = warnings.iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
-    let bytes = Limited::new(response.into_body(), LARGEST)
-        .collect()
-        .await
-        .map_err(|error| anyhow::anyhow!(error))?;
+    let bytes =
+        timeout(LONG, Limited::new(response.into_body(), LARGEST).collect()).await.with_context(what)?;
+    let bytes = bytes.map_err(|error| anyhow::anyhow!(error))?;
     let text = String::from_utf8_lossy(&bytes.to_bytes()).into_owned();
     let body = if call.path.contains("watch=1") && code == 200 {
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()

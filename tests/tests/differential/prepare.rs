@@ -52,6 +52,7 @@ pub(crate) fn crd(singular: &str, group: &str) -> Value {
     let spec = json!({"type": "object", "required": ["a"], "properties": {
         "a": {"type": "string", "maxLength": 5},
         "n": {"type": "integer", "default": 3, "minimum": 1, "maximum": 9},
+        "r": {"type": "integer"},
         "e": {"type": "string", "enum": ["x", "y"]},
         "p": {"type": "string", "pattern": "^a+$"},
         "nul": {"type": "string", "nullable": true},
@@ -62,13 +63,13 @@ pub(crate) fn crd(singular: &str, group: &str) -> Value {
         "al": {"type": "array", "items": text, "maxItems": 2},
         "l": {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     }});
-    let status = json!({"type": "object", "properties": {"state": text}});
+    let status = json!({"type": "object", "properties": {"state": text, "r": {"type": "integer"}}});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{singular}s.{group}")},
         "spec": {
             "group": group, "scope": "Namespaced", "names": {"plural": format!("{singular}s"), "kind": "Foo", "shortNames": ["fo"]},
-            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.r", "statusReplicasPath": ".status.r"}},
                 "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}}}],
         },
     })
