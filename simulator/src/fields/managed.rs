@@ -198,17 +198,17 @@ impl Managed {
     }
 
     /// Gives an object that has none owners of what is there, before the first apply.
-    pub(crate) fn adopt(&mut self, live: &Value, schema: View<'_>, api_version: &str, now: i64) {
+    pub(crate) fn adopt(&mut self, live: &Value, schema: View<'_>, writer: &Writer, now: i64) {
         if !self.0.is_empty() {
             return;
         }
-        let set = stripped(Set::of_with_containers(live, schema), Door::Whole);
+        let set = stripped(Set::of_with_containers(live, schema), writer.door);
         if !set.is_empty() {
             self.0.push(Entry {
                 manager: BEFORE.to_owned(),
                 applies: false,
-                api_version: api_version.to_owned(),
-                subresource: String::new(),
+                api_version: writer.api_version.clone(),
+                subresource: writer.subresource.clone(),
                 time: now,
                 set,
             });

@@ -1,6 +1,6 @@
 //! Strategic merge patch: a merge patch that knows which lists are merged by which key.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
@@ -49,7 +49,7 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
             }
             Value::Array(items) if below.patch_strategy("merge") => {
                 let before = merged.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-                merged.insert(name.clone(), Value::Array(lists(before, items, order, below)?));
+                merged.insert(name.clone(), Value::Array(lists(&before, items, order, below)?));
             }
             _ => _ = merged.insert(name.clone(), change.clone()),
         }
@@ -61,18 +61,20 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
         };
         if let (Some(Value::Array(list)), Some(order)) = (merged.get_mut(field), order.as_array()) {
             let below = schema.field_or_unknown(field);
-            *list = ordered(std::mem::take(list), order, below.patch_key());
+            let server = std::mem::take(list);
+            *list = ordered(server.clone(), order, &server, below.patch_key());
         }
     }
     Ok(Value::Object(merged))
 }
 
 fn lists(
-    mut before: Vec<Value>,
+    server: &[Value],
     items: &[Value],
     order: Option<&Vec<Value>>,
     schema: View<'_>,
 ) -> Result<Vec<Value>, PatchError> {
+    let mut before = server.to_vec();
     let Some(key) = schema.patch_key() else {
         // Scalars: a set.
         for item in items {
@@ -80,7 +82,7 @@ fn lists(
                 before.push(item.clone());
             }
         }
-        return Ok(order.map_or(before.clone(), |order| ordered(before, order, None)));
+        return Ok(ordered(before, order.map_or(items, Vec::as_slice), server, None));
     };
     let directive = |item: &Value, what: &str| item.get(DIRECTIVE).and_then(Value::as_str) == Some(what);
     if items.iter().any(|item| directive(item, "replace")) {
@@ -104,36 +106,37 @@ fn lists(
             (None, false) => before.push(strategic(&Value::Null, item, schema.items())?),
         }
     }
-    Ok(ordered(before, order.map_or(items, Vec::as_slice), Some(key)))
+    Ok(ordered(before, order.map_or(items, Vec::as_slice), server, Some(key)))
 }
 
-/// In the given order; items that it does not name stay behind the one they followed.
-fn ordered(list: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
+/// Items that `order` names stand in that order, the others in that of `server`, where the list was before. Between the two, one of the
+/// others comes first only if it stood before the next named one.
+fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let identity = |item: &Value| match key {
         Some(key) => item.get(key).map(Value::to_string).unwrap_or_default(),
         None => item.to_string(),
     };
-    let wanted: Vec<String> = order.iter().map(identity).collect();
-    let named: BTreeSet<&String> = wanted.iter().collect();
-    let mut result: Vec<Value> = Vec::with_capacity(list.len());
-    let (mut in_order, mut pending): (Vec<Value>, Vec<(Option<String>, Value)>) = (Vec::new(), Vec::new());
-    let mut previous = None;
-    for item in list {
-        let id = identity(&item);
-        if named.contains(&id) {
-            in_order.push(item);
-        } else {
-            pending.push((previous.clone(), item));
+    let places = |items: &[Value]| -> BTreeMap<String, usize> {
+        items.iter().map(identity).enumerate().map(|(place, id)| (id, place)).collect()
+    };
+    let (wanted, before) = (places(order), places(server));
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
+        list.into_iter().partition(|item| wanted.contains_key(&identity(item)));
+    named.sort_by_key(|item| wanted.get(&identity(item)).copied());
+    others.sort_by_key(|item| before.get(&identity(item)).copied());
+    let place = |item: Option<&Value>| before.get(&identity(item?)).copied();
+    let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
+    let mut result = Vec::new();
+    loop {
+        let stood_before = match (place(others.peek()), place(named.peek())) {
+            (Some(other), Some(next)) => other < next,
+            _ => named.peek().is_none(),
+        };
+        match if stood_before { others.next() } else { named.next() } {
+            Some(item) => result.push(item),
+            None => return result,
         }
-        previous = Some(id);
     }
-    in_order.sort_by_key(|item| wanted.iter().position(|id| *id == identity(item)));
-    result.append(&mut in_order);
-    for (after, item) in pending {
-        let at = after.and_then(|after| result.iter().position(|have| identity(have) == after));
-        result.insert(at.map_or(0, |at| at + 1).min(result.len()), item);
-    }
-    result
 }
 
 #[cfg(test)]
@@ -181,7 +184,19 @@ mod tests {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
         assert_eq!(
             strategic(&object, &patch, schema).unwrap(),
-            json!({"metadata": {"finalizers": ["b", "c"]}})
+            json!({"metadata": {"finalizers": ["c", "b"]}})
         );
+    }
+
+    #[test]
+    fn what_is_new_stands_where_the_patch_has_it() {
+        let pod = json!({"containers": [{"name": "a"}, {"name": "b"}]});
+        let names = |patch: Value| -> Vec<Value> {
+            let containers = patched(&pod, &json!({"containers": patch}))["containers"].take();
+            containers.as_array().unwrap().iter().map(|one| one["name"].clone()).collect()
+        };
+        assert_eq!(names(json!([{"name": "new"}])), ["new", "a", "b"]);
+        assert_eq!(names(json!([{"name": "b"}, {"name": "new"}])), ["a", "b", "new"]);
+        assert_eq!(names(json!([{"name": "a"}, {"name": "new"}])), ["a", "new", "b"]);
     }
 }

@@ -132,7 +132,7 @@ impl Cluster {
                 ));
             }
             let (at, start) = parse_token(&query.continue_token)?;
-            (revision, after) = (at, Some(start));
+            (revision, after) = (at.unwrap_or(self.revision), Some(start));
         }
         if wanted > self.revision || revision > self.revision {
             return Err(Refusal::too_large(wanted.max(revision), self.revision));
@@ -142,13 +142,10 @@ impl Cluster {
             objects.insert(key.clone(), Arc::clone(stored));
         }
         if revision < self.revision && self.log.rewind(&mut objects, revision, &kind.storage).is_none() {
-            return Err(Refusal::expired(if after.is_some() {
-                "The provided continue parameter is too old to display a consistent list result. You can start a new \
-                 list without the continue parameter."
-                    .to_owned()
-            } else {
-                format!("The resourceVersion for the provided list is too old: {revision}")
-            }));
+            return Err(match after {
+                Some((namespace, name)) => Refusal::expired_page(token(None, &namespace, &name)),
+                None => Refusal::expired("The resourceVersion for the provided list is too old."),
+            });
         }
         let namespace = &request.target.namespace;
         objects.retain(|key, _| namespace.is_empty() || *key.namespace == **namespace);
@@ -168,7 +165,10 @@ impl Cluster {
             }
             last = Some(key);
             if limit > 0 && items.len() >= limit && left.peek().is_some() {
-                next = last.as_ref().map(|key| token(revision, key)).unwrap_or_default();
+                next = last
+                    .as_ref()
+                    .map(|key| token(Some(revision), &key.namespace, &key.name))
+                    .unwrap_or_default();
                 remaining = selector.is_empty().then(|| left.count());
                 break;
             }
@@ -178,17 +178,19 @@ impl Cluster {
     }
 }
 
-fn token(revision: u64, last: &Key) -> String {
-    let start = format!("{}/{}\u{0}", last.namespace, last.name);
+/// For what comes after an object in a list of that revision, or of the time when it is used.
+fn token(revision: Option<u64>, namespace: &str, name: &str) -> String {
+    let start = format!("{namespace}/{name}\u{0}");
+    let revision = revision.map_or(json!(-1), |revision| json!(revision));
     BASE64_URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
 }
 
-fn parse_token(token: &str) -> Result<(u64, (String, String)), Refusal> {
+fn parse_token(token: &str) -> Result<(Option<u64>, (String, String)), Refusal> {
     let wrong = || Refusal::bad_request("invalid continue token: continue key is not valid");
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|_| wrong())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
-    let revision = token.get("rv").and_then(Value::as_u64).ok_or_else(wrong)?;
+    let revision = token.get("rv").and_then(Value::as_i64).ok_or_else(wrong)?;
     let start = token.get("start").and_then(Value::as_str).and_then(|start| start.strip_suffix('\u{0}'));
     let (namespace, name) = start.and_then(|start| start.split_once('/')).ok_or_else(wrong)?;
-    Ok((revision, (namespace.to_owned(), name.to_owned())))
+    Ok((revision.try_into().ok(), (namespace.to_owned(), name.to_owned())))
 }

@@ -14,11 +14,13 @@ pub struct Refusal {
     /// For people.
     pub message: String,
     details: Option<Map<String, Value>>,
+    /// With which the rest of a list can be had that is no longer of one moment.
+    next: Option<String>,
 }
 
 impl Refusal {
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason, message: message.into(), details: None, next: None }
     }
 
     fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
@@ -44,6 +46,9 @@ impl Refusal {
         if let Some(map) = body.as_object_mut() {
             if !self.reason.is_empty() {
                 map.insert("reason".into(), self.reason.into());
+            }
+            if let Some(next) = &self.next {
+                map.insert("metadata".into(), json!({"continue": next}));
             }
             if let Some(details) = &self.details {
                 map.insert("details".into(), Value::Object(details.clone()));
@@ -220,6 +225,15 @@ impl Refusal {
     /// A continue token, or a watch's resourceVersion, from before what is remembered.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
+    }
+
+    /// Pages of a list of which the revision is forgotten.
+    pub(crate) fn expired_page(next: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
+                       the continue parameter, or use the continue token in this response to retrieve the remainder of the results. \
+                       Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
+                       deleted between the time the first chunk was returned and now may show up in the list.";
+        Self { next: Some(next), ..Self::expired(message) }
     }
 
     pub(crate) fn too_large(wanted: u64, current: u64) -> Self {

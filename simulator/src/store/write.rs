@@ -271,7 +271,7 @@ impl Cluster {
         let mut live = Self::render(kind, &stored);
         let mut managed = Managed::of(&live);
         _ = takes_managed(&mut live);
-        managed.adopt(&live, kind.schema(), &kind.api_version(), now.as_second());
+        managed.adopt(&live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
         let change =
             Change { kind, request, now, warnings, managed: Some(applied.managed), unconditional: true };

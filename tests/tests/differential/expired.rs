@@ -8,7 +8,7 @@ use crate::pair::{Call, Memory, Pair};
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 
 /// Compacts both stores; returns what differs. Nothing that asks for the past may follow.
-pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
+pub(crate) async fn run(pair: &mut Pair) -> Result<Vec<String>> {
     let mut memories = (Memory::default(), Memory::default());
     let mut found = Vec::new();
     let map = |name: &str| Call::new("POST", MAPS, json!({"metadata": {"name": name}}));
@@ -24,11 +24,13 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     }
     pair.forget("last", &memories).await?;
     let after = [
-        Call::get(format!("{MAPS}?limit=1&continue={{page.next}}")),
+        Call::get(format!("{MAPS}?limit=1&continue={{page.next}}")).saved("rest"),
+        Call::get(format!("{MAPS}?limit=1&continue={{rest.next}}")),
         Call::get(format!("{MAPS}?limit=1&resourceVersion={{page.rv}}&resourceVersionMatch=Exact")),
         Call::get(format!(
             "{MAPS}?resourceVersion={{page.rv}}&resourceVersionMatch=NotOlderThan&labelSelector=nobody"
         )),
+        Call::get(format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={{page.rv}}")),
         Call::get(format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={{last.rv}}")),
     ];
     for call in &after {

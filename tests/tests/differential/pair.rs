@@ -37,7 +37,8 @@ pub(crate) struct Pair {
     pub(crate) simulated: Client,
     /// Of those whose access is up to RBAC objects, on both sides.
     users: BTreeMap<&'static str, (Client, Client)>,
-    _plane: ControlPlane,
+    plane: ControlPlane,
+    harness: Harness,
     etcd: Etcd,
     hosted: Arc<simulator::Hosted>,
     _server: simulator::Server,
@@ -117,7 +118,8 @@ impl Pair {
             users,
             real: client(&plane.kubeconfig_yaml(ADMIN)?).await?,
             simulated: client(&server.kubeconfig("simulated", "t")).await?,
-            _plane: plane,
+            plane,
+            harness,
             etcd,
             hosted,
             _server: server,
@@ -130,12 +132,14 @@ impl Pair {
         Self::compare((&self.real, &self.simulated), call, memories).await
     }
 
-    /// Both forget their past up to what was saved under a name.
-    pub(crate) async fn forget(&self, save: &str, memories: &(Memory, Memory)) -> Result<()> {
+    /// Both forget their past up to what was saved under a name: the real one's etcd, and its caches by a new start.
+    pub(crate) async fn forget(&mut self, save: &str, memories: &(Memory, Memory)) -> Result<()> {
         let revision = |memory: &Memory| -> Result<u64> {
             Ok(memory.0.get(&format!("{save}.rv")).context("no such revision was saved")?.parse()?)
         };
         self.etcd.compact(revision(&memories.0)?).await?;
+        self.plane.kill_api().await?;
+        self.plane.start_api(&self.harness, &self.etcd).await?;
         let revision = revision(&memories.1)?;
         self.hosted.with(|cluster| cluster.forget(revision));
         Ok(())
