@@ -81,8 +81,15 @@ impl Refusal {
     }
 
     pub(crate) fn not_acceptable() -> Self {
-        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml";
         Self::new(406, "NotAcceptable", message).bare()
+    }
+
+    /// A watch in a form of which there are no streams.
+    pub(crate) fn no_stream() -> Self {
+        let message = "only the following media types are accepted: application/json;stream=watch, \
+                       application/vnd.kubernetes.protobuf;stream=watch";
+        Self::new(406, "NotAcceptable", message)
     }
 
     /// A media type that no patch has.
