@@ -36,8 +36,12 @@ impl<'a> Sent<'a> {
     pub(crate) async fn object(self) -> Result<Value, Refusal> {
         let Self { body, media, kind } = self;
         let bytes = bytes(body).await?;
-        if media != proto::MEDIA || kind.is_some_and(|kind| !kind.is_builtin()) {
-            return parse(&bytes, &media, kind);
+        if media != proto::MEDIA {
+            return parse(&bytes, &media);
+        }
+        // There are no messages of what a CRD defines.
+        if kind.is_some_and(|kind| !kind.is_builtin()) {
+            return Err(Refusal::unsupported_media_type(&[JSON, YAML]));
         }
         let (version, name) = kind.map(|kind| (kind.api_version(), kind.kind.as_str())).unwrap_or_default();
         proto::object(&bytes, &version, name).map_err(|why| undecodable(&why, name, &bytes))
@@ -51,7 +55,7 @@ impl<'a> Sent<'a> {
             "application/apply-patch+yaml" => (PatchKind::Apply, YAML),
             _ => return Err(Refusal::unknown_media_type()),
         };
-        Ok((how, parse(&bytes(self.body).await?, media, self.kind)?))
+        Ok((how, parse(&bytes(self.body).await?, media)?))
     }
 
     /// Null if there are none.
@@ -63,8 +67,7 @@ impl<'a> Sent<'a> {
         if self.media == proto::MEDIA {
             return proto::delete_options(&bytes).map_err(|why| Refusal::bad_request(why.to_string()));
         }
-        // They are a built-in kind, whatever is deleted.
-        parse(&bytes, &self.media, None)
+        parse(&bytes, &self.media)
     }
 }
 
@@ -75,7 +78,7 @@ async fn bytes(body: Incoming) -> Result<Bytes, Refusal> {
     Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
 }
 
-fn parse(bytes: &[u8], media: &str, kind: Option<&Kind>) -> Result<Value, Refusal> {
+fn parse(bytes: &[u8], media: &str) -> Result<Value, Refusal> {
     match media {
         YAML => {
             let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
@@ -91,11 +94,7 @@ fn parse(bytes: &[u8], media: &str, kind: Option<&Kind>) -> Result<Value, Refusa
                 "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
             ))
         }),
-        _ => {
-            let all = [JSON, YAML, proto::MEDIA];
-            let accepted = if kind.is_some_and(|kind| !kind.is_builtin()) { &all[..2] } else { &all };
-            Err(Refusal::unsupported_media_type(accepted))
-        }
+        _ => Err(Refusal::unsupported_media_type(&[JSON, YAML, proto::MEDIA])),
     }
 }
 
@@ -107,7 +106,7 @@ fn undecodable(why: &Undecodable, expected: &str, body: &[u8]) -> Refusal {
             format!("{kind} in version {version} cannot be handled as a {expected}: {why}")
         }
         envelope => {
-            let begin: String = body.iter().take(50).map(|byte| format!("{byte:02x}")).collect();
+            let begin = hex::encode(body.get(..50).unwrap_or(body));
             format!("the object provided is unrecognized (must be of type {expected}): {envelope} ({begin})")
         }
     })

@@ -22,7 +22,7 @@ pub(super) struct Field {
     pub(super) place: Place,
     pub(super) many: Many,
     pub(super) kind: Kind,
-    /// Whether a zero is something else than nothing.
+    /// Whether JSON says a zero: one that is something else than nothing, or that Go does not leave out.
     pub(super) keeps_zero: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn message(name: &str) -> Option<&'static Message> {
     TABLE.get(name)
 }
 
-/// A definition of OpenAPI, as the table names it.
+/// A definition, as the table names it.
 pub(super) fn short(definition: &str) -> &str {
     let without = |prefix| definition.strip_prefix(prefix);
     without("io.k8s.api.").or_else(|| without("io.k8s.")).unwrap_or(definition)

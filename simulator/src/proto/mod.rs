@@ -55,28 +55,25 @@ impl<'a> Unknown<'a> {
         let mut unknown = Self::default();
         for field in Fields(envelope) {
             match field? {
-                (1, Wire::Bytes(about)) => {
-                    for field in Fields(about) {
-                        match field? {
-                            (1, Wire::Bytes(text)) => {
-                                unknown.version = String::from_utf8_lossy(text).into_owned()
-                            }
-                            (2, Wire::Bytes(text)) => {
-                                unknown.kind = String::from_utf8_lossy(text).into_owned()
-                            }
-                            (1 | 2, other) => {
-                                return Err(Malformed::Mismatch(other.number(), "TypeMeta".into()).into());
-                            }
-                            _ => {}
-                        }
-                    }
-                }
+                (1, Wire::Bytes(about)) => unknown.name(about)?,
                 (2, Wire::Bytes(raw)) => unknown.raw = raw,
                 (1 | 2, other) => return Err(Malformed::Mismatch(other.number(), "Unknown".into()).into()),
                 _ => {}
             }
         }
         Ok(unknown)
+    }
+
+    fn name(&mut self, about: &[u8]) -> Result<(), Malformed> {
+        for field in Fields(about) {
+            match field? {
+                (1, Wire::Bytes(text)) => self.version = String::from_utf8_lossy(text).into_owned(),
+                (2, Wire::Bytes(text)) => self.kind = String::from_utf8_lossy(text).into_owned(),
+                (1 | 2, other) => return Err(Malformed::Mismatch(other.number(), "TypeMeta".into())),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn value(self, message: &str) -> Result<Value, Undecodable> {

@@ -116,6 +116,13 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
+    /// An update of an object that does not say its name.
+    pub(crate) fn nameless(name: &str) -> Self {
+        Self::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))
+    }
+
     pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.resource(), Value::from(name));
         Self::new(404, "NotFound", message).about(name, &kind.group, &kind.plural)
