@@ -10,6 +10,7 @@ mod http;
 mod kinds;
 mod object;
 mod patch;
+mod proto;
 pub mod registry;
 mod schema;
 pub mod script;

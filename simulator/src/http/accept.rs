@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::answer::{JSON, YAML};
 use crate::object::meta::object;
 
 /// A form.
@@ -19,15 +20,16 @@ pub(crate) enum Form {
     Discovery,
 }
 
-/// The first form in `Accept` that there is; `None`: none of them.
-pub(crate) fn negotiate(accept: &str) -> Option<Form> {
+/// The first form in `Accept` that there is, and whether it is to be in YAML; `None`: none of them.
+pub(crate) fn negotiate(accept: &str) -> Option<(Form, bool)> {
     if accept.is_empty() {
-        return Some(Form::Plain);
+        return Some((Form::Plain, false));
     }
     accept.split(',').find_map(|range| {
         let mut parts = range.split(';').map(str::trim);
         let media = parts.next()?;
-        if !matches!(media, "application/json" | "*/*" | "application/*" | "text/*" | "text/plain") {
+        let is_yaml = media == YAML;
+        if !is_yaml && !matches!(media, JSON | "*/*" | "application/*" | "text/*" | "text/plain") {
             return None;
         }
         let parameter = |name: &str| {
@@ -37,14 +39,15 @@ pub(crate) fn negotiate(accept: &str) -> Option<Form> {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| value)
         };
-        match (parameter("as"), parameter("g"), parameter("v")) {
+        let form = match (parameter("as"), parameter("g"), parameter("v")) {
             (None, ..) => Some(Form::Plain),
             (Some("Table"), _, Some("v1" | "v1beta1")) => Some(Form::Table),
             (Some("PartialObjectMetadata"), _, Some("v1")) => Some(Form::Metadata),
             (Some("PartialObjectMetadataList"), _, Some("v1")) => Some(Form::MetadataList),
             (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(Form::Discovery),
             _ => None,
-        }
+        };
+        form.map(|form| (form, is_yaml))
     })
 }
 
@@ -62,15 +65,17 @@ mod tests {
     #[test]
     fn the_first_known_form_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(negotiate(kubectl), Some(Form::Table));
+        assert_eq!(negotiate(kubectl), Some((Form::Table, false)));
         assert_eq!(
             negotiate(
                 "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
             ),
-            Some(Form::Discovery)
+            Some((Form::Discovery, false))
         );
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf, application/json"), Some(Form::Plain));
+        let plain = Some((Form::Plain, false));
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf, application/json"), plain);
         assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
-        assert_eq!(negotiate(""), Some(Form::Plain));
+        assert_eq!(negotiate("application/yaml;as=Table;v=v1;g=meta.k8s.io"), Some((Form::Table, true)));
+        assert_eq!(negotiate(""), plain);
     }
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Collected, Full, combinators::UnsyncBoxBody};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::{
 };
 
 pub(crate) const JSON: &str = "application/json";
+pub(crate) const YAML: &str = "application/yaml";
 
 /// What the server sends.
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -43,6 +44,22 @@ pub(crate) fn text(code: u16, media: &'static str, text: impl Into<Bytes>) -> Re
 
 pub(crate) fn json(code: u16, body: &Value) -> Response<Body> {
     text(code, JSON, body.to_string())
+}
+
+/// The same in YAML, if it is JSON.
+#[expect(clippy::disallowed_methods, reason = "the body is one of those above, which are here already")]
+pub(crate) async fn in_yaml(answer: Response<Body>) -> Response<Body> {
+    if answer.headers().get(header::CONTENT_TYPE).is_none_or(|media| media != JSON) {
+        return answer;
+    }
+    let (mut head, body) = answer.into_parts();
+    let Ok(bytes) = body.collect().await.map(Collected::to_bytes);
+    let value = serde_json::from_slice::<Value>(&bytes).ok();
+    let written = value.and_then(|value| serde_saphyr::to_string(&value).ok());
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(YAML));
+    // JSON is YAML.
+    let body = written.map_or(bytes, Bytes::from);
+    Response::from_parts(head, Full::new(body).boxed_unsync())
 }
 
 pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use http::{Method, Response, header, request::Parts};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     accept::{Form, negotiate},
     answer::{self, Body, Look},
+    body::Sent,
     discovery::Served,
     hosted::Hosted,
     openapi,
@@ -21,13 +21,11 @@ use super::{
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
-    store::{Outcome, PatchKind, Query, Refusal, Request, Target, Verb},
+    store::{Outcome, Query, Refusal, Request, Target, Verb},
 };
 
 /// What it says it is.
 pub(crate) const GIT_VERSION: &str = "v1.36.3";
-/// Longest body.
-const LARGEST: usize = 3 * 1024 * 1024;
 const OLD_OPENAPI: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// What is asked for is no media type by the rules; what is answered is.
 const OLD_OPENAPI_IS: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -54,7 +52,10 @@ pub(crate) struct Dropped;
 impl Exchange {
     pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
         let headless = parts.method == Method::HEAD;
+        let accept = accepted(&parts).to_owned();
+        let is_yaml = self.path.starts_with("/api") && negotiate(&accept).is_some_and(|(_, is_yaml)| is_yaml);
         let answer = self.whole(parts, body).await?;
+        let answer = if is_yaml { answer::in_yaml(answer).await } else { answer };
         // The answer to HEAD has no body (RFC 9110, 9.3.2); with one, a stream of HTTP/2 is broken.
         Ok(if headless { answer.map(|_| answer::nothing()) } else { answer })
     }
@@ -95,17 +96,13 @@ impl Exchange {
         if parts.headers.contains_key("impersonate-user") {
             return Err(Refusal::not_simulated("impersonation"));
         }
-        if let Some(value) = parts.headers.get(header::AUTHORIZATION) {
-            let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-            return token
-                .and_then(|token| self.hosted.by_token(token.trim()))
-                .ok_or_else(Refusal::unauthorized);
-        }
-        match &self.certified {
-            Some((name, groups)) => {
-                self.hosted.by_certificate(name, groups).ok_or_else(Refusal::unauthorized)
-            }
-            None => Ok(Arc::new(User::anonymous())),
+        let certified =
+            self.certified.as_ref().map(|(name, groups)| self.hosted.by_certificate(name, groups));
+        match (certified, bearer(parts)) {
+            (Some(Some(user)), _) => Ok(user),
+            (_, Some(token)) => self.hosted.by_token(token).ok_or_else(Refusal::unauthorized),
+            (Some(None), None) => Err(Refusal::unauthorized()),
+            (None, None) => Ok(Arc::new(User::anonymous())),
         }
     }
 
@@ -120,14 +117,13 @@ impl Exchange {
         include: &str,
         fault: &Fault,
     ) -> Result<Response<Body>, Refusal> {
-        let accept =
-            parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let accept = accepted(&parts);
         let path = Path::parse(&self.path);
         // Before it is known whether there is such a path.
         if !user.may_all() {
             let method = parts.method.as_str();
             let ask = match &path {
-                Path::Objects(target) => {
+                Path::Objects(target) | Path::OldWatch(target) => {
                     Ask::of(route::verb_name(method, &self.path, is_watch), target, &query)
                 }
                 _ => Ask::path(&method.to_ascii_lowercase(), &self.path),
@@ -137,9 +133,12 @@ impl Exchange {
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
-        let form = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
-        let target = match path {
-            Path::Objects(target) => target,
+        let (form, is_yaml) = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
+        let (target, is_watch) = match path {
+            // Of one name, only the old form is a watch.
+            Path::Objects(target) if target.name.is_empty() => (target, is_watch),
+            Path::Objects(target) => (target, false),
+            Path::OldWatch(target) => (watched(target, &parts.method, &query)?, true),
             other => {
                 if parts.method != Method::GET {
                     return Err(Refusal::method_not_allowed());
@@ -155,7 +154,12 @@ impl Exchange {
         if !target.is_simulated() {
             return Err(target.not_simulated());
         }
-        let verb = verb(&parts, body, &target, is_watch).await?;
+        if is_watch && is_yaml {
+            return Err(Refusal::no_stream());
+        }
+        let kind = self.hosted.with(|cluster| cluster.find(&target));
+        let sent = Sent::new(body, &parts.headers, kind.as_deref());
+        let verb = verb(&parts, sent, &target, is_watch).await?;
         let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
         let now = self.hosted.now((self.clock)());
@@ -214,7 +218,7 @@ impl Exchange {
             Path::OldOpenApi => Some(openapi::empty_v2()),
             Path::OpenApi => Some(openapi::index(&served(), &self.prefix)),
             Path::OpenApiOf(path) => openapi::document(&served(), path),
-            Path::Objects(_) | Path::Unknown => None,
+            Path::Objects(_) | Path::OldWatch(_) | Path::Unknown => None,
         };
         let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
         found.map_or_else(nothing, |body| answer::json(200, &body))
@@ -228,69 +232,48 @@ fn program(parts: &Parts) -> &str {
     agent.split('/').next().unwrap_or_default()
 }
 
+/// The token that is shown; other ways to say who somebody is count for nothing.
+fn bearer(parts: &Parts) -> Option<&str> {
+    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
+    let mut words = value.splitn(3, ' ');
+    let scheme = words.next()?;
+    words.next().filter(|token| !token.is_empty() && scheme.eq_ignore_ascii_case("bearer"))
+}
+
+fn accepted(parts: &Parts) -> &str {
+    parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// What is watched in the old form, of which one name may be asked in both ways if it is the same.
+fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Refusal> {
+    if !target.subresource.is_empty() {
+        return Err(Refusal::unknown_path());
+    }
+    if method != Method::GET {
+        return Err(Refusal::method_not_allowed());
+    }
+    let selected = query.field_selector.as_str();
+    let same = selected.strip_prefix("metadata.name=").is_some_and(|name| name == target.name);
+    if !target.name.is_empty() && !selected.is_empty() && !same {
+        return Err(Refusal::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
+    Ok(target)
+}
+
 /// What the method, the body and its media type say.
-async fn verb(parts: &Parts, body: Incoming, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
+async fn verb(parts: &Parts, body: Sent<'_>, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
     let collection = target.name.is_empty();
-    let media =
-        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let media = media.split(';').next().unwrap_or_default().trim().to_owned();
     match parts.method.as_str() {
         "GET" if is_watch => Ok(Verb::Watch),
         "GET" if collection => Ok(Verb::List),
         "GET" => Ok(Verb::Get),
-        "POST" => Ok(Verb::Create(read(body, &media).await?)),
-        "PUT" => Ok(Verb::Update(read(body, &media).await?)),
-        "PATCH" => {
-            let kind = match media.as_str() {
-                "application/json-patch+json" => PatchKind::Json,
-                "application/merge-patch+json" => PatchKind::Merge,
-                "application/strategic-merge-patch+json" => PatchKind::Strategic,
-                "application/apply-patch+yaml" => PatchKind::Apply,
-                _ => return Err(Refusal::unknown_media_type()),
-            };
-            let media = if kind == PatchKind::Apply { "application/yaml" } else { "application/json" };
-            Ok(Verb::Patch(kind, read(body, media).await?))
-        }
+        "POST" => Ok(Verb::Create(body.object().await?)),
+        "PUT" => Ok(Verb::Update(body.object().await?)),
+        "PATCH" => body.patch().await.map(|(how, patch)| Verb::Patch(how, patch)),
         "DELETE" => {
-            let options = read_optional(body, &media).await?;
+            let options = body.delete_options().await?;
             Ok(if collection { Verb::DeleteCollection(options) } else { Verb::Delete(options) })
         }
         _ => Err(Refusal::method_not_allowed()),
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the body is wrapped in Limited")]
-async fn bytes(body: Incoming) -> Result<bytes::Bytes, Refusal> {
-    let too_large =
-        |_| Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728");
-    Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
-}
-
-async fn read(body: Incoming, media: &str) -> Result<Value, Refusal> {
-    parse(&bytes(body).await?, media)
-}
-
-async fn read_optional(body: Incoming, media: &str) -> Result<Value, Refusal> {
-    let bytes = bytes(body).await?;
-    if bytes.is_empty() { Ok(Value::Null) } else { parse(&bytes, media) }
-}
-
-fn parse(bytes: &[u8], media: &str) -> Result<Value, Refusal> {
-    match media {
-        "application/yaml" => {
-            let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
-            // Most clients send JSON as YAML (RFC 9512, 3.4), and a JSON reader is much faster.
-            if let Some(value) = text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten() {
-                return Ok(value);
-            }
-            serde_saphyr::from_str(text)
-                .map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
-        }
-        "" | "application/json" => serde_json::from_slice(bytes).map_err(|error| {
-            Refusal::bad_request(format!(
-                "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
-            ))
-        }),
-        _ => Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
     }
 }

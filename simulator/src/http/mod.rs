@@ -2,6 +2,7 @@
 
 mod accept;
 mod answer;
+mod body;
 mod discovery;
 mod handle;
 mod hosted;

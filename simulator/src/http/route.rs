@@ -25,8 +25,10 @@ pub(crate) enum Path {
     OpenApi,
     /// `/openapi/v3/<...>`
     OpenApiOf(String),
-    /// Objects. Whether the old form with `/watch/` was used.
+    /// Objects.
     Objects(Target),
+    /// Objects below `/watch/`: the old form of a watch.
+    OldWatch(Target),
     /// Nothing that is there.
     Unknown,
 }
@@ -47,9 +49,22 @@ impl Path {
             ["openapi", "v2"] => Self::OldOpenApi,
             ["openapi", "v3"] => Self::OpenApi,
             ["openapi", "v3", rest @ ..] => Self::OpenApiOf(rest.join("/")),
+            ["api", version, "watch", rest @ ..] if !rest.is_empty() => {
+                Self::objects("", version, rest).watched()
+            }
+            ["apis", group, version, "watch", rest @ ..] if !rest.is_empty() => {
+                Self::objects(group, version, rest).watched()
+            }
             ["api", version, rest @ ..] => Self::objects("", version, rest),
             ["apis", group, version, rest @ ..] => Self::objects(group, version, rest),
             _ => Self::Unknown,
+        }
+    }
+
+    fn watched(self) -> Self {
+        match self {
+            Self::Objects(target) => Self::OldWatch(target),
+            other => other,
         }
     }
 
@@ -79,10 +94,14 @@ impl Path {
 
 /// What is asked, as authorization names it, before it is known whether it makes sense.
 pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static str {
-    let Path::Objects(target) = Path::parse(path) else { return "discovery" };
+    let target = match Path::parse(path) {
+        Path::Objects(target) => target,
+        Path::OldWatch(_) => return "watch",
+        _ => return "discovery",
+    };
     let collection = target.name.is_empty();
     match method {
-        "GET" | "HEAD" if is_watch => "watch",
+        "GET" | "HEAD" if is_watch && collection => "watch",
         "GET" | "HEAD" if collection => "list",
         "GET" | "HEAD" => "get",
         "POST" => "create",
@@ -185,6 +204,10 @@ mod tests {
             ["apps", "v1", "deployments", "a", "b", "scale"]
         );
         assert_eq!(target("/apis/g.io/v1/foos/system%3Ax"), ["g.io", "v1", "foos", "", "system:x", ""]);
+        let watched =
+            |path| matches!(Path::parse(path), Path::OldWatch(target) if target.resource == "namespaces");
+        assert!(watched("/api/v1/watch/namespaces/a"));
+        assert!(!watched("/api/v1/namespaces/watch") && !watched("/api/v1/namespaces/a/namespaces/watch"));
         assert_eq!(Path::parse("/apis/apps/v1"), Path::Resources("apps".into(), "v1".into()));
     }
 
@@ -197,6 +220,8 @@ mod tests {
         assert_eq!(of("DELETE", "/api/v1/namespaces/a/configmaps"), "deletecollection");
         assert_eq!(of("GET", "/apis/apps/v1"), "discovery");
         assert_eq!(verb_name("GET", "/api/v1/configmaps", true), "watch");
+        assert_eq!(of("GET", "/api/v1/watch/configmaps"), "watch");
+        assert_eq!(verb_name("GET", "/api/v1/namespaces/a", true), "get");
     }
 
     #[test]

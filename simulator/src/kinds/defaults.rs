@@ -58,6 +58,11 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
                 as_object(object).entry(field).or_insert(Value::Null);
             }
         }
+        ("events.k8s.io", "Event") => {
+            for field in ["eventTime", "deprecatedFirstTimestamp", "deprecatedLastTimestamp"] {
+                as_object(object).entry(field).or_insert(Value::Null);
+            }
+        }
         ("", "Pod") => {
             let spec = child_mut(object, "spec");
             absent(spec, "preemptionPolicy", json!("PreemptLowerPriority"));
@@ -143,6 +148,12 @@ fn workload(object: &mut Value, kind: &str) {
             let policy = as_object(spec.entry("persistentVolumeClaimRetentionPolicy").or_insert(json!({})));
             absent(policy, "whenDeleted", json!("Retain"));
             absent(policy, "whenScaled", json!("Retain"));
+            for claim in
+                spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut).into_iter().flatten()
+            {
+                absent(as_object(claim), "apiVersion", json!("v1"));
+                absent(as_object(claim), "kind", json!("PersistentVolumeClaim"));
+            }
         }
         "DaemonSet" => rolling(spec, "updateStrategy", &json!({"maxUnavailable": 1, "maxSurge": 0})),
         _ => {}

@@ -92,8 +92,15 @@ impl Refusal {
     }
 
     pub(crate) fn not_acceptable() -> Self {
-        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml";
         Self::new(406, "NotAcceptable", message).bare()
+    }
+
+    /// A watch in a form of which there are no streams.
+    pub(crate) fn no_stream() -> Self {
+        let message = "only the following media types are accepted: application/json;stream=watch, \
+                       application/vnd.kubernetes.protobuf;stream=watch";
+        Self::new(406, "NotAcceptable", message)
     }
 
     /// A media type that no patch has.
@@ -118,6 +125,13 @@ impl Refusal {
             Value::from(name)
         );
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
+    }
+
+    /// An update of an object that does not say its name.
+    pub(crate) fn nameless(name: &str) -> Self {
+        Self::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))
     }
 
     pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {

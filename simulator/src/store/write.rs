@@ -150,6 +150,9 @@ impl Cluster {
         let mut warnings = Vec::new();
         let dry = dry_run(&request.query, "UpdateOptions")?;
         let mut object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        if meta::name(&object).is_empty() {
+            return Err(Refusal::nameless(&request.target.name));
+        }
         place(&mut object, kind, &request.target)?;
         let stored = match self.lookup(kind, &request.target.namespace, &request.target.name) {
             Err(_) if kind.is_created_by_update() && request.target.subresource.is_empty() => {

@@ -11,6 +11,9 @@ pub(crate) fn answers(real: &Answer, simulated: &Answer) -> Vec<String> {
     if real.code != simulated.code {
         found.push(format!("code: {} and simulated {}: {}", real.code, simulated.code, simulated.body));
     }
+    if real.media != simulated.media {
+        found.push(format!("content-type: {} and simulated {}", real.media, simulated.media));
+    }
     values(&normal(&real.body, ""), &normal(&simulated.body, ""), "", &mut found);
     // The real one warns beside its refusals, too.
     if real.code < 300 && real.warnings != simulated.warnings {
@@ -197,6 +200,7 @@ mod tests {
     fn what_differs_by_nature_is_alike_and_the_rest_is_not() {
         let answer = |revision: &str, value: &str| Answer {
             code: 200,
+            media: String::new(),
             body: json!({"metadata": {"resourceVersion": revision, "creationTimestamp": "2026-01-01T00:00:00Z"}, "data": {"a": value}}),
             warnings: Vec::new(),
         };

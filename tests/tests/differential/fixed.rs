@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tidewatch_tests::wait;
 
 use crate::{
+    forms,
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, PARTIAL, PARTIAL_LIST, Pair, STRATEGIC},
     prepare::{CRDS, crd, prepare},
     refusals,
@@ -32,6 +33,7 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         ("workloads", workloads()),
         ("kinds", kinds()),
         ("refusals", refusals::calls()),
+        ("forms", forms::calls()),
     ] {
         let mut memories = (Memory::default(), Memory::default());
         let many = calls.len();
@@ -364,7 +366,7 @@ pub(crate) fn job(name: &str, rest: Value) -> Value {
     }})
 }
 
-fn workloads() -> Vec<Call> {
+pub(crate) fn workloads() -> Vec<Call> {
     let patch = |pod: Value| {
         let body = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": pod}}}}});
         Call::patch(STRATEGIC, format!("{JOBS}/web"), body)
@@ -406,7 +408,7 @@ fn workloads() -> Vec<Call> {
     ]
 }
 
-fn kinds() -> Vec<Call> {
+pub(crate) fn kinds() -> Vec<Call> {
     let of = |path: &str, body: Value| {
         let path = if path.starts_with("/apis/admission") || path.starts_with("/apis/scheduling") {
             path.to_owned()

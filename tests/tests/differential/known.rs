@@ -134,13 +134,5 @@ fn all() -> Vec<Known> {
             ),
             &["code: 404 and simulated 501", WHOLE_BODY],
         ),
-        known(
-            "protobuf bodies",
-            Call {
-                media: "application/vnd.kubernetes.protobuf",
-                ..post(core("configmaps"), json!({"metadata": {"name": "p"}}))
-            },
-            &["and simulated 415", WHOLE_BODY],
-        ),
     ]
 }

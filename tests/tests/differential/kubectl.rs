@@ -1,4 +1,4 @@
-//! The real kubectl before a simulated cluster.
+//! The real kubectl before a simulated cluster, and before both.
 
 use std::{
     fs,
@@ -7,17 +7,72 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tidewatch_drain::Drain;
 use tidewatch_simulator::{Options, Server, ServerOptions, Token, User};
 use tidewatch_tests::Harness;
-use tokio::{process::Command, time::timeout};
+use tokio::{process::Command, time::timeout, try_join};
+
+use crate::{
+    compare,
+    pair::{Answer, Pair},
+};
 
 const LONG: Duration = Duration::from_mins(1);
 
 struct Kubectl {
     program: PathBuf,
     folder: PathBuf,
+}
+
+/// What is made of words alone: kubectl sends it as protobuf.
+const CREATED: [&str; 17] = [
+    "namespace kubectl",
+    "deployment web --image=x:1 --replicas=2 --port=80 -- a b",
+    "configmap c --from-literal=a=b --from-literal=e=",
+    "secret generic s --from-literal=a=b",
+    "secret docker-registry d --docker-server=x --docker-username=u --docker-password=p",
+    "serviceaccount sa",
+    "role r --verb=get,list --resource=pods,deployments.apps",
+    "rolebinding rb --role=r --serviceaccount=default:sa --user=u",
+    "clusterrole kubectl --verb=get --non-resource-url=/x",
+    "clusterrolebinding kubectl --clusterrole=kubectl --group=g",
+    "cronjob cj --image=x:1 --schedule=@yearly --restart=Never",
+    "service clusterip ci --tcp=80:8080",
+    "service clusterip none --clusterip=None",
+    "service externalname en --external-name=x.example.org",
+    "poddisruptionbudget pdb --selector=a=b --min-available=1",
+    "poddisruptionbudget pdb2 --selector=a=b --max-unavailable=10%",
+    "priorityclass kubectl --value=7 --description=d",
+];
+
+/// Has kubectl create the same before both servers, and ask what it may do, and returns what differs.
+pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
+    let program = pair.harness.tools().get("kubectl")?;
+    let mut both = Vec::new();
+    for (side, config) in ["real", "simulated"].into_iter().zip(&pair.kubeconfigs) {
+        let folder = pair.harness.folder().join("kubectl").join(side);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("config"), config)?;
+        both.push(Kubectl { program: program.clone(), folder });
+    }
+    let created =
+        CREATED.iter().map(|words| format!("create --namespace=default --dry-run=server -o json {words}"));
+    let asked = ["auth can-i get pods", "auth can-i create deployments.apps --subresource=scale -n fixed"];
+    let mut found = Vec::new();
+    for words in created.chain(asked.map(str::to_owned)) {
+        let answer = |said: String| Answer {
+            code: 200,
+            media: String::new(),
+            body: serde_json::from_str(&said).unwrap_or(Value::String(said)),
+            warnings: Vec::new(),
+        };
+        let (real, simulated) = try_join!(both[0].run(&words), both[1].run(&words))?;
+        let lines = compare::answers(&answer(real), &answer(simulated));
+        found.extend(lines.into_iter().map(|line| format!("kubectl {words}: {line}")));
+    }
+    say!("kubectl: {} commands", CREATED.len() + asked.len());
+    Ok(found)
 }
 
 impl Kubectl {
@@ -33,7 +88,7 @@ impl Kubectl {
     }
 }
 
-fn manifest(folder: &Path, image: &str, data: &serde_json::Value) -> Result<()> {
+fn manifest(folder: &Path, image: &str, data: &Value) -> Result<()> {
     let pod = json!({"containers": [{"name": "c", "image": image}]});
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": data},

@@ -12,10 +12,12 @@ mod compare;
 mod expired;
 mod facts;
 mod fixed;
+mod forms;
 mod known;
 mod kubectl;
 mod pair;
 mod prepare;
+mod protobuf;
 mod random;
 mod refusals;
 
@@ -49,6 +51,8 @@ async fn both_servers_answer_alike() -> Result<()> {
     let mut pair = Pair::start().await?;
     let mut differences = facts::compare(&pair).await?;
     differences.extend(fixed::run(&pair).await?);
+    differences.extend(protobuf::run(&pair).await?);
+    differences.extend(kubectl::compare(&pair).await?);
     differences.extend(known::run(&pair).await?);
     differences.extend(access::run(&pair, seed, sequences.min(REVIEWS)).await?);
     let mut table = random::Table::default();

@@ -8,7 +8,7 @@ use hyper::http::Request;
 use kube::{
     Client, Config,
     client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
 use tidewatch_drain::Drain;
@@ -26,6 +26,7 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const YAML: &str = "application/yaml";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 pub(crate) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 pub(crate) const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -37,8 +38,13 @@ pub(crate) struct Pair {
     pub(crate) simulated: Client,
     /// Of those whose access is up to RBAC objects, on both sides.
     users: BTreeMap<&'static str, (Client, Client)>,
+    /// Of those who show nothing.
+    nobody: (Client, Client),
+    /// An administrator's, of both.
+    pub(crate) kubeconfigs: [String; 2],
+    /// Where programs are.
+    pub(crate) harness: Harness,
     plane: ControlPlane,
-    harness: Harness,
     etcd: Etcd,
     hosted: Arc<simulator::Hosted>,
     _server: simulator::Server,
@@ -54,11 +60,24 @@ pub(crate) struct Call {
     pub(crate) media: &'static str,
     pub(crate) accept: &'static str,
     pub(crate) save: String,
+    /// What is sent in place of the body's JSON.
+    pub(crate) raw: Option<Vec<u8>>,
+    /// Who says so is nobody else, on both sides.
+    pub(crate) authorization: Option<&'static str>,
 }
 
 impl Call {
     pub(crate) fn new(method: &'static str, path: impl Into<String>, body: Value) -> Self {
-        Self { method, path: path.into(), body, media: JSON, accept: JSON, save: String::new() }
+        Self {
+            method,
+            path: path.into(),
+            body,
+            media: JSON,
+            accept: JSON,
+            save: String::new(),
+            raw: None,
+            authorization: None,
+        }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -71,6 +90,19 @@ impl Call {
 
     pub(crate) fn accepting(self, accept: &'static str) -> Self {
         Self { accept, ..self }
+    }
+
+    pub(crate) fn raw(
+        method: &'static str,
+        path: impl Into<String>,
+        media: &'static str,
+        raw: Vec<u8>,
+    ) -> Self {
+        Self { media, raw: Some(raw), ..Self::new(method, path, Value::Null) }
+    }
+
+    pub(crate) fn authorized(self, authorization: &'static str) -> Self {
+        Self { authorization: Some(authorization), ..self }
     }
 
     pub(crate) fn saved(self, save: &str) -> Self {
@@ -86,6 +118,7 @@ pub(crate) struct Memory(BTreeMap<String, String>);
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
+    pub(crate) media: String,
     /// JSON, the list of a watch's events, or text.
     pub(crate) body: Value,
     pub(crate) warnings: Vec<String>,
@@ -114,12 +147,15 @@ impl Pair {
             let real = client(&plane.kubeconfig_yaml(name)?).await?;
             users.insert(name, (real, client(&server.kubeconfig("simulated", name)).await?));
         }
+        let [ours, theirs] = [plane.kubeconfig_yaml(ADMIN)?, server.kubeconfig("simulated", "t")];
         Ok(Self {
             users,
-            real: client(&plane.kubeconfig_yaml(ADMIN)?).await?,
-            simulated: client(&server.kubeconfig("simulated", "t")).await?,
-            plane,
+            nobody: (stranger(&ours).await?, stranger(&theirs).await?),
+            real: client(&ours).await?,
+            simulated: client(&theirs).await?,
+            kubeconfigs: [ours, theirs],
             harness,
+            plane,
             etcd,
             hosted,
             _server: server,
@@ -129,7 +165,11 @@ impl Pair {
 
     /// Makes a call to both and returns how they differ.
     pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
-        Self::compare((&self.real, &self.simulated), call, memories).await
+        let (real, simulated) = match call.authorization {
+            Some(_) => (&self.nobody.0, &self.nobody.1),
+            None => (&self.real, &self.simulated),
+        };
+        Self::compare((real, simulated), call, memories).await
     }
 
     /// Both forget their past up to what was saved under a name: the real one's etcd, and its caches by a new start.
@@ -180,6 +220,14 @@ async fn client(kubeconfig: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
+/// One that has nothing to show.
+async fn stranger(kubeconfig: &str) -> Result<Client> {
+    let mut config = Kubeconfig::from_yaml(kubeconfig)?;
+    config.auth_infos.iter_mut().for_each(|named| named.auth_info = Some(AuthInfo::default()));
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
 /// Makes a call to one side.
 #[expect(clippy::disallowed_methods, reason = "the body is limited")]
 pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Result<Answer> {
@@ -189,25 +237,36 @@ pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Re
             .iter()
             .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
     };
-    let body = if call.body.is_null() { Vec::new() } else { filled(&call.body.to_string()).into_bytes() };
-    let request = Request::builder()
+    let body = match &call.raw {
+        Some(raw) => raw.clone(),
+        None if call.body.is_null() => Vec::new(),
+        None => filled(&call.body.to_string()).into_bytes(),
+    };
+    let mut request = Request::builder()
         .method(call.method)
         .uri(filled(&call.path))
         .header("content-type", call.media)
         .header("accept", call.accept)
-        .header("user-agent", "differential/1")
-        .body(Body::from(body))?;
+        .header("user-agent", "differential/1");
+    if let Some(shown) = call.authorization {
+        request = request.header("authorization", shown);
+    }
     let what = || format!("{} {}", call.method, call.path);
-    let response = timeout(LONG, client.send(request)).await.with_context(what)?.with_context(what)?;
+    let sent = timeout(LONG, client.send(request.body(Body::from(body))?));
+    let response = sent.await.with_context(what)?.with_context(what)?;
     let code = response.status().as_u16();
     let warnings = response.headers().get_all("warning");
     let warnings = warnings.iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
-    let bytes =
-        timeout(LONG, Limited::new(response.into_body(), LARGEST).collect()).await.with_context(what)?;
-    let bytes = bytes.map_err(|error| anyhow::anyhow!(error))?;
+    let media = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    let media = media.unwrap_or_default().to_owned();
+    let bytes = timeout(LONG, Limited::new(response.into_body(), LARGEST).collect()).await;
+    let bytes = bytes.with_context(what)?.map_err(|error| anyhow::anyhow!(error))?;
     let text = String::from_utf8_lossy(&bytes.to_bytes()).into_owned();
-    let body = if call.path.contains("watch=1") && code == 200 {
+    let is_watch = call.path.contains("watch=1") || call.path.contains("/watch/");
+    let body = if is_watch && code == 200 && !text.starts_with("{\n") {
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect()
+    } else if media == YAML {
+        serde_saphyr::from_str(&text)?
     } else {
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     };
@@ -219,5 +278,5 @@ pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Re
             memory.0.insert(format!("{}.{short}", call.save), value.to_owned());
         }
     }
-    Ok(Answer { code, body, warnings })
+    Ok(Answer { code, media, body, warnings })
 }

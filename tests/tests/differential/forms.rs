@@ -1,0 +1,69 @@
+//! Forms of bodies and answers, the old form of watches, and what is no proof of who somebody is.
+
+use serde_json::json;
+
+use crate::pair::{Call, YAML};
+
+const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
+const FOOS: &str = "/apis/fixed.example.org/v1/namespaces/fixed/foos";
+/// Scalars that YAML takes for something else, if they are not quoted.
+const WORDS: &str = "metadata: {name: y1, labels: {yaml: \"1\"}}\ndata: {a: \"no\", b: \"null\", c: \"0x1f\", d: \"1e3\", e: \"\", \
+                     f: \"l1\\nl2\\n\", g: \" x\", h: \"#x\", i: \"a: b\", j: \"2020-01-01\", k: \"~\", l: \"0b1\", m: \"1_000\", \
+                     aa: \"a\\tb\", o: \"\\u00e9\", p: \"- x\", q: \"0o7\", r: \"012\", s: \"12:30:45\", t: \"yes\", u: \".5\", \
+                     v: \"\\n\", w: \"x \", z: \"y\"}\n";
+
+/// One call for each.
+pub(crate) fn calls() -> Vec<Call> {
+    let text =
+        |method, path: String, media, text: &str| Call::raw(method, path, media, text.as_bytes().to_vec());
+    let anybody = |authorization| Call::get("/api/v1/namespaces").authorized(authorization);
+    let custom = "{apiVersion: fixed.example.org/v1, kind: Foo, metadata: {name: y1}, spec: {a: x}}";
+    let old = |path: &str| Call::get(format!("{path}?timeoutSeconds=1"));
+    vec![
+        text("POST", MAPS.into(), YAML, WORDS).accepting(YAML),
+        text("PUT", format!("{MAPS}/y1"), YAML, "data: {a: b}"),
+        text("PUT", format!("{MAPS}/y1"), YAML, "data: {a: b}\nmetadata: {name: y1, labels: {yaml: \"1\"}}"),
+        text("POST", MAPS.into(), "application/cbor", "x"),
+        text("POST", MAPS.into(), "text/plain", "x"),
+        text("POST", FOOS.into(), YAML, custom).accepting(YAML),
+        text("PUT", format!("{FOOS}/y1"), YAML, &custom.replace("metadata: {name: y1}, ", "")),
+        text("POST", FOOS.into(), "application/cbor", "x"),
+        text("DELETE", format!("{FOOS}/y1"), "application/cbor", "x"),
+        text("DELETE", format!("{FOOS}/y1"), YAML, "propagationPolicy: Background"),
+        Call::get(format!("{MAPS}?labelSelector=yaml")).accepting(YAML),
+        Call::get(format!("{MAPS}/y1"))
+            .accepting("application/yaml;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json"),
+        Call::get(format!("{MAPS}/none")).accepting(YAML),
+        Call::get(format!("{MAPS}?watch=1&timeoutSeconds=1")).accepting(YAML),
+        Call::get(format!("{FOOS}?watch=1&timeoutSeconds=1")).accepting(YAML),
+        Call::get("/api").accepting("application/cbor"),
+        old("/api/v1/watch/namespaces/fixed/serviceaccounts"),
+        old("/api/v1/watch/namespaces/fixed/serviceaccounts/default"),
+        old("/api/v1/watch/namespaces/fixed/serviceaccounts/none"),
+        old("/api/v1/watch/namespaces/fixed"),
+        old("/apis/fixed.example.org/v1/watch/namespaces/fixed/foos"),
+        old("/apis/fixed.example.org/v1/watch/namespaces/fixed/foos/first"),
+        old("/apis/fixed.example.org/v1/watch/foos"),
+        old("/apis/apps/v1/watch/statefulsets"),
+        old("/api/v1/watch/namespaces/fixed/pods/p/status"),
+        old("/api/v1/watch/namespaces/fixed/foos"),
+        Call::get(
+            "/api/v1/watch/namespaces/fixed/configmaps/y1?timeoutSeconds=1&fieldSelector=metadata.name%3Dz",
+        ),
+        Call::get(
+            "/api/v1/watch/namespaces/fixed/configmaps/y1?timeoutSeconds=1&fieldSelector=metadata.name%3Dy1",
+        ),
+        Call::get("/api/v1/watch/namespaces/fixed/configmaps/y1?timeoutSeconds=1&labelSelector=none"),
+        Call::new("POST", "/api/v1/watch/namespaces/fixed/configmaps", json!({})),
+        Call::new("DELETE", "/api/v1/watch/namespaces/fixed/configmaps/y1", json!({})),
+        // A watch of one name is asked for as a list.
+        Call::get(format!("{MAPS}/y1?watch=true")),
+        anybody(""),
+        anybody("Basic Zm9vOmJhcg=="),
+        anybody("Bearer"),
+        anybody("Bearer  t"),
+        anybody("Bearer none"),
+        anybody("bearer none"),
+        anybody("None at all"),
+    ]
+}
