@@ -6,7 +6,6 @@ use super::{cluster::Cluster, refusal::Refusal, rules::new_finalizers};
 use crate::{
     kinds::{Kind, checks, custom, defaults},
     object::meta::{self, put},
-    schema::validate,
 };
 
 /// Longest object, as text.
@@ -48,6 +47,7 @@ impl Cluster {
         if live.is_none() {
             defaults::admit(object, kind);
         }
+        defaults::always(object, kind);
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
             let versions = object.pointer("/spec/versions").and_then(Value::as_array);
             let stored: Vec<Value> = versions
@@ -87,17 +87,15 @@ impl Cluster {
             return Err(Refusal::not_simulated(&what));
         }
         let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
-        if kind.is_builtin() {
-            causes.extend(checks::object(object, kind));
-        } else {
-            causes.extend(validate::check(object, kind.schema()));
-        }
+        causes.extend(checks::object(object, kind));
         if let Some(live) = live {
             causes.extend(checks::change(live, object, kind));
             causes.extend(new_finalizers(live, object));
         }
         if !causes.is_empty() {
-            return Err(Refusal::invalid(&kind.kind, &kind.group, meta::name(object), &causes));
+            // Events of both groups are one kind of objects.
+            let group = if kind.is("events.k8s.io", "events") { "" } else { &kind.group };
+            return Err(Refusal::invalid(&kind.kind, group, meta::name(object), &causes));
         }
         if object.to_string().len() > LARGEST {
             return Err(Refusal::new(

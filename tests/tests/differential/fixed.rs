@@ -10,7 +10,6 @@ use tidewatch_tests::wait;
 use crate::{
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC},
     prepare::{CRDS, crd, prepare},
-    refusals,
 };
 
 const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -33,7 +32,6 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         ("custom", custom()),
         ("workloads", workloads()),
         ("kinds", kinds()),
-        ("refusals", refusals::calls()),
     ] {
         let mut memories = (Memory::default(), Memory::default());
         let many = calls.len();
@@ -79,7 +77,7 @@ fn foo(name: &str, rest: Value) -> Value {
     object
 }
 
-pub(crate) fn merge(object: &mut Value, rest: Value) {
+fn merge(object: &mut Value, rest: Value) {
     if let (Value::Object(map), Value::Object(rest)) = (object, rest) {
         map.extend(rest);
     }
@@ -348,7 +346,7 @@ fn custom() -> Vec<Call> {
 }
 
 /// A pod template with lists of every kind, in a job that nobody runs.
-pub(crate) fn job(name: &str, rest: Value) -> Value {
+fn job(name: &str, rest: Value) -> Value {
     let mut pod = json!({
         "restartPolicy": "Never", "serviceAccountName": "sa",
         "containers": [

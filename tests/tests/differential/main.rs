@@ -8,6 +8,7 @@ macro_rules! say {
 }
 
 mod access;
+mod cases;
 mod compare;
 mod facts;
 mod fixed;
@@ -16,7 +17,6 @@ mod kubectl;
 mod pair;
 mod prepare;
 mod random;
-mod refusals;
 
 use std::env;
 
@@ -46,6 +46,7 @@ async fn both_servers_answer_alike() -> Result<()> {
     let pair = Pair::start().await?;
     let mut differences = facts::compare(&pair).await?;
     differences.extend(fixed::run(&pair).await?);
+    differences.extend(cases::run(&pair).await?);
     differences.extend(known::run(&pair).await?);
     differences.extend(access::run(&pair, seed, sequences.min(REVIEWS)).await?);
     let mut table = random::Table::default();
