@@ -61,7 +61,7 @@ pub(crate) fn object(object: &Value, kind: &Kind) -> Vec<Cause> {
 
 const FIXED_OF_SET: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
-/// What of a StatefulSet's spec stays as it is; its selector is told by itself.
+/// What of a `StatefulSet`'s spec stays as it is; its selector is told by itself.
 fn fixed_of_set(object: &Value) -> [Option<&Value>; 3] {
     ["serviceName", "podManagementPolicy", "volumeClaimTemplates"].map(|field| object["spec"].get(field))
 }

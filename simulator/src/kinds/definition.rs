@@ -136,7 +136,7 @@ fn conversion(conversion: &Value, causes: &mut Vec<Cause>) {
             }
         }
         other => {
-            causes.push(Cause::unsupported("spec.conversion.strategy", &other.into(), &["None", "Webhook"]))
+            causes.push(Cause::unsupported("spec.conversion.strategy", &other.into(), &["None", "Webhook"]));
         }
     }
 }

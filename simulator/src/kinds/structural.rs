@@ -112,7 +112,7 @@ fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>, dept
             causes.push(Cause::forbidden(&at("items"), "items must be a schema object and not an array"));
         }
         None if text(map, "type") == "array" => {
-            causes.push(Cause::required(&at("items"), "must be specified"))
+            causes.push(Cause::required(&at("items"), "must be specified"));
         }
         _ => {}
     }
@@ -224,13 +224,9 @@ fn lists(map: &Map<String, Value>, list_type: &str, path: &str, causes: &mut Vec
             Cause::invalid(&at(field), &list_type.into(), why)
         });
     }
-    if list_type == "set" || list_type == "map" {
-        if items["nullable"] == true {
-            causes.push(Cause::forbidden(
-                &at("items.nullable"),
-                &format!("cannot be nullable when x-kubernetes-list-type is {list_type}"),
-            ));
-        }
+    if matches!(list_type, "set" | "map") && items["nullable"] == true {
+        let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        causes.push(Cause::forbidden(&at("items.nullable"), &why));
     }
     if list_type == "set" {
         let (field, wanted) = match items["type"].as_str() {

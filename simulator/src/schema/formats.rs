@@ -80,7 +80,7 @@ fn luhn(digits: &str) -> bool {
         .enumerate()
         .map(|(index, digit)| if index % 2 == 1 { digit * 2 / 10 + digit * 2 % 10 } else { digit })
         .sum();
-    sum % 10 == 0
+    sum.is_multiple_of(10)
 }
 
 fn is_date(text: &str) -> bool {
@@ -129,7 +129,7 @@ fn isbn(text: &str, length: usize) -> bool {
     let weigh = |index: usize| match length {
         10 => 10 - u32::try_from(index).unwrap_or_default(),
         _ => {
-            if index % 2 == 0 {
+            if index.is_multiple_of(2) {
                 1
             } else {
                 3

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{cluster::Cluster, refusal::Refusal, rules::new_finalizers};
 use crate::{
-    kinds::{Kind, checks, custom, defaults},
+    kinds::{Kind, checks, custom, defaults, validation},
     object::meta::{self, put},
 };
 
@@ -115,7 +115,8 @@ impl Cluster {
 }
 
 fn unsupported(kind: &Kind, object: &Value) -> Option<String> {
-    kind.is("apiextensions.k8s.io", "customresourcedefinitions")
-        .then(|| custom::unsupported(object))
-        .flatten()
+    if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        return custom::unsupported(object);
+    }
+    if kind.is_builtin() { validation::unsupported(object, kind) } else { None }
 }

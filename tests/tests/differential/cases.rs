@@ -113,7 +113,7 @@ fn parse(text: &str) -> Result<Vec<(&str, Call)>> {
         let trimmed = line.trim();
         match headings.last_mut() {
             Some(heading) if line.starts_with(' ') && trimmed.starts_with(['{', '"']) => {
-                heading.object.push_str(trimmed)
+                heading.object.push_str(trimmed);
             }
             Some(heading) if line.starts_with(' ') => heading.lines.push(trimmed),
             _ => {

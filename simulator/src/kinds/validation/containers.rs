@@ -158,6 +158,9 @@ fn headers(headers: &Value, path: &str, causes: &mut Vec<Cause>) {
 
 const SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
 
+/// A key of something that has a name.
+const KEY: [Field; 2] = [("key", Rule::Named(names::config_key)), (".", Rule::Check(name_of_source))];
+
 fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
     super::fields(variable, &[("name", Rule::Named(names::variable))], path, causes);
     let Some(from) = variable.get("valueFrom") else { return };
@@ -172,7 +175,6 @@ fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
         1 => {}
         _ => fail("may not have more than one field specified at a time"),
     }
-    const KEY: [Field; 2] = [("key", Rule::Named(names::config_key)), (".", Rule::Check(name_of_source))];
     for source in given {
         let path = format!("{path}.{source}");
         match source {
@@ -285,7 +287,7 @@ pub(super) fn seccomp(profile: &Value, path: &str, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(&format!("{path}.type"), why));
         }
         ("Localhost", None) => {
-            causes.push(Cause::required(&at, "must be set when seccomp type is Localhost"))
+            causes.push(Cause::required(&at, "must be set when seccomp type is Localhost"));
         }
         ("Localhost", Some(local)) => {
             metadata::say(local.as_str().unwrap_or_default(), names::relative_path, &at, causes);

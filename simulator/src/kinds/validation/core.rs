@@ -1,4 +1,4 @@
-//! Secrets, ConfigMaps, Namespaces, PersistentVolumeClaims, Events and Leases.
+//! Secrets, `ConfigMaps`, Namespaces, `PersistentVolumeClaims`, Events and Leases.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;

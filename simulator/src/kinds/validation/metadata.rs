@@ -67,13 +67,13 @@ fn owners(owners: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
         if owner["controller"] == true {
             let this = format!("{}/{}", text("kind"), text("name"));
-            if !controller.is_empty() {
+            if controller.is_empty() {
+                controller = this;
+            } else {
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {controller} and {this}"
                 );
                 causes.push(Cause::invalid(path, owners, &why));
-            } else {
-                controller = this;
             }
         }
     }

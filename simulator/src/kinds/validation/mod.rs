@@ -106,8 +106,29 @@ pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
         }
         _ => &[],
     };
-    tables.iter().for_each(|table| fields(object, table, "", &mut causes));
+    for table in tables {
+        fields(object, table, "", &mut causes);
+    }
     causes
+}
+
+/// What an object asks for of which nobody here could say what is wrong with it.
+pub(crate) fn unsupported(object: &Value, kind: &Kind) -> Option<String> {
+    let (spec, template) = match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Pod") => ("/spec", ""),
+        ("apps", _) | ("batch", "Job") => ("/spec", "/template/spec"),
+        ("batch", "CronJob") => ("/spec/jobTemplate/spec", "/template/spec"),
+        ("admissionregistration.k8s.io", _) => {
+            let with = list(&object["webhooks"]).iter().any(|webhook| !is_empty(&webhook["matchConditions"]));
+            return with.then(|| "validation of match conditions of webhooks".to_owned());
+        }
+        _ => return None,
+    };
+    let spec = object.pointer(spec)?;
+    if let Some(field) = present(spec, &["podFailurePolicy", "successPolicy"]).first() {
+        return Some(format!("validation of {field}"));
+    }
+    volumes::unsupported(spec.pointer(template)?)
 }
 
 /// Holds each field of a table against its rule.
@@ -168,20 +189,17 @@ fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
     };
     let number = value.as_i64();
     match rule {
-        Rule::Need(_) => {}
         Rule::Named(form) | Rule::Form(form) => {
             metadata::say(value.as_str().unwrap_or_default(), form, path, causes);
         }
-        Rule::AtLeast(least, why) if number.is_some_and(|number| number < least) => {
-            causes.push(Cause::invalid(path, value, why));
-        }
+        Rule::AtLeast(least, why) => judge(Rule::Between(least, i64::MAX, why), Some(value), path, causes),
         Rule::Between(least, most, why) if number.is_some_and(|number| !(least..=most).contains(&number)) => {
             causes.push(Cause::invalid(path, value, why));
         }
-        Rule::AtLeast(..) | Rule::Between(..) => {}
+        Rule::Need(_) | Rule::Between(..) => {}
         Rule::NeededPort if *value == 0 => causes.push(Cause::required(path, "")),
         Rule::PortOrName if value.is_string() => {
-            judge(Rule::Form(names::port_name), Some(value), path, causes)
+            judge(Rule::Form(names::port_name), Some(value), path, causes);
         }
         Rule::Port | Rule::NeededPort | Rule::PortOrName => {
             judge(Rule::Between(1, 65_535, BETWEEN_PORTS), Some(value), path, causes);

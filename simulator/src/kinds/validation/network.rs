@@ -1,4 +1,4 @@
-//! Services and NetworkPolicies.
+//! Services and `NetworkPolicies`.
 
 use serde_json::Value;
 
@@ -144,12 +144,11 @@ fn cluster_ips(spec: &Value, kind: &str, path: &str, causes: &mut Vec<Cause>) {
     }
     let path = format!("{path}[0]");
     match first {
-        "" => {}
         "None" if kind != "ClusterIP" => {
             let why = format!("may not be set to 'None' for {kind} services");
             causes.push(Cause::invalid(&path, &"None".into(), &why));
         }
-        "None" => {}
+        "" | "None" => {}
         first => metadata::say(first, names::ip, &path, causes),
     }
 }

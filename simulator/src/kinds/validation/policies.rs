@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets, HorizontalPodAutoscalers, PriorityClasses, StorageClasses and APIServices.
+//! `PodDisruptionBudgets`, `HorizontalPodAutoscalers`, `PriorityClasses`, `StorageClasses` and `APIServices`.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! Schedules of CronJobs.
+//! Schedules of `CronJobs`.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ const FIELDS: [(u32, u32, &[&str]); 5] = [
 const DESCRIPTORS: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// What is wrong with when a CronJob runs.
+/// What is wrong with when a `CronJob` runs.
 pub(super) fn check(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let given = text(spec, "schedule");
     let at = format!("{path}.schedule");
@@ -65,8 +65,8 @@ fn schedule(text: &str) -> Result<(), String> {
 /// `number`, `from-to`, either with `/step`, or `*`.
 fn range(text: &str, (least, most, names): (u32, u32, &[&str])) -> Result<(), String> {
     let number = |text: &str| {
-        let named = names.iter().position(|name| text.eq_ignore_ascii_case(name));
-        if let Some(position) = named.and_then(|position| u32::try_from(position).ok()) {
+        let position = names.iter().position(|name| text.eq_ignore_ascii_case(name));
+        if let Some(position) = position.and_then(|position| u32::try_from(position).ok()) {
             return Ok(position + least);
         }
         let parsed = text.parse::<i64>();

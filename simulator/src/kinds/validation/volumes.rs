@@ -6,12 +6,10 @@ use super::{Field, Rule, is_empty, list, metadata, names, present, quantity::Qua
 use crate::schema::validate::Cause;
 
 /// Kinds of volumes, in the order in which a second one is found.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 8] = [
     "emptyDir",
     "hostPath",
-    "gitRepo",
     "secret",
-    "nfs",
     "persistentVolumeClaim",
     "configMap",
     "downwardAPI",
@@ -45,6 +43,16 @@ pub(super) fn check(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         path,
         causes,
     );
+}
+
+/// A volume of another kind.
+pub(super) fn unsupported(pod: &Value) -> Option<String> {
+    let volumes = list(&pod["volumes"]).iter().filter_map(Value::as_object);
+    let other = |field: &&String| *field != "name" && !KINDS.contains(&field.as_str());
+    volumes
+        .flat_map(|volume| volume.keys())
+        .find(other)
+        .map(|field| format!("validation of volumes of the kind {field}"))
 }
 
 fn one_kind(volume: &Value, path: &str, causes: &mut Vec<Cause>) {
@@ -111,10 +119,10 @@ fn token_lasts(token: &Value, path: &str, causes: &mut Vec<Cause>) {
     let (seconds, at) = (&token["expirationSeconds"], format!("{path}.expirationSeconds"));
     match seconds.as_i64() {
         Some(..600) => {
-            causes.push(Cause::invalid(&at, seconds, "may not specify a duration less than 10 minutes"))
+            causes.push(Cause::invalid(&at, seconds, "may not specify a duration less than 10 minutes"));
         }
         Some(4_294_967_297..) => {
-            causes.push(Cause::invalid(&at, seconds, "may not specify a duration larger than 2^32 seconds"))
+            causes.push(Cause::invalid(&at, seconds, "may not specify a duration larger than 2^32 seconds"));
         }
         _ => {}
     }

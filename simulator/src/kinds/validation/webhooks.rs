@@ -114,7 +114,9 @@ fn service(service: &Value, path: &str, causes: &mut Vec<Cause>) {
         if segment.is_empty() {
             fail(format!("segment[{index}] may not be empty"));
         } else {
-            names::subdomain(segment).iter().for_each(|why| fail(format!("segment[{index}]: {why}")));
+            for why in names::subdomain(segment) {
+                fail(format!("segment[{index}]: {why}"));
+            }
         }
     }
 }

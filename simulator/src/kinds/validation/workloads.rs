@@ -1,11 +1,11 @@
-//! Deployments and their kin, Jobs and CronJobs.
+//! Deployments and their kin, Jobs and `CronJobs`.
 
 use serde_json::{Value, json};
 
 use super::{Field, NOT_NEGATIVE, Rule, is_empty, metadata, names, pods, schedule, selectors, share, text};
 use crate::schema::validate::Cause;
 
-/// What Deployments, ReplicaSets, StatefulSets and DaemonSets have in common.
+/// What Deployments, `ReplicaSets`, `StatefulSets` and `DaemonSets` have in common.
 pub(super) const WORKLOAD: [Field; 4] = [
     ("spec!.replicas", NOT_NEGATIVE),
     ("spec!.minReadySeconds", NOT_NEGATIVE),
