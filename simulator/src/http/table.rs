@@ -35,7 +35,7 @@ pub(crate) fn table(
 ) -> Value {
     let columns = Columns::of(kind);
     let row = |object: &Value| {
-        let mut row = json!({"cells": columns.cells(object, now)});
+        let mut row = json!({"cells": columns.cells(object, now), "object": null});
         match include {
             Include::None => row["object"] = Value::Null,
             Include::Metadata => row["object"] = metadata_of(object.clone()),

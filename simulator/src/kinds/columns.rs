@@ -3,18 +3,17 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Kind;
-use crate::object::meta;
+use super::{Kind, tables};
 
 /// Columns and the cells of a row.
 pub(crate) struct Columns<'a> {
     kind: &'a Kind,
 }
 
-type Cell = fn(&Value, Timestamp) -> Value;
+pub(super) type Cell = fn(&Value, Timestamp) -> Value;
 
 /// Name, type, priority (0 is always shown), and how the cell is made.
-type Column = (&'static str, &'static str, i32, Cell);
+pub(super) type Column = (&'static str, &'static str, i32, Cell);
 
 impl<'a> Columns<'a> {
     pub(crate) fn of(kind: &'a Kind) -> Self {
@@ -25,6 +24,9 @@ impl<'a> Columns<'a> {
     pub(crate) fn definitions(&self) -> Value {
         let of = |name: &str, kind: &str, format: &str, about: &str, priority: i32| json!({"name": name, "type": kind, "format": format, "description": about, "priority": priority});
         let mut all = vec![of("Name", "string", "name", about("name"), 0)];
+        if tables::has_name(self.kind) {
+            all.clear();
+        }
         match self.kind.custom() {
             Some(custom) if !custom.columns.is_empty() => {
                 for column in &custom.columns {
@@ -35,16 +37,17 @@ impl<'a> Columns<'a> {
                 }
             }
             Some(_) => all.push(of("Age", "date", "", about("creationTimestamp"), 0)),
-            None => all.extend(
-                builtin(self.kind).iter().map(|(name, kind, priority, _)| of(name, kind, "", "", *priority)),
-            ),
+            None => all.extend(tables::of(self.kind).iter().map(|(name, kind, priority, _)| {
+                of(name, kind, if *name == "Name" { "name" } else { "" }, "", *priority)
+            })),
         }
         Value::Array(all)
     }
 
     /// The cells of a row.
     pub(crate) fn cells(&self, object: &Value, now: Timestamp) -> Value {
-        let mut cells = vec![Value::from(meta::name(object))];
+        let mut cells =
+            if tables::has_name(self.kind) { Vec::new() } else { vec![tables::name(object, self.kind)] };
         match self.kind.custom() {
             Some(custom) if !custom.columns.is_empty() => {
                 for column in &custom.columns {
@@ -58,7 +61,7 @@ impl<'a> Columns<'a> {
                 }
             }
             Some(_) => cells.push(since(object.pointer("/metadata/creationTimestamp"), now)),
-            None => cells.extend(builtin(self.kind).iter().map(|(_, _, _, cell)| cell(object, now))),
+            None => cells.extend(tables::of(self.kind).iter().map(|(_, _, _, cell)| cell(object, now))),
         }
         Value::Array(cells)
     }
@@ -110,7 +113,7 @@ fn path(object: &Value, path: &str) -> Option<Value> {
     Some(here.clone())
 }
 
-fn since(time: Option<&Value>, now: Timestamp) -> Value {
+pub(super) fn since(time: Option<&Value>, now: Timestamp) -> Value {
     let Some(time) = time.and_then(Value::as_str).and_then(|time| time.parse::<Timestamp>().ok()) else {
         return Value::Null;
     };
@@ -130,146 +133,6 @@ fn duration(seconds: i64) -> String {
             format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600)
         }
         _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-fn at(object: &Value, pointer: &str) -> Value {
-    object.pointer(pointer).cloned().unwrap_or(Value::Null)
-}
-
-fn number(object: &Value, pointer: &str) -> i64 {
-    object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
-}
-
-fn count(object: &Value, fields: &[&str]) -> usize {
-    let size = |field: &&str| match object.get(*field) {
-        Some(Value::Object(map)) => map.len(),
-        Some(Value::Array(list)) => list.len(),
-        _ => 0,
-    };
-    fields.iter().map(size).sum()
-}
-
-fn of_containers(object: &Value, field: &str) -> Value {
-    let containers = object.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    let all: Vec<&str> =
-        containers.into_iter().flatten().filter_map(|one| one.get(field)?.as_str()).collect();
-    Value::from(all.join(","))
-}
-
-fn selector(object: &Value, pointer: &str) -> Value {
-    let map = object.pointer(pointer).and_then(Value::as_object);
-    let pairs: Vec<String> = map
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    if pairs.is_empty() { "<none>".into() } else { pairs.join(",").into() }
-}
-
-fn ports(object: &Value) -> Value {
-    let ports = object.pointer("/spec/ports").and_then(Value::as_array);
-    let shown: Vec<String> = ports
-        .into_iter()
-        .flatten()
-        .map(|port| {
-            format!(
-                "{}/{}",
-                number(port, "/port"),
-                port.get("protocol").and_then(Value::as_str).unwrap_or("TCP")
-            )
-        })
-        .collect();
-    Value::from(shown.join(","))
-}
-
-const AGE: Column =
-    ("Age", "string", 0, |object, now| since(object.pointer("/metadata/creationTimestamp"), now));
-const READY: Column = ("Ready", "string", 0, |object, _| {
-    Value::from(format!("{}/{}", number(object, "/status/readyReplicas"), number(object, "/spec/replicas")))
-});
-const CONTAINERS: Column = ("Containers", "string", 1, |object, _| of_containers(object, "name"));
-const IMAGES: Column = ("Images", "string", 1, |object, _| of_containers(object, "image"));
-const SELECTOR: Column =
-    ("Selector", "string", 1, |object, _| selector(object, "/spec/selector/matchLabels"));
-
-fn builtin(kind: &Kind) -> &'static [Column] {
-    match kind.kind.as_str() {
-        "ConfigMap" => {
-            &[("Data", "string", 0, |object, _| count(object, &["data", "binaryData"]).into()), AGE]
-        }
-        "Secret" => &[
-            ("Type", "string", 0, |object, _| at(object, "/type")),
-            ("Data", "string", 0, |object, _| count(object, &["data"]).into()),
-            AGE,
-        ],
-        "Namespace" => &[("Status", "string", 0, |object, _| at(object, "/status/phase")), AGE],
-        "ServiceAccount" => &[("Secrets", "string", 0, |object, _| count(object, &["secrets"]).into()), AGE],
-        "CustomResourceDefinition" => {
-            &[("Created At", "date", 0, |object, _| at(object, "/metadata/creationTimestamp"))]
-        }
-        "Service" => &[
-            ("Type", "string", 0, |object, _| at(object, "/spec/type")),
-            ("Cluster-IP", "string", 0, |object, _| at(object, "/spec/clusterIP")),
-            ("External-IP", "string", 0, |_, _| "<none>".into()),
-            ("Port(s)", "string", 0, |object, _| ports(object)),
-            AGE,
-            ("Selector", "string", 1, |object, _| selector(object, "/spec/selector")),
-        ],
-        "Deployment" => &[
-            READY,
-            ("Up-to-date", "string", 0, |object, _| number(object, "/status/updatedReplicas").into()),
-            ("Available", "string", 0, |object, _| number(object, "/status/availableReplicas").into()),
-            AGE,
-            CONTAINERS,
-            IMAGES,
-            SELECTOR,
-        ],
-        "StatefulSet" => &[READY, AGE, CONTAINERS, IMAGES],
-        "ReplicaSet" => &[
-            ("Desired", "integer", 0, |object, _| number(object, "/spec/replicas").into()),
-            ("Current", "integer", 0, |object, _| number(object, "/status/replicas").into()),
-            ("Ready", "integer", 0, |object, _| number(object, "/status/readyReplicas").into()),
-            AGE,
-            CONTAINERS,
-            IMAGES,
-            SELECTOR,
-        ],
-        "DaemonSet" => &[
-            ("Desired", "integer", 0, |object, _| number(object, "/status/desiredNumberScheduled").into()),
-            ("Current", "integer", 0, |object, _| number(object, "/status/currentNumberScheduled").into()),
-            ("Ready", "integer", 0, |object, _| number(object, "/status/numberReady").into()),
-            AGE,
-            CONTAINERS,
-            IMAGES,
-            SELECTOR,
-        ],
-        "Pod" => &[("Status", "string", 0, |object, _| at(object, "/status/phase")), AGE],
-        "Lease" => &[("Holder", "string", 0, |object, _| at(object, "/spec/holderIdentity")), AGE],
-        "ClusterRole" | "Role" => {
-            &[("Created At", "date", 0, |object, _| at(object, "/metadata/creationTimestamp"))]
-        }
-        "ClusterRoleBinding" | "RoleBinding" => &[
-            ("Role", "string", 0, |object, _| {
-                let text = |pointer: &str| {
-                    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-                };
-                Value::from(format!("{}/{}", text("/roleRef/kind"), text("/roleRef/name")))
-            }),
-            AGE,
-        ],
-        "Event" => &[
-            ("Type", "string", 0, |object, _| at(object, "/type")),
-            ("Reason", "string", 0, |object, _| at(object, "/reason")),
-            ("Message", "string", 0, |object, _| {
-                object.get("message").or_else(|| object.get("note")).cloned().unwrap_or_default()
-            }),
-            AGE,
-        ],
-        "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
-            &[("Webhooks", "integer", 0, |object, _| count(object, &["webhooks"]).into()), AGE]
-        }
-        _ => &[AGE],
     }
 }
 

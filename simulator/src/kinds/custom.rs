@@ -6,15 +6,17 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use regex::Regex;
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Kind, Origin, Scale, storage_key};
-use crate::schema::{builtin, validate::Cause};
+use crate::schema::{
+    View, builtin,
+    validate::{self, Cause},
+};
 
 /// Schemas deeper than this are refused.
-const DEEPEST: usize = 64;
+pub(super) const DEEPEST: usize = 64;
 
 /// Clusters with the same CRD share what was made of it.
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -31,6 +33,13 @@ pub(crate) struct Version {
     pub(crate) columns: Vec<Value>,
     /// Paths that field selectors know, such as `spec.color`.
     pub(crate) selectable: Vec<String>,
+}
+
+impl Version {
+    /// Everything that is wrong with an object of it, but for its metadata.
+    pub(crate) fn check(&self, object: &Value) -> Vec<Cause> {
+        validate::check(object, View::new(&self.schema, Some(builtin::definitions())))
+    }
 }
 
 /// The served versions of a CRD, by its spec.
@@ -134,79 +143,10 @@ fn mentions(schema: &Value, keyword: &str, depth: usize) -> bool {
             || children(map).any(|(_, child)| mentions(child, keyword, depth + 1)))
 }
 
-fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
+/// The schemas below one, and where they are.
+pub(super) fn children(map: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
     let named = map.get("properties").and_then(Value::as_object).into_iter().flatten();
     let named = named.map(|(name, child)| (format!("properties[{name}]"), child));
     let single = ["items", "additionalProperties"].into_iter();
     named.chain(single.filter_map(|name| Some((name.to_owned(), map.get(name)?))))
-}
-
-/// What is wrong with a CRD.
-pub(crate) fn check(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let at = |pointer: &str| text(object, pointer);
-    let wanted = format!("{}.{}", at("/spec/names/plural"), at("/spec/group"));
-    let name = at("/metadata/name");
-    if name != wanted {
-        causes.push(Cause::invalid(
-            "metadata.name",
-            &name.into(),
-            r#"must be spec.names.plural+"."+spec.group"#,
-        ));
-    }
-    for (pointer, field) in [
-        ("/spec/group", "spec.group"),
-        ("/spec/names/kind", "spec.names.kind"),
-        ("/spec/scope", "spec.scope"),
-    ] {
-        if at(pointer).is_empty() {
-            causes.push(Cause::required(field, ""));
-        }
-    }
-    let versions = object.pointer("/spec/versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let stored = versions.iter().filter(|version| version.get("storage") == Some(&json!(true))).count();
-    if stored != 1 {
-        let why = "must have exactly one version marked as storage version";
-        causes.push(Cause::invalid(
-            "spec.versions",
-            &object.pointer("/spec/versions").cloned().unwrap_or_default(),
-            why,
-        ));
-    }
-    for (index, version) in versions.iter().enumerate() {
-        let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
-        match version.pointer("/schema/openAPIV3Schema") {
-            Some(schema) => structural(schema, &path, true, &mut causes, 0),
-            None => causes.push(Cause::required(&path, "")),
-        }
-    }
-    causes
-}
-
-/// Every place says its type, or that it takes anything.
-fn structural(schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>, depth: usize) {
-    let Some(map) = schema.as_object().filter(|_| depth < DEEPEST) else { return };
-    let flag = |keyword: &str| map.get(keyword) == Some(&json!(true));
-    let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
-    if kind.is_empty() && !flag("x-kubernetes-int-or-string") && !flag("x-kubernetes-preserve-unknown-fields")
-    {
-        let why = if root {
-            "must not be empty at the root"
-        } else {
-            "must not be empty for specified object fields"
-        };
-        causes.push(Cause::required(&format!("{path}.type"), why));
-    }
-    if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
-        && Regex::new(pattern).is_err()
-    {
-        causes.push(Cause::invalid(
-            &format!("{path}.pattern"),
-            &pattern.into(),
-            "must be a valid regular expression",
-        ));
-    }
-    for (name, child) in children(map) {
-        structural(child, &format!("{path}.{name}"), false, causes, depth + 1);
-    }
 }

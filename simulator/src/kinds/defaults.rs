@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Kind;
+use super::{Kind, validation::quantity};
 use crate::{
     object::meta::{as_object, child_mut},
     schema::shape,
@@ -28,7 +28,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
         ("apps", _) => workload(object, &kind.kind),
         ("batch", "Job") => job(child_mut(object, "spec")),
         ("batch", "CronJob") => cron_job(child_mut(object, "spec")),
-        ("autoscaling", _) => absent(child_mut(object, "spec"), "minReplicas", json!(1)),
+        ("autoscaling", _) => autoscaler(child_mut(object, "spec")),
         ("networking.k8s.io", _) => network_policy(child_mut(object, "spec")),
         ("rbac.authorization.k8s.io", _) => binding(object),
         ("scheduling.k8s.io", _) => {
@@ -52,7 +52,14 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
 /// What admission and the server give to a new object: nobody owns it.
 pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
-        ("", "Namespace") => _ = child_mut(object, "spec").insert("finalizers".into(), json!(["kubernetes"])),
+        ("", "Namespace") => {
+            let finalizers = child_mut(object, "spec").entry("finalizers").or_insert_with(|| json!([]));
+            if let Some(finalizers) =
+                finalizers.as_array_mut().filter(|all| !all.contains(&json!("kubernetes")))
+            {
+                finalizers.push(json!("kubernetes"));
+            }
+        }
         ("", "Event") => {
             for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
                 as_object(object).entry(field).or_insert(Value::Null);
@@ -79,9 +86,51 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     }
 }
 
+/// What is there whether or not anybody set it, and nobody owns.
+pub(crate) fn always(object: &mut Value, kind: &Kind) {
+    match (kind.group.as_str(), kind.kind.as_str()) {
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
+            as_object(object).entry("rules").or_insert(Value::Null);
+        }
+        ("autoscaling", _) => {
+            child_mut(object, "status").entry("currentMetrics").or_insert(Value::Null);
+        }
+        ("events.k8s.io", _) => {
+            for field in ["deprecatedFirstTimestamp", "deprecatedLastTimestamp"] {
+                as_object(object).entry(field).or_insert(Value::Null);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What goes with a field that a change sets: the addresses of a Service follow its first.
+pub(crate) fn follow(object: &mut Value, live: &Value, kind: &Kind) {
+    if !kind.is("", "services") {
+        return;
+    }
+    let before = live["spec"].get("clusterIPs");
+    let old = &live["spec"]["clusterIP"];
+    let spec = child_mut(object, "spec");
+    let outside = spec.get("type") == Some(&json!("ExternalName")) && live["spec"]["type"] != "ExternalName";
+    if outside {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
+            spec.remove(field);
+        }
+    } else if spec.get("clusterIPs") == before && spec.get("clusterIP") != Some(old) {
+        match spec.get("clusterIP").filter(|ip| **ip != "").cloned() {
+            Some(ip) => _ = spec.insert("clusterIPs".into(), json!([ip])),
+            None => {
+                spec.insert("clusterIP".into(), old.clone());
+            }
+        }
+    }
+}
+
+/// An empty word is as good as none.
 fn absent(map: &mut Map<String, Value>, field: &str, value: Value) {
     let slot = map.entry(field).or_insert(Value::Null);
-    if slot.is_null() {
+    if slot.is_null() || *slot == "" {
         *slot = value;
     }
 }
@@ -116,15 +165,23 @@ fn service(object: &mut Value) {
     absent(spec, "type", json!("ClusterIP"));
     absent(spec, "sessionAffinity", json!("None"));
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if spec.get("sessionAffinity") == Some(&json!("ClientIP")) {
+        absent(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}}));
+    } else {
+        spec.remove("sessionAffinityConfig");
+    }
     if kind != "ExternalName" {
         absent(spec, "internalTrafficPolicy", json!("Cluster"));
     }
-    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") || spec.contains_key("externalIPs") {
         absent(spec, "externalTrafficPolicy", json!("Cluster"));
     }
     for port in each(spec, "ports") {
         absent(port, "protocol", json!("TCP"));
         let number = port.get("port").cloned().unwrap_or(json!(0));
+        if port.get("targetPort") == Some(&json!(0)) {
+            port.remove("targetPort");
+        }
         absent(port, "targetPort", number);
     }
 }
@@ -144,6 +201,21 @@ fn workload(object: &mut Value, kind: &str) {
         }
         "StatefulSet" => {
             absent(spec, "podManagementPolicy", json!("OrderedReady"));
+            for claim in each(spec, "volumeClaimTemplates") {
+                claim.insert("apiVersion".into(), json!("v1"));
+                claim.insert("kind".into(), json!("PersistentVolumeClaim"));
+                absent(
+                    as_object(claim.entry("spec").or_insert_with(|| json!({}))),
+                    "volumeMode",
+                    json!("Filesystem"),
+                );
+                absent(
+                    as_object(claim.entry("status").or_insert_with(|| json!({}))),
+                    "phase",
+                    json!("Pending"),
+                );
+            }
+
             rolling(spec, "updateStrategy", &json!({"partition": 0}));
             let policy = as_object(spec.entry("persistentVolumeClaimRetentionPolicy").or_insert(json!({})));
             absent(policy, "whenDeleted", json!("Retain"));
@@ -198,6 +270,28 @@ fn cron_job(spec: &mut Map<String, Value>) {
     template(as_object(job.entry("spec").or_insert_with(|| json!({}))));
 }
 
+fn autoscaler(spec: &mut Map<String, Value>) {
+    absent(spec, "minReplicas", json!(1));
+    if spec.get("metrics").is_none_or(|metrics| metrics.as_array().is_some_and(Vec::is_empty)) {
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        spec.insert(
+            "metrics".into(),
+            json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]),
+        );
+    }
+    let Some(Value::Object(behavior)) = spec.get_mut("behavior") else { return };
+    let all = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+    let four = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+    for (field, policies) in [("scaleUp", json!([four, all])), ("scaleDown", json!([all]))] {
+        let rules = as_object(behavior.entry(field).or_insert_with(|| json!({})));
+        if field == "scaleUp" {
+            absent(rules, "stabilizationWindowSeconds", json!(0));
+        }
+        absent(rules, "selectPolicy", json!("Max"));
+        absent(rules, "policies", policies);
+    }
+}
+
 fn network_policy(spec: &mut Map<String, Value>) {
     let egress = spec.get("egress").and_then(Value::as_array).is_some_and(|rules| !rules.is_empty());
     absent(spec, "policyTypes", if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) });
@@ -248,6 +342,9 @@ fn webhooks(object: &mut Value, mutating: bool) {
 fn definition(object: &mut Value) {
     let spec = child_mut(object, "spec");
     absent(spec, "conversion", json!({"strategy": "None"}));
+    if spec.get("preserveUnknownFields") == Some(&json!(false)) {
+        spec.remove("preserveUnknownFields");
+    }
     let names = as_object(spec.entry("names").or_insert_with(|| json!({})));
     let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     absent(names, "singular", json!(kind.to_lowercase()));
@@ -283,6 +380,8 @@ fn pod_spec(spec: &mut Map<String, Value>) {
                 absent(source, "defaultMode", json!(420));
             }
         }
+        let fields = volume.get_mut("downwardAPI").and_then(Value::as_object_mut);
+        fields.into_iter().flat_map(|api| each(api, "items")).for_each(field_reference);
         if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
             absent(path, "type", json!(""));
         }
@@ -324,24 +423,44 @@ fn container(container: &mut Map<String, Value>) {
         for (field, value) in
             [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
         {
+            if probe.get(field) == Some(&json!(0)) {
+                probe.remove(field);
+            }
             absent(probe, field, json!(value));
         }
-        if let Some(Value::Object(get)) = probe.get_mut("httpGet") {
-            absent(get, "path", json!("/"));
-            absent(get, "scheme", json!("HTTP"));
+        if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
+            absent(grpc, "service", json!(""));
+        }
+        request(probe);
+    }
+    for hook in ["postStart", "preStop"] {
+        let hook = container.get_mut("lifecycle").and_then(|all| all.get_mut(hook));
+        if let Some(hook) = hook.and_then(Value::as_object_mut) {
+            request(hook);
         }
     }
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
         for list in ["limits", "requests"] {
             for quantity in resources.get_mut(list).and_then(Value::as_object_mut).into_iter().flatten() {
-                super::checks::canonical_quantity(quantity.1);
+                quantity::canonical_of_pod(quantity.1);
             }
         }
+    }
+}
+
+/// What a request for a probe or a hook asks for.
+fn request(handler: &mut Map<String, Value>) {
+    if let Some(Value::Object(get)) = handler.get_mut("httpGet") {
+        absent(get, "path", json!("/"));
+        absent(get, "scheme", json!("HTTP"));
     }
 }
 
 fn field_reference(from: &mut Map<String, Value>) {
     if let Some(Value::Object(field)) = from.get_mut("fieldRef") {
         absent(field, "apiVersion", json!("v1"));
+    }
+    if let Some(Value::Object(resource)) = from.get_mut("resourceFieldRef") {
+        absent(resource, "divisor", json!("0"));
     }
 }

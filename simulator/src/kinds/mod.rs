@@ -5,8 +5,10 @@ pub(crate) mod checks;
 pub(crate) mod columns;
 pub(crate) mod custom;
 pub(crate) mod defaults;
-pub(crate) mod names;
-pub(crate) mod ranges;
+pub(crate) mod definition;
+mod structural;
+mod tables;
+pub(crate) mod validation;
 
 use std::sync::Arc;
 

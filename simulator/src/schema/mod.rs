@@ -3,8 +3,11 @@
 //! A schema stays the JSON it is published as; [`View`] reads it.
 
 pub(crate) mod builtin;
+mod embedded;
+pub(crate) mod formats;
 pub(crate) mod patterns;
 pub(crate) mod shape;
+pub(crate) mod unreadable;
 pub(crate) mod validate;
 
 use serde_json::{Map, Value};

@@ -14,6 +14,13 @@ pub(crate) fn prune(object: &mut Value, schema: View<'_>) -> Vec<String> {
     removed
 }
 
+/// The same for the value of a field.
+pub(crate) fn prune_field(value: &mut Value, schema: View<'_>) -> Vec<String> {
+    let mut removed = Vec::new();
+    walk(value, schema, "", false, &mut removed, 0);
+    removed
+}
+
 fn walk(value: &mut Value, schema: View<'_>, path: &str, top: bool, removed: &mut Vec<String>, depth: usize) {
     if depth > DEEPEST || schema.is_unknown() {
         return;
@@ -93,6 +100,14 @@ fn default_at(value: &mut Value, schema: View<'_>, depth: usize) {
 pub(crate) fn drop_nulls(value: &mut Value, schema: View<'_>) {
     match value {
         Value::Object(map) => {
+            // In a map of words there is no "not set".
+            let words = schema.properties().is_none_or(Map::is_empty)
+                && schema.additional().is_some_and(|below| below.kind() == Some("string"));
+            if words {
+                map.values_mut()
+                    .filter(|value| value.is_null())
+                    .for_each(|value| *value = Value::String(String::new()));
+            }
             map.retain(|name, value| {
                 !value.is_null() || schema.field(name).is_none_or(|below| below.flag("nullable"))
             });

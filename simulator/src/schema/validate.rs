@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Relation, View, builtin, patterns, shape::DEEPEST};
+use super::{Relation, View, embedded, formats, patterns, shape::DEEPEST};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,12 @@ impl Cause {
         Self { field: field.to_owned(), reason, message: message.into() }
     }
 
+    /// The same, found below a field.
+    pub(crate) fn below(self, path: &str) -> Self {
+        let field = if self.field.is_empty() { path.to_owned() } else { format!("{path}.{}", self.field) };
+        Self { field, ..self }
+    }
+
     pub(crate) fn required(field: &str, why: &str) -> Self {
         let colon = if why.is_empty() { "" } else { ": " };
         Self::new(field, "FieldValueRequired", format!("Required value{colon}{why}"))
@@ -35,6 +41,23 @@ impl Cause {
         Self::new(field, "FieldValueNotSupported", message)
     }
 
+    pub(crate) fn duplicate(field: &str, value: &Value) -> Self {
+        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
+    }
+
+    pub(crate) fn not_found(field: &str, value: &Value) -> Self {
+        Self::new(field, "FieldValueNotFound", format!("Not found: {value}"))
+    }
+
+    pub(crate) fn too_many(field: &str, have: u64, most: u64) -> Self {
+        let message = format!("Too many: {have}: must have at most {most} items");
+        Self::new(field, "FieldValueTooMany", message)
+    }
+
+    pub(crate) fn too_long(field: &str, most: usize) -> Self {
+        Self::new(field, "FieldValueTooLong", format!("Too long: may not be more than {most} bytes"))
+    }
+
     pub(crate) fn forbidden(field: &str, why: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
     }
@@ -47,12 +70,20 @@ pub(crate) fn check(object: &Value, schema: View<'_>) -> Vec<Cause> {
     causes
 }
 
+/// The same of the value of a field; places are told from there on.
+pub(crate) fn check_field(value: &Value, schema: View<'_>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    at(value, schema, "", false, &mut causes, 0);
+    causes
+}
+
 fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<Cause>, depth: usize) {
     if depth > DEEPEST || schema.is_unknown() || (value.is_null() && schema.flag("nullable")) {
         return;
     }
     if let Some(wrong) = wrong_type(value, schema) {
-        let shown = if path.is_empty() { String::new() } else { format!("{path} in body ") };
+        // Of the object itself no place is told; of a default, an empty one.
+        let shown = if path.is_empty() && top { String::new() } else { format!("{path} in body ") };
         let why = format!("{shown}must be of type {}: {}", wrong, Value::from(type_name(value)));
         causes.push(Cause::new(
             path,
@@ -62,9 +93,12 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
         return;
     }
     if let Some(allowed) = schema.get("enum").and_then(Value::as_array)
-        && !allowed.contains(value)
+        && !allowed.iter().any(|one| same(one, value))
     {
-        let all: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        let word = |one: &Value| {
+            Value::from(one.as_str().map_or_else(|| one.to_string(), str::to_owned)).to_string()
+        };
+        let all: Vec<String> = allowed.iter().map(word).collect();
         let message = format!("Unsupported value: {value}: supported values: {}", all.join(", "));
         causes.push(Cause::new(path, "FieldValueNotSupported", message));
     }
@@ -87,22 +121,22 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
             }
             let count = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
             let have = map.len() as u64;
-            if count("maxProperties").is_some_and(|most| have > most)
-                || count("minProperties").is_some_and(|least| have < least)
-            {
-                causes.push(Cause::invalid(
-                    path,
-                    value,
-                    &format!("{path} in body has too many or too few properties"),
-                ));
+            if let Some(most) = count("maxProperties").filter(|&most| have > most) {
+                causes.push(Cause::too_many(path, have, most));
+            }
+            if let Some(least) = count("minProperties").filter(|&least| have < least) {
+                let why = format!("{path} in body should have at least {least} properties");
+                causes.push(Cause::invalid(path, &have.into(), &why));
             }
             for (name, child) in map {
                 let meta = (top || schema.is_embedded()) && name == "metadata";
-                if meta && top {
-                    continue;
+                // What metadata may be, no schema says.
+                if !meta {
+                    at(child, schema.field_or_unknown(name), &join(path, name), false, causes, depth + 1);
                 }
-                let below = if meta { builtin::object_meta() } else { schema.field_or_unknown(name) };
-                at(child, below, &join(path, name), false, causes, depth + 1);
+            }
+            if schema.is_embedded() {
+                embedded::check(value, path, causes);
             }
         }
         _ => {}
@@ -110,32 +144,54 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
     combined(value, schema, path, causes, depth);
 }
 
+/// Numbers are the same however they are written.
+fn same(one: &Value, other: &Value) -> bool {
+    one == other || one.is_number() && one.as_f64() == other.as_f64()
+}
+
 fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>, depth: usize) {
     let branches =
         |keyword: &str| schema.get(keyword).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let holds = |branch: &Value| {
+    let wrong = |branch: &Value| {
         let mut found = Vec::new();
         at(value, View::new(branch, schema.definitions), path, false, &mut found, depth + 1);
-        found.is_empty()
+        found
     };
-    let none = |keyword: &str| !branches(keyword).is_empty() && !branches(keyword).iter().any(holds);
-    let mut fail = |why: &str| causes.push(Cause::invalid(path, value, &format!("{path} in body {why}")));
+    let all = |keyword: &str| branches(keyword).iter().map(wrong).collect::<Vec<_>>();
+    let holding = |found: &[Vec<Cause>]| found.iter().filter(|found| found.is_empty()).count();
+    // Of alternatives, the first of those that fail at the fewest places is told.
+    let nearest = |found: Vec<Vec<Cause>>| found.into_iter().min_by_key(Vec::len).unwrap_or_default();
+    let mut fail = |why: &str, beside: Vec<Cause>| {
+        causes.push(Cause::new("<nil>", "FieldValueInvalid", format!("Invalid value: \"\": {path:?} {why}")));
+        causes.extend(beside);
+    };
     // Built-in IntOrString and Quantity say their types so; that is checked above.
-    if none("anyOf") && !schema.int_or_string() {
-        fail("must validate at least one schema (anyOf)");
+    if !schema.int_or_string() && !schema.is_quantity() {
+        let found = all("anyOf");
+        if !found.is_empty() && holding(&found) == 0 {
+            fail("must validate at least one schema (anyOf)", nearest(found));
+        }
+        let found = all("oneOf");
+        match holding(&found) {
+            0 if found.is_empty() => {}
+            0 => fail("must validate one and only one schema (oneOf). Found none valid", nearest(found)),
+            1 => {}
+            many => {
+                let why =
+                    format!("must validate one and only one schema (oneOf). Found {many} valid alternatives");
+                fail(&why, Vec::new());
+            }
+        }
     }
-    if schema.get("oneOf").is_some()
-        && branches("oneOf").iter().filter(|branch| holds(branch)).count() != 1
-        && !schema.int_or_string()
-        && !schema.is_quantity()
-    {
-        fail("must validate one and only one schema (oneOf)");
+    let found = all("allOf");
+    let held = holding(&found);
+    if held < found.len() {
+        let none = if held == 0 { ". None validated" } else { "" };
+        let why = format!("must validate all the schemas (allOf){none}");
+        fail(&why, found.into_iter().flatten().collect());
     }
-    if !branches("allOf").iter().all(holds) {
-        fail("must validate all the schemas (allOf)");
-    }
-    if schema.get("not").is_some_and(holds) {
-        fail("must not validate the schema (not)");
+    if schema.get("not").is_some_and(|branch| wrong(branch).is_empty()) {
+        fail("must not validate the schema (not)", Vec::new());
     }
 }
 
@@ -163,19 +219,24 @@ fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
     {
         causes.push(Cause::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
     }
-    if schema.get("format").and_then(Value::as_str) == Some("date-time")
-        && text.parse::<jiff::Timestamp>().is_err()
+    if let Some(format) =
+        schema.get("format").and_then(Value::as_str).filter(|format| !formats::holds(format, text))
     {
-        causes.push(Cause::invalid(
-            path,
-            &value,
-            &format!("{path} in body must be of type date-time: {value}"),
-        ));
+        let message = format!("Invalid value: {value}: {path} in body must be of type {format}: {value}");
+        causes.push(Cause::new(path, "FieldValueTypeInvalid", message));
     }
 }
 
 fn number(number: f64, value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
     let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
+    let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
+    if formats::number_holds(format, value) == Some(false) {
+        let kind = schema.kind().unwrap_or_default();
+        let message = format!(
+            "Invalid value: \"\": Checked value must be of type {kind} with format {format} in {path}"
+        );
+        causes.push(Cause::new("<nil>", "FieldValueInvalid", message));
+    }
     let mut fail =
         |why: String| causes.push(Cause::invalid(path, value, &format!("{path} in body should be {why}")));
     if let Some(least) = limit("minimum") {
@@ -201,8 +262,7 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
     let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
     let have = items.len() as u64;
     if let Some(most) = limit("maxItems").filter(|&most| have > most) {
-        let message = format!("Too many: {have}: must have at most {most} items");
-        causes.push(Cause::new(path, "FieldValueTooMany", message));
+        causes.push(Cause::too_many(path, have, most));
     }
     if let Some(least) = limit("minItems").filter(|&least| have < least) {
         let why = format!("{path} in body should have at least {least} items");
@@ -216,12 +276,11 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
         }),
     };
     let known: Vec<Value> = items.iter().map(identity).collect();
-    for (index, one) in known.iter().enumerate().filter(|(index, one)| known[..*index].contains(one)) {
-        causes.push(Cause::new(
-            &format!("{path}[{index}]"),
-            "FieldValueDuplicate",
-            format!("Duplicate value: {one}"),
-        ));
+    for (index, one) in known.iter().enumerate().filter(|(index, one)| {
+        // Each that is there again is told once.
+        known.iter().take(*index).filter(|before| before == one).count() == 1
+    }) {
+        causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
     }
 }
 

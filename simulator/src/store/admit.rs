@@ -2,16 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::{cluster::Cluster, refusal::Refusal, rules::new_finalizers};
+use super::{
+    cluster::Cluster,
+    delete::{FOREGROUND, ORPHAN},
+    refusal::Refusal,
+    rules::new_finalizers,
+};
 use crate::{
-    kinds::{Kind, checks, custom, defaults},
+    kinds::{Kind, checks, custom, defaults, validation},
     object::meta::{self, put},
-    schema::validate,
 };
 
 /// Longest object, as text.
 const LARGEST: usize = 3 * 1024 * 1024;
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Finalizers without a domain that are Kubernetes' own.
+const KUBERNETES_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
 impl Cluster {
     pub(super) fn generated(&mut self, prefix: &str) -> String {
@@ -48,6 +55,7 @@ impl Cluster {
         if live.is_none() {
             defaults::admit(object, kind);
         }
+        defaults::always(object, kind);
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
             let versions = object.pointer("/spec/versions").and_then(Value::as_array);
             let stored: Vec<Value> = versions
@@ -87,17 +95,15 @@ impl Cluster {
             return Err(Refusal::not_simulated(&what));
         }
         let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
-        if kind.is_builtin() {
-            causes.extend(checks::object(object, kind));
-        } else {
-            causes.extend(validate::check(object, kind.schema()));
-        }
+        causes.extend(checks::object(object, kind));
         if let Some(live) = live {
             causes.extend(checks::change(live, object, kind));
             causes.extend(new_finalizers(live, object));
         }
         if !causes.is_empty() {
-            return Err(Refusal::invalid(&kind.kind, &kind.group, meta::name(object), &causes));
+            // Events of both groups are one kind of objects.
+            let group = if kind.is("events.k8s.io", "events") { "" } else { &kind.group };
+            return Err(Refusal::invalid(&kind.kind, group, meta::name(object), &causes));
         }
         if object.to_string().len() > LARGEST {
             return Err(Refusal::new(
@@ -109,15 +115,27 @@ impl Cluster {
         Ok(())
     }
 
-    /// A warning about what is taken although it has no effect.
-    pub(super) fn ignored(&self, kind: &Kind, object: &Value) -> Option<String> {
-        let what = unsupported(kind, object).filter(|_| self.options.ignore_cel)?;
-        Some(format!("not simulated, and ignored: {what}"))
+    /// Warnings about what is taken: although it has no effect, or although it is no good.
+    pub(super) fn warned(&self, kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<String> {
+        let ignored = unsupported(kind, object).filter(|_| self.options.ignore_cel);
+        let ignored = ignored.map(|what| format!("not simulated, and ignored: {what}"));
+        let had = before.map(meta::finalizers).unwrap_or_default();
+        let bare =
+            |name: &&str| !name.contains('/') && !KUBERNETES_FINALIZERS.contains(name) && !had.contains(name);
+        let bare = meta::finalizers(object).into_iter().filter(|_| !kind.is_builtin()).filter(bare);
+        let bare = bare.map(|name| {
+            format!(
+                "metadata.finalizers: {}: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers",
+                Value::from(name)
+            )
+        });
+        ignored.into_iter().chain(bare).collect()
     }
 }
 
 fn unsupported(kind: &Kind, object: &Value) -> Option<String> {
-    kind.is("apiextensions.k8s.io", "customresourcedefinitions")
-        .then(|| custom::unsupported(object))
-        .flatten()
+    if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        return custom::unsupported(object);
+    }
+    if kind.is_builtin() { validation::unsupported(object, kind) } else { None }
 }

@@ -7,9 +7,9 @@ use super::{
     request::{Query, Target},
 };
 use crate::{
-    kinds::{Kind, Origin, ranges},
+    kinds::{Kind, Origin},
     object::meta::{self, metadata_mut},
-    schema::{shape, validate},
+    schema::{shape, unreadable, validate},
 };
 
 /// How to treat fields that the schema does not know.
@@ -99,7 +99,7 @@ pub(super) fn decode(
             return Err(as_kind(&go_type_error(kind, &path, have, &want)));
         }
         shape::drop_nulls(&mut object, kind.schema());
-        if let Some(why) = ranges::undecodable(&object, kind) {
+        if let Some(why) = unreadable::find(&object, kind.schema()) {
             return Err(as_kind(&why));
         }
     } else if let Some((path, have, want)) = object
@@ -167,16 +167,9 @@ pub(super) fn place(object: &mut Value, kind: &Kind, target: &Target) -> Result<
         if namespace.is_empty() {
             metadata.insert("namespace".into(), target.namespace.clone().into());
         } else if namespace != target.namespace {
-            let message = if target.name.is_empty() {
-                "the namespace of the provided object does not match the namespace sent on the request"
-                    .to_owned()
-            } else {
-                format!(
-                    "the namespace of the object ({namespace}) does not match the namespace on the URL ({})",
-                    target.namespace
-                )
-            };
-            return Err(Refusal::bad_request(message));
+            return Err(Refusal::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
     } else if namespace.is_empty() {
         metadata.remove("namespace");

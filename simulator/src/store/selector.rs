@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{cluster::Cluster, refusal::Refusal};
 use crate::{
-    kinds::{Kind, names},
+    kinds::{Kind, validation::names},
     object::{Stored, meta},
 };
 
@@ -134,7 +134,7 @@ fn requirement(text: &str) -> Result<Requirement, Refusal> {
     if key.is_empty() {
         return Err(found(rest));
     }
-    if let Some(why) = names::wrong_label_key(key) {
+    if let [why, ..] = names::qualified(key).as_slice() {
         return Err(unparsed(format!("<nil>: Invalid value: {}: {why}", Value::from(key))));
     }
     let set = |operator: Operator, rest: &str| {
@@ -178,7 +178,7 @@ fn requirement(text: &str) -> Result<Requirement, Refusal> {
             let why = "for 'Gt', 'Lt' operators, the value must be an integer";
             return Err(unparsed(format!("values[{index}]: Invalid value: {quoted}: {why}")));
         }
-        if let Some(why) = names::wrong_label_value(value) {
+        if let [why, ..] = names::label_value(value).as_slice() {
             return Err(unparsed(format!("values[{index}][{key}]: Invalid value: {quoted}: {why}")));
         }
     }

@@ -18,7 +18,7 @@ use crate::{
         apply::Apply,
         managed::{self, Managed},
     },
-    kinds::Kind,
+    kinds::{Kind, checks, defaults},
     object::{
         Stored,
         meta::{self, metadata_mut, put},
@@ -37,6 +37,8 @@ struct Change<'a> {
     managed: Option<Managed>,
     /// Whether a missing resourceVersion means "whatever it is".
     unconditional: bool,
+    /// Whether it is the object as a whole, of which the uid is a condition.
+    whole: bool,
 }
 
 impl Cluster {
@@ -85,7 +87,7 @@ impl Cluster {
         }
         Self::shape(&mut object, kind);
         self.check(kind, &object, None)?;
-        warnings.extend(self.ignored(kind, &object));
+        warnings.extend(self.warned(kind, &object, None));
         let key = Self::key(kind, &request.target.namespace, &name);
         if let Some(there) = self.objects.get(&key) {
             return Err(Refusal::exists(kind, &name, there.is_deleted()));
@@ -104,7 +106,7 @@ impl Cluster {
         if kind.has_generation {
             metadata.insert("generation".into(), json!(1));
         }
-        let reset = takes_managed(&mut object).is_some_and(|given| given.is_empty());
+        let reset = takes_managed(&mut object).is_some_and(|given| given.is_empty() && kind.is_builtin());
         let managed = match applied {
             Some(managed) => managed,
             None if reset => Managed::default(),
@@ -165,7 +167,7 @@ impl Cluster {
                 kind.plural.as_str(),
                 "customresourcedefinitions" | "leases" | "poddisruptionbudgets" | "apiservices"
             );
-        let change = Change { kind, request, now, warnings, managed: None, unconditional };
+        let change = Change { kind, request, now, warnings, managed: None, unconditional, whole: true };
         self.replace(change, &stored, object, dry)
     }
 
@@ -222,7 +224,8 @@ impl Cluster {
                 }
             })?;
         place(&mut object, kind, &request.target)?;
-        let change = Change { kind, request, now, warnings, managed: None, unconditional: true };
+        let change =
+            Change { kind, request, now, warnings, managed: None, unconditional: true, whole: false };
         self.replace(change, &stored, object, dry)
     }
 
@@ -268,16 +271,20 @@ impl Cluster {
         if meta::text(&config, "resourceVersion").is_some_and(|given| given != stored.revision.to_string()) {
             return Err(Refusal::modified(kind, &request.target.name));
         }
-        if meta::text(&config, "uid").is_some_and(|given| given != stored.uid.to_string()) {
-            return Err(Refusal::modified(kind, &request.target.name));
-        }
         let mut live = Self::render(kind, &stored);
         let mut managed = Managed::of(&live);
         _ = takes_managed(&mut live);
         managed.adopt(&live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
-        let change =
-            Change { kind, request, now, warnings, managed: Some(applied.managed), unconditional: true };
+        let change = Change {
+            kind,
+            request,
+            now,
+            warnings,
+            managed: Some(applied.managed),
+            unconditional: true,
+            whole: false,
+        };
         self.replace(change, &stored, applied.object, dry)
     }
 
@@ -289,11 +296,11 @@ impl Cluster {
         mut object: Value,
         dry: bool,
     ) -> Result<Outcome, Refusal> {
-        let Change { kind, request, now, mut warnings, managed: applied, unconditional } = change;
+        let Change { kind, request, now, mut warnings, managed: applied, unconditional, whole } = change;
         let name = request.target.name.as_str();
         let mut live = Self::render(kind, stored);
         let uid = stored.uid.to_string();
-        if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid) {
+        if let Some(given) = meta::text(&object, "uid").filter(|given| *given != uid && whole) {
             return Err(Refusal::other_uid(kind, stored.namespace(), name, given, &uid));
         }
         let given = meta::text(&object, "resourceVersion").unwrap_or_default().to_owned();
@@ -315,15 +322,20 @@ impl Cluster {
             }
             _ => return Err(Refusal::modified(kind, name)),
         }
+        let fixed = checks::fixed_metadata(&live, &object);
         let new_managed = takes_managed(&mut object);
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
         keep_servers(&mut object, &live);
         through(&mut object, &live, kind, request);
         self.confirm(kind, request, Some(&live), &object)?;
+        if !fixed.is_empty() {
+            return Err(Refusal::invalid(&kind.kind, &kind.group, name, &fixed));
+        }
+        defaults::follow(&mut object, &live, kind);
         Self::shape(&mut object, kind);
         self.check(kind, &object, Some(&live))?;
-        warnings.extend(self.ignored(kind, &object));
+        warnings.extend(self.warned(kind, &object, Some(&live)));
         let bumped = kind.has_generation && spec_differs(&live, &object, kind);
         if bumped {
             let generation = stored.generation + 1;
@@ -333,8 +345,10 @@ impl Cluster {
         // Through /scale nobody comes to own replicas that were nobody's.
         let scaled = kind.scale.as_ref().map(|scale| scale.spec.as_str());
         let scaled = scaled.filter(|_| request.target.subresource == "scale");
-        let reset = new_managed
-            .is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
+        // Of a custom resource an empty list is as good as none.
+        let reset = new_managed.filter(|given| kind.is_builtin() || !given.is_empty());
+        let reset =
+            reset.is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
         let managed = match applied {
             Some(managed) => managed,
             None if reset => Managed::default(),

@@ -57,6 +57,9 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
         Value::Object(map) => {
             let kept =
                 map.iter().filter(|(name, _)| !matches!(name.as_str(), "storageVersionHash" | "ca.crt"));
+            // What columns are about is not shown.
+            let column = map.contains_key("priority") && map.contains_key("format");
+            let kept = kept.filter(|(name, _)| !(column && *name == "description"));
             let mut map: Map<String, Value> =
                 kept.map(|(name, value)| (key(name), normal(value, name))).collect();
             // Go writes a list of nothing in two ways, by where it read it.
@@ -85,6 +88,8 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
             }
             Value::Array(items)
         }
+        // Some seconds lie between the two sides.
+        Value::String(text) if name == "cells" && is_age(text) => "AGE".into(),
         Value::String(text) => Value::String(plain(text, name)),
         other => other.clone(),
     }
@@ -110,10 +115,9 @@ fn is_late_bookmark(event: &Value) -> bool {
     event.get("type") == Some(&json!("BOOKMARK")) && event.pointer("/object/metadata/annotations").is_none()
 }
 
-/// As kubectl shows ages of objects that were just made.
+/// As kubectl shows ages.
 fn is_age(text: &str) -> bool {
-    let number = text.strip_suffix(['s', 'm']).unwrap_or_default();
-    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    text.ends_with(['s', 'm', 'h', 'd']) && text.chars().all(|c| c.is_ascii_digit() || "smhdy".contains(c))
 }
 
 fn plain(text: &str, name: &str) -> String {
@@ -121,7 +125,6 @@ fn plain(text: &str, name: &str) -> String {
         "resourceVersion" if !matches!(text, "" | "0") => return "RV".into(),
         "continue" if !text.is_empty() => return "TOKEN".into(),
         "clusterIP" | "clusterIPs" => return "IP".into(),
-        "cells" if is_age(text) => return "AGE".into(),
         "name" if text.starts_with("gen-") => return "gen-".into(),
         _ => {}
     }
@@ -154,6 +157,7 @@ fn plain(text: &str, name: &str) -> String {
 }
 
 fn message(text: String) -> String {
+    let text = structures(text);
     for (begin, shown) in [
         ("Timeout: Too large resource version", "too large"),
         ("invalid continue token", "invalid token"),
@@ -174,9 +178,17 @@ fn message(text: String) -> String {
         return "Invalid value: the patched object".to_owned();
     }
     // Go names the innermost struct, and every place by its Go type.
+    if let Some((before, _)) = text.split_once("parsing time ") {
+        return format!("{before} undecodable");
+    }
     if let Some((before, after)) = text.split_once("Go struct field ") {
         let field = after.split_once('.').map_or(after, |(_, field)| field);
-        return format!("{before}{field}");
+        // A number is told, or only that it is one.
+        let before = before
+            .split_once(" number ")
+            .map_or(before, |(before, _)| before)
+            .trim_end_matches("number into ");
+        return format!("{before} {}", field.split(" of type ").next().unwrap_or(field));
     }
     if text.starts_with("Apply failed") {
         let mut lines: Vec<&str> = text.lines().collect();
@@ -188,6 +200,23 @@ fn message(text: String) -> String {
         causes.sort_unstable();
         causes.dedup();
         return format!("{before}is invalid: {}", causes.join(", "));
+    }
+    text
+}
+
+/// Structures are shown as the server holds them, and the two hold them differently.
+fn structures(mut text: String) -> String {
+    let mut from = 0;
+    while let Some(found) =
+        text.get(from..).and_then(|rest| rest.find("value: {").or_else(|| rest.find("value: [{")))
+    {
+        let begin = from + found + "value: ".len();
+        let tail = text.get(begin..).unwrap_or_default();
+        let mut values = serde_json::Deserializer::from_str(tail).into_iter::<Value>();
+        let read = values.next().is_some_and(|value| value.is_ok());
+        let length = if read { values.byte_offset() } else { 1 };
+        text.replace_range(begin..begin + length, "STRUCTURE");
+        from = begin;
     }
     text
 }

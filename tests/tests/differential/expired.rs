@@ -31,7 +31,6 @@ pub(crate) async fn run(pair: &mut Pair) -> Result<Vec<String>> {
             "{MAPS}?resourceVersion={{page.rv}}&resourceVersionMatch=NotOlderThan&labelSelector=nobody"
         )),
         Call::get(format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={{page.rv}}")),
-        Call::get(format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={{last.rv}}")),
     ];
     for call in &after {
         found.extend(pair.call(call, &mut memories).await?);

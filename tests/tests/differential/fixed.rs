@@ -11,7 +11,6 @@ use crate::{
     forms,
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, PARTIAL, PARTIAL_LIST, Pair, STRATEGIC},
     prepare::{CRDS, crd, prepare},
-    refusals,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -32,7 +31,6 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         ("custom", custom()),
         ("workloads", workloads()),
         ("kinds", kinds()),
-        ("refusals", refusals::calls()),
         ("forms", forms::calls()),
     ] {
         let mut memories = (Memory::default(), Memory::default());
@@ -296,6 +294,16 @@ fn custom() -> Vec<Call> {
         post("b", json!({"a": 1})),
         post("b", json!({"a": "x", "n": "3"})),
         post("b", json!({"a": null})),
+        // Whose fields they are is forgotten, or not.
+        post("m", json!({"a": "x"})),
+        Call::patch(MERGE, format!("{FOOS}/m"), json!({"metadata": {"managedFields": []}})),
+        Call::patch(
+            JSON_PATCH,
+            format!("{FOOS}/m"),
+            json!([{"op": "replace", "path": "/metadata/managedFields", "value": []}]),
+        ),
+        Call::patch(MERGE, format!("{FOOS}/m"), json!({"metadata": {"managedFields": [{}]}})),
+        Call::patch(MERGE, format!("{FOOS}/m"), json!({"spec": {"a": "y"}})),
         post("c", json!({"a": "x", "nul": null, "e": null})),
         post("d", json!({"a": "x", "nul": null, "n": null, "ios": "5%"})),
         Call::new("POST", FOOS, json!({"metadata": {"name": "q"}})),

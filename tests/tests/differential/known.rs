@@ -83,16 +83,6 @@ fn all() -> Vec<Known> {
             &["code: 200 and simulated 404", WHOLE_BODY],
         ),
         known(
-            "a role without rules",
-            post(format!("{rbac}/clusterroles?dryRun=All"), json!({"metadata": {"name": "known"}})),
-            &[".rules: simulated lacks null"],
-        ),
-        known(
-            "validation of built-in kinds",
-            post(of("apps", "deployments?dryRun=All"), deployment(json!({"name": "Web_1", "image": "x:1"}))),
-            &["code: 422 and simulated 201", WHOLE_BODY],
-        ),
-        known(
             "quotas: a pod beyond one",
             post(
                 core("pods?dryRun=All"),

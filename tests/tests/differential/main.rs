@@ -8,6 +8,7 @@ macro_rules! say {
 }
 
 mod access;
+mod cases;
 mod compare;
 mod expired;
 mod facts;
@@ -19,7 +20,6 @@ mod pair;
 mod prepare;
 mod protobuf;
 mod random;
-mod refusals;
 
 use std::{env, io::Write};
 
@@ -30,7 +30,7 @@ use pair::Pair;
 /// Sequences that a test run affords.
 const FEW: u64 = 100;
 /// Most of a sequence is waiting for its watch to end.
-const AT_ONCE: usize = 24;
+const AT_ONCE: usize = 48;
 /// Random reviews of access: each sequence's number makes new roles, which costs more than its calls.
 const REVIEWS: u64 = 200;
 /// How often it says how far it is, in sequences.
@@ -41,7 +41,7 @@ const OFTEN: u64 = 100;
 /// Of fewer sequences, one of so many has tried each.
 const SHARE: u64 = 20;
 /// With so many lines there is something to be mended first.
-const ENOUGH: usize = 6000;
+const ENOUGH: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_servers_answer_alike() -> Result<()> {
@@ -53,6 +53,7 @@ async fn both_servers_answer_alike() -> Result<()> {
     differences.extend(fixed::run(&pair).await?);
     differences.extend(protobuf::run(&pair).await?);
     differences.extend(kubectl::compare(&pair).await?);
+    differences.extend(cases::run(&pair).await?);
     differences.extend(known::run(&pair).await?);
     differences.extend(access::run(&pair, seed, sequences.min(REVIEWS)).await?);
     let mut table = random::Table::default();

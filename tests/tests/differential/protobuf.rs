@@ -217,7 +217,7 @@ fn rich() -> Vec<Call> {
             "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
             json!({"metadata": {"name": "x"}, "webhooks": [{
                 "name": "a.b.c", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 3, "reinvocationPolicy": "IfNeeded",
-                "clientConfig": {"url": "https://x.example.org/y"}, "objectSelector": selector, "matchConditions": [{"name": "a", "expression": "true"}],
+                "clientConfig": {"url": "https://x.example.org/y"}, "objectSelector": selector,
                 "rules": [{"apiGroups": ["zz.io"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["zz"], "scope": "Namespaced"}]}]}),
         ),
         of(

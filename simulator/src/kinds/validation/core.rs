@@ -1,0 +1,183 @@
+//! Secrets, `ConfigMaps`, Namespaces, `PersistentVolumeClaims`, Events and Leases.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::Value;
+
+use super::{Field, NOT_NEGATIVE, Rule, is_empty, list, metadata, names, quantity::Quantity, text, texts};
+use crate::schema::validate::Cause;
+
+/// Bytes that a Secret or a ConfigMap may hold.
+const MOST_DATA: usize = 1024 * 1024;
+
+pub(super) const SECRET: [Field; 3] =
+    [("data", Rule::Check(keys)), ("data", Rule::Check(secret_size)), (".", Rule::Check(secret))];
+pub(super) const CONFIG_MAP: [Field; 3] =
+    [("data", Rule::Check(keys)), ("binaryData", Rule::Check(keys)), (".", Rule::Check(config_map))];
+pub(super) const NAMESPACE: [Field; 1] = [("spec.finalizers", Rule::Check(namespace_finalizers))];
+pub(super) const CLAIM: [Field; 7] = [
+    ("spec!.accessModes", Rule::Need("at least 1 access mode is required")),
+    ("spec!.accessModes", Rule::Check(access_modes)),
+    ("spec!", Rule::Check(storage)),
+    ("spec!.storageClassName", Rule::Form(names::subdomain)),
+    ("spec!.volumeMode", Rule::OneOf(&["Block", "Filesystem"])),
+    ("spec!.selector", Rule::Selector),
+    ("spec!.dataSource", Rule::Check(source)),
+];
+pub(super) const EVENT: [Field; 1] = [(".", Rule::Check(event))];
+pub(super) const NEW_EVENT: [Field; 7] = [
+    ("eventTime", Rule::Need("")),
+    ("reportingController", Rule::Need("")),
+    (".", Rule::Check(reporting)),
+    ("reportingInstance", Rule::Need("")),
+    ("action", Rule::Need("")),
+    ("reason", Rule::Need("")),
+    (".", Rule::Check(new_event)),
+];
+pub(super) const LEASE: [Field; 3] = [
+    ("spec!.leaseDurationSeconds", Rule::AtLeast(1, "must be greater than 0")),
+    ("spec!.leaseTransitions", NOT_NEGATIVE),
+    ("spec!.strategy", Rule::Form(names::qualified)),
+];
+
+/// Keys of data; each is the place of what is wrong with it.
+fn keys(data: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for (key, _) in data.as_object().into_iter().flatten() {
+        metadata::say(key, names::config_key, &format!("{path}[{key}]"), causes);
+    }
+}
+
+fn bytes(data: &Value) -> usize {
+    let values = data.as_object().into_iter().flatten().filter_map(|(_, value)| value.as_str());
+    values.map(|text| BASE64_STANDARD.decode(text).map_or(0, |bytes| bytes.len())).sum()
+}
+
+fn secret_size(data: &Value, path: &str, causes: &mut Vec<Cause>) {
+    if bytes(data) > MOST_DATA {
+        causes.push(Cause::too_long(path, MOST_DATA));
+    }
+}
+
+/// What Secrets of Kubernetes' own types hold.
+fn secret(secret: &Value, _: &str, causes: &mut Vec<Cause>) {
+    let data = &secret["data"];
+    let mut need = |key: &str, filled: bool| {
+        let value = data.get(key).and_then(Value::as_str);
+        if value.is_none_or(|value| filled && value.is_empty()) {
+            causes.push(Cause::required(&format!("data[{key}]"), ""));
+        }
+        value.and_then(|value| BASE64_STANDARD.decode(value).ok())
+    };
+    let kind = text(secret, "type");
+    match kind {
+        "kubernetes.io/tls" => _ = (need("tls.crt", false), need("tls.key", false)),
+        "kubernetes.io/ssh-auth" => _ = need("ssh-privatekey", true),
+        "kubernetes.io/basic-auth" if data.get("username").is_none() && data.get("password").is_none() => {
+            _ = (need("username", false), need("password", false));
+        }
+        "kubernetes.io/dockerconfigjson" | "kubernetes.io/dockercfg" => {
+            let key = kind.trim_start_matches("kubernetes.io/");
+            let key = format!(".{key}");
+            let unread = need(&key, false).filter(|bytes| serde_json::from_slice::<Value>(bytes).is_err());
+            if let Some(bytes) = unread {
+                let first = bytes.first().copied().map_or(' ', char::from);
+                let why = format!("invalid character '{first}' looking for beginning of value");
+                causes.push(Cause::invalid(
+                    &format!("data[{key}]"),
+                    &"<secret contents redacted>".into(),
+                    &why,
+                ));
+            }
+        }
+        "kubernetes.io/service-account-token" => {
+            let account = "kubernetes.io/service-account.name";
+            if is_empty(&secret["metadata"]["annotations"][account]) {
+                causes.push(Cause::required(&format!("metadata.annotations[{account}]"), ""));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn config_map(map: &Value, _: &str, causes: &mut Vec<Cause>) {
+    let data = map["data"].as_object();
+    for (key, _) in data.into_iter().flatten().filter(|(key, _)| map["binaryData"].get(key).is_some()) {
+        let why = "duplicate of key present in binaryData";
+        causes.push(Cause::invalid(&format!("data[{key}]"), &key.as_str().into(), why));
+    }
+    let plain: usize = data.into_iter().flatten().filter_map(|(_, value)| value.as_str()).map(str::len).sum();
+    if plain + bytes(&map["binaryData"]) > MOST_DATA {
+        causes.push(Cause::too_long("[]", MOST_DATA));
+    }
+}
+
+fn namespace_finalizers(finalizers: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for finalizer in texts(finalizers) {
+        metadata::say(finalizer, names::qualified, path, causes);
+        metadata::say(finalizer, names::finalizer, path, causes);
+    }
+}
+
+fn access_modes(modes: &Value, path: &str, causes: &mut Vec<Cause>) {
+    const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    for mode in list(modes).iter().filter(|mode| mode.as_str().is_none_or(|mode| !MODES.contains(&mode))) {
+        causes.push(Cause::unsupported(path, mode, &MODES));
+    }
+    if texts(modes).any(|mode| mode == "ReadWriteOncePod") && list(modes).len() > 1 {
+        causes.push(Cause::forbidden(path, "may not use ReadWriteOncePod with other access modes"));
+    }
+}
+
+fn storage(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let path = format!("{path}.resources[storage]");
+    let value = &spec["resources"]["requests"]["storage"];
+    match Quantity::of(value) {
+        None => causes.push(Cause::required(&path, "")),
+        Some(quantity) if !quantity.is_positive() => {
+            causes.push(Cause::invalid(&path, value, "must be greater than zero"));
+        }
+        Some(_) => {}
+    }
+}
+
+/// A source is told in its new place, too.
+fn source(source: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for field in ["kind", "name"].into_iter().filter(|field| is_empty(&source[*field])) {
+        for path in [path, &format!("{path}Ref")] {
+            causes.push(Cause::required(&format!("{path}.{field}"), ""));
+        }
+    }
+}
+
+/// An event is in the namespace of what it is about; one about a cluster's object, in `default`.
+fn event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
+    let about = &event["involvedObject"]["namespace"];
+    let (namespace, about) = (text(&event["metadata"], "namespace"), about.as_str().unwrap_or_default());
+    if !(about == namespace || about.is_empty() && matches!(namespace, "default" | "kube-system")) {
+        causes.push(Cause::invalid(
+            "involvedObject.namespace",
+            &about.into(),
+            "does not match event.namespace",
+        ));
+    }
+}
+
+fn reporting(event: &Value, _: &str, causes: &mut Vec<Cause>) {
+    metadata::say(text(event, "reportingController"), names::qualified, "reportingController", causes);
+}
+
+fn new_event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
+    let kind = text(event, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        causes.push(Cause::invalid("type", &"".into(), &format!("has invalid value: {kind}")));
+    }
+    for (field, told, most) in [
+        ("action", "action", 128),
+        ("reason", "reason", 128),
+        ("note", "message", 1024),
+        ("reportingInstance", "reportingInstance", 128),
+    ] {
+        if text(event, field).len() > most {
+            causes.push(Cause::invalid(told, &"".into(), &format!("can have at most {most} characters")));
+        }
+    }
+}

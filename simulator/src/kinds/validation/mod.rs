@@ -1,0 +1,274 @@
+//! What a real API server refuses of built-in kinds, as tables: which field of which kind follows which rule. The rules are those of
+//! Kubernetes' validation; `tests/differential/cases` compares them with a real API server, line by line.
+
+mod access;
+mod containers;
+mod core;
+pub(crate) mod metadata;
+pub(crate) mod names;
+mod network;
+mod pods;
+mod policies;
+pub(crate) mod quantity;
+mod schedule;
+mod scheduling;
+mod selectors;
+mod volumes;
+mod webhooks;
+mod workloads;
+
+use serde_json::{Map, Value};
+
+use self::names::Format;
+use super::Kind;
+use crate::schema::validate::Cause;
+
+/// What a value has to be. Most say nothing of one that is missing.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// Something, and what else is said where there is nothing.
+    Need(&'static str),
+    /// A word that is there and of this form.
+    Named(Format),
+    /// Nothing, or of this form.
+    Form(Format),
+    /// An integer that is not below this one, and how that is said.
+    AtLeast(i64, &'static str),
+    /// An integer from the first to the second.
+    Between(i64, i64, &'static str),
+    /// A port.
+    Port,
+    /// A port that counts as missing if it is 0.
+    NeededPort,
+    /// A port, or the name of one.
+    PortOrName,
+    /// A number that is not negative, or a share; whether more than all is allowed.
+    CountOrShare(bool),
+    /// One of these words, in this order.
+    OneOf(&'static [&'static str]),
+    /// The same, where nothing is none of them.
+    Only(&'static [&'static str]),
+    /// A map of labels.
+    Labels,
+    /// A label selector.
+    Selector,
+    /// Nothing, and why.
+    Forbidden(&'static str),
+    /// A list in which no two items have the same value of a field.
+    Once(&'static str),
+    /// An object with fields.
+    Fields(&'static [Field]),
+    /// What no other rule says.
+    Check(fn(&Value, &str, &mut Vec<Cause>)),
+}
+
+/// Where, and what. `[]` stands for each item of a list, `!` for a structure that counts as empty where it is missing, and `.` for the
+/// value itself.
+type Field = (&'static str, Rule);
+
+const NOT_NEGATIVE: Rule = Rule::AtLeast(0, "must be greater than or equal to 0");
+const ANY_ID: Rule = Rule::Between(0, 2_147_483_647, "must be between 0 and 2147483647, inclusive");
+const BETWEEN_PORTS: &str = "must be between 1 and 65535, inclusive";
+const PROTOCOL: Rule = Rule::OneOf(&["SCTP", "TCP", "UDP"]);
+
+/// What is wrong with an object of a built-in kind.
+pub(crate) fn check(object: &Value, kind: &Kind) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    metadata::known_finalizers(&object["metadata"], "metadata", &mut causes);
+    let tables: &[&[Field]] = match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Pod") => &[&pods::POD],
+        ("", "Service") => &[&network::SERVICE],
+        ("", "Secret") => &[&core::SECRET],
+        ("", "ConfigMap") => &[&core::CONFIG_MAP],
+        ("", "Namespace") => &[&core::NAMESPACE],
+        ("", "PersistentVolumeClaim") => &[&core::CLAIM],
+        ("", "Event") => &[&core::EVENT],
+        ("events.k8s.io", "Event") => &[&core::NEW_EVENT],
+        ("apps", "Deployment") => &[&workloads::WORKLOAD, &workloads::DEPLOYMENT],
+        ("apps", "ReplicaSet") => &[&workloads::WORKLOAD, &workloads::REPLICA_SET],
+        ("apps", "StatefulSet") => &[&workloads::WORKLOAD, &workloads::STATEFUL_SET],
+        ("apps", "DaemonSet") => &[&workloads::WORKLOAD, &workloads::DAEMON_SET],
+        ("batch", "Job") => &[&workloads::JOB],
+        ("batch", "CronJob") => &[&workloads::CRON_JOB],
+        ("coordination.k8s.io", _) => &[&core::LEASE],
+        ("networking.k8s.io", "NetworkPolicy") => &[&network::POLICY],
+        ("policy", _) => &[&policies::DISRUPTION],
+        ("autoscaling", _) => &[&policies::AUTOSCALER],
+        ("scheduling.k8s.io", _) => &[&policies::PRIORITY],
+        ("storage.k8s.io", _) => &[&policies::STORAGE],
+        ("apiregistration.k8s.io", _) => &[&policies::API_SERVICE],
+        ("admissionregistration.k8s.io", _) => &[&webhooks::CONFIGURATION],
+        ("rbac.authorization.k8s.io", "Role") => &[&access::ROLE],
+        ("rbac.authorization.k8s.io", "ClusterRole") => &[&access::CLUSTER_ROLE],
+        ("rbac.authorization.k8s.io", "RoleBinding") => &[&access::BINDING, &access::ANY_ROLE],
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => {
+            &[&access::BINDING, &access::CLUSTER_ROLE_ONLY]
+        }
+        _ => &[],
+    };
+    for table in tables {
+        fields(object, table, "", &mut causes);
+    }
+    causes
+}
+
+/// What an object asks for of which nobody here could say what is wrong with it.
+pub(crate) fn unsupported(object: &Value, kind: &Kind) -> Option<String> {
+    let (spec, template) = match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Pod") => ("/spec", ""),
+        ("apps", _) | ("batch", "Job") => ("/spec", "/template/spec"),
+        ("batch", "CronJob") => ("/spec/jobTemplate/spec", "/template/spec"),
+        ("admissionregistration.k8s.io", _) => {
+            let with = list(&object["webhooks"]).iter().any(|webhook| !is_empty(&webhook["matchConditions"]));
+            return with.then(|| "validation of match conditions of webhooks".to_owned());
+        }
+        _ => return None,
+    };
+    let spec = object.pointer(spec)?;
+    if let Some(field) = present(spec, &["podFailurePolicy", "successPolicy"]).first() {
+        return Some(format!("validation of {field}"));
+    }
+    volumes::unsupported(spec.pointer(template)?)
+}
+
+/// Holds each field of a table against its rule.
+fn fields(value: &Value, table: &[Field], path: &str, causes: &mut Vec<Cause>) {
+    for (field, rule) in table {
+        walk(value, field, path, &mut |value, path| judge(*rule, value, path, causes));
+    }
+}
+
+/// Calls `with` for what is at a field, and its path: once for each item of a list, and once with nothing where nothing is.
+fn walk(value: &Value, field: &str, path: &str, with: &mut dyn FnMut(Option<&Value>, &str)) {
+    if field == "." {
+        return with(Some(value), path);
+    }
+    let (name, rest) = field.split_once('.').map_or((field, None), |(name, rest)| (name, Some(rest)));
+    let empty = Value::Object(Map::new());
+    let mut next = |value: Option<&Value>, path: &str| match (rest, value) {
+        (Some(rest), Some(value)) => walk(value, rest, path, with),
+        (Some(_), None) => {}
+        (None, value) => with(value, path),
+    };
+    if let Some(name) = name.strip_suffix("[]") {
+        let path = join(path, name);
+        for (index, item) in list(&value[name]).iter().enumerate() {
+            next(Some(item), &format!("{path}[{index}]"));
+        }
+        return;
+    }
+    let (name, otherwise) = name.strip_suffix('!').map_or((name, None), |name| (name, Some(&empty)));
+    next(value.get(name).filter(|value| !value.is_null()).or(otherwise), &join(path, name));
+}
+
+fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
+    let Some(value) = value.filter(|value| !is_empty(value)) else {
+        return match rule {
+            Rule::Need(why) => causes.push(Cause::required(path, why)),
+            Rule::Named(_) => causes.push(Cause::required(path, "")),
+            Rule::Only(words) => {
+                causes.push(Cause::unsupported(
+                    path,
+                    value.filter(|v| v.is_string()).unwrap_or(&"".into()),
+                    words,
+                ));
+            }
+            // What is there and empty has fields that are missing.
+            Rule::Fields(table) => {
+                if let Some(value) = value.filter(|value| value.is_object()) {
+                    fields(value, table, path, causes);
+                }
+            }
+            Rule::Check(check) => {
+                if let Some(value) = value {
+                    check(value, path, causes);
+                }
+            }
+            _ => {}
+        };
+    };
+    let number = value.as_i64();
+    match rule {
+        Rule::Named(form) | Rule::Form(form) => {
+            metadata::say(value.as_str().unwrap_or_default(), form, path, causes);
+        }
+        Rule::AtLeast(least, why) => judge(Rule::Between(least, i64::MAX, why), Some(value), path, causes),
+        Rule::Between(least, most, why) if number.is_some_and(|number| !(least..=most).contains(&number)) => {
+            causes.push(Cause::invalid(path, value, why));
+        }
+        Rule::Need(_) | Rule::Between(..) => {}
+        Rule::NeededPort if *value == 0 => causes.push(Cause::required(path, "")),
+        Rule::PortOrName if value.is_string() => {
+            judge(Rule::Form(names::port_name), Some(value), path, causes);
+        }
+        Rule::Port | Rule::NeededPort | Rule::PortOrName => {
+            judge(Rule::Between(1, 65_535, BETWEEN_PORTS), Some(value), path, causes);
+        }
+        Rule::CountOrShare(_) if value.is_number() => judge(NOT_NEGATIVE, Some(value), path, causes),
+        Rule::CountOrShare(more) => {
+            judge(Rule::Form(names::percent), Some(value), path, causes);
+            if !more && share(value).is_some_and(|share| share > 100) {
+                causes.push(Cause::invalid(path, value, "must not be greater than 100%"));
+            }
+        }
+        Rule::OneOf(words) | Rule::Only(words) => {
+            if value.as_str().is_none_or(|word| !words.contains(&word)) {
+                causes.push(Cause::unsupported(path, value, words));
+            }
+        }
+        Rule::Labels => metadata::labels(value, path, causes),
+        Rule::Selector => selectors::check(value, path, causes),
+        Rule::Forbidden(why) => causes.push(Cause::forbidden(path, why)),
+        Rule::Once(field) => once(value, field, path, causes),
+        Rule::Fields(table) => fields(value, table, path, causes),
+        Rule::Check(check) => check(value, path, causes),
+    }
+}
+
+/// Items that repeat the value of a field.
+fn once(items: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
+    let items = list(items);
+    for (index, item) in items.iter().enumerate() {
+        let value = &item[field];
+        if !is_empty(value) && items.iter().take(index).any(|before| before[field] == *value) {
+            causes.push(Cause::duplicate(&format!("{path}[{index}].{field}"), value));
+        }
+    }
+}
+
+/// Whether a value is what a field of that type is when nobody sets it; numbers and truths say something even so.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    list(value).iter().filter_map(Value::as_str)
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// The number of a share such as `25%`.
+fn share(value: &Value) -> Option<u64> {
+    value.as_str()?.strip_suffix('%')?.parse().ok()
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// Which of some fields are there: one has to be, and no other beside it.
+fn present<'a>(value: &Value, of: &'a [&'a str]) -> Vec<&'a str> {
+    of.iter().copied().filter(|field| value.get(field).is_some_and(|value| !value.is_null())).collect()
+}

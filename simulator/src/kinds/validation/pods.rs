@@ -1,0 +1,126 @@
+//! Pods, and the templates of them.
+
+use serde_json::Value;
+
+use super::{
+    ANY_ID, Field, NOT_NEGATIVE, PROTOCOL, Rule, containers, is_empty, list, metadata, names, scheduling,
+    text, volumes,
+};
+use crate::schema::validate::Cause;
+
+pub(super) const POD: [Field; 1] = [("spec!", Rule::Fields(&SPEC))];
+pub(super) const TEMPLATE: [Field; 3] = [
+    ("metadata", Rule::Check(template_metadata)),
+    ("spec!", Rule::Fields(&SPEC)),
+    ("spec!.ephemeralContainers", Rule::Forbidden("ephemeral containers not allowed in pod template")),
+];
+const SPEC: [Field; 28] = [
+    ("containers", Rule::Need("")),
+    ("containers[]", Rule::Fields(&containers::CONTAINER)),
+    ("initContainers[]", Rule::Fields(&containers::CONTAINER)),
+    ("initContainers[]", Rule::Check(containers::beginner)),
+    (".", Rule::Check(containers::together)),
+    (".", Rule::Check(volumes::check)),
+    ("restartPolicy", Rule::OneOf(&["Always", "OnFailure", "Never"])),
+    ("dnsPolicy", Rule::OneOf(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"])),
+    ("activeDeadlineSeconds", Rule::Between(1, 2_147_483_647, "must be between 1 and 2147483647, inclusive")),
+    ("serviceAccountName", Rule::Form(names::subdomain)),
+    ("nodeName", Rule::Form(names::subdomain)),
+    ("priorityClassName", Rule::Form(names::subdomain)),
+    ("runtimeClassName", Rule::Form(names::subdomain)),
+    ("hostname", Rule::Form(names::label)),
+    ("subdomain", Rule::Form(names::label)),
+    ("preemptionPolicy", Rule::OneOf(&["PreemptLowerPriority", "Never"])),
+    ("nodeSelector", Rule::Labels),
+    ("readinessGates[].conditionType", Rule::Form(names::qualified)),
+    ("schedulingGates[]", Rule::Check(gate)),
+    ("hostAliases[].ip", Rule::Form(names::ip)),
+    ("hostAliases[].hostnames[]", Rule::Form(names::subdomain)),
+    ("dnsConfig.nameservers[]", Rule::Form(names::ip)),
+    ("dnsConfig.options[].name", Rule::Need("must not be empty")),
+    (".", Rule::Check(together)),
+    ("tolerations[]", Rule::Check(scheduling::toleration)),
+    ("topologySpreadConstraints", Rule::Check(scheduling::spread)),
+    ("affinity", Rule::Fields(&scheduling::AFFINITY)),
+    ("securityContext", Rule::Fields(&SECURITY)),
+];
+const SECURITY: [Field; 8] = [
+    ("runAsUser", ANY_ID),
+    ("runAsGroup", ANY_ID),
+    ("fsGroup", ANY_ID),
+    ("supplementalGroups[]", ANY_ID),
+    ("fsGroupChangePolicy", Rule::OneOf(&["Always", "OnRootMismatch"])),
+    ("seccompProfile", Rule::Check(containers::seccomp)),
+    ("sysctls[].name", Rule::Form(sysctl)),
+    ("sysctls", Rule::Once("name")),
+];
+
+/// The places of labels and annotations leave out the metadata.
+fn template_metadata(given: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let path = path.trim_end_matches(".metadata");
+    metadata::labels(&given["labels"], &format!("{path}.labels"), causes);
+    metadata::annotations(&given["annotations"], &format!("{path}.annotations"), causes);
+}
+
+fn gate(gate: &Value, path: &str, causes: &mut Vec<Cause>) {
+    metadata::say(text(gate, "name"), names::qualified, path, causes);
+}
+
+fn sysctl(name: &str) -> Vec<String> {
+    const NAME: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+    let is = crate::schema::patterns::compiled(NAME).is_some_and(|regex| regex.is_match(name))
+        && name.len() <= 253;
+    if is { Vec::new() } else { vec![format!("must have at most 253 characters and match regex {NAME}")] }
+}
+
+/// What excludes each other.
+fn together(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
+    if text(spec, "dnsPolicy") == "None" && is_empty(&spec["dnsConfig"]["nameservers"]) {
+        let (at, why) = match spec.get("dnsConfig") {
+            None => (format!("{path}.dnsConfig"), "must provide `dnsConfig` when `dnsPolicy` is None"),
+            Some(_) => (
+                format!("{path}.dnsConfig.nameservers"),
+                "must provide at least one DNS nameserver when `dnsPolicy` is None",
+            ),
+        };
+        causes.push(Cause::required(&at, why));
+    }
+    if spec["shareProcessNamespace"] == true && spec["hostPID"] == true {
+        let why = "ShareProcessNamespace and HostPID cannot both be enabled";
+        let at = format!("{path}.securityContext.shareProcessNamespace");
+        causes.push(Cause::invalid(&at, &true.into(), why));
+    }
+    if let Some(system) = spec.get("os") {
+        let name = &system["name"];
+        if !matches!(name.as_str(), Some("linux" | "windows")) {
+            causes.push(Cause::unsupported(&format!("{path}.os"), name, &["linux", "windows"]));
+        }
+    }
+    for list_name in ["containers", "initContainers"] {
+        for (index, container) in list(&spec[list_name]).iter().enumerate() {
+            containers::of_pod(container, spec, &format!("{path}.{list_name}[{index}]"), causes);
+        }
+    }
+}
+
+pub(super) const PORT: [Field; 4] = [
+    ("containerPort", Rule::NeededPort),
+    ("hostPort", Rule::Check(host_port)),
+    ("protocol", PROTOCOL),
+    ("name", Rule::Form(names::port_name)),
+];
+
+/// None is 0.
+fn host_port(port: &Value, path: &str, causes: &mut Vec<Cause>) {
+    if *port != 0 {
+        super::judge(Rule::Port, Some(port), path, causes);
+    }
+}
+
+pub(super) const PROBE_NUMBERS: [Field; 5] = [
+    ("initialDelaySeconds", NOT_NEGATIVE),
+    ("timeoutSeconds", NOT_NEGATIVE),
+    ("periodSeconds", NOT_NEGATIVE),
+    ("successThreshold", NOT_NEGATIVE),
+    ("failureThreshold", NOT_NEGATIVE),
+];

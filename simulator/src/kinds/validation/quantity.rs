@@ -1,0 +1,149 @@
+//! Quantities such as `100m` and `1Gi`: read, compared, and written as the API writes them.
+
+use serde_json::Value;
+
+/// What the API says of those that cannot be read.
+pub(crate) const MALFORMED: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+/// Digits beyond what a quantity can hold are not looked at.
+const LONGEST: usize = 30;
+const DECIMAL: [(&str, i32); 10] =
+    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+/// A number and how it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quantity {
+    /// In billionths.
+    nanos: i128,
+    binary: bool,
+}
+
+impl Quantity {
+    pub(crate) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => Self::parse(text.trim()),
+            Value::Number(number) => Self::parse(&number.to_string()),
+            _ => None,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (sign, text) = match text.strip_prefix('-') {
+            Some(rest) => (-1, rest),
+            None => (1, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, suffix) = text.split_at(split);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || number.len() > LONGEST {
+            return None;
+        }
+        let digits = format!("0{whole}{fraction}").parse::<i128>().ok()?;
+        let scale = i32::try_from(fraction.len()).ok()?;
+        let unit = BINARY.iter().position(|unit| *unit == suffix);
+        let (factor, exponent) = match (unit, DECIMAL.iter().find(|(unit, _)| *unit == suffix)) {
+            (Some(unit), _) => (1024_i128.checked_pow(u32::try_from(unit).ok()? + 1)?, 0),
+            (None, Some((_, exponent))) => (1, *exponent),
+            (None, None) => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?),
+        };
+        let scaled = digits.checked_mul(factor)?;
+        let power = exponent.checked_sub(scale)?.checked_add(9)?;
+        let ten = 10_i128.checked_pow(power.unsigned_abs())?;
+        // Below a billionth it is rounded up.
+        let nanos = if power >= 0 { scaled.checked_mul(ten)? } else { (scaled + ten - 1) / ten };
+        Some(Self { nanos: nanos * sign, binary: unit.is_some() })
+    }
+
+    pub(crate) fn cmp(self, other: Self) -> std::cmp::Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+
+    pub(crate) fn is_negative(self) -> bool {
+        self.nanos < 0
+    }
+
+    pub(crate) fn is_positive(self) -> bool {
+        self.nanos > 0
+    }
+
+    pub(crate) fn is_whole(self) -> bool {
+        self.nanos % 1_000_000_000 == 0
+    }
+
+    /// Rounded up to thousandths, the least that a pod can ask for.
+    pub(crate) fn rounded(self) -> Self {
+        const LEAST: i128 = 1_000_000;
+        let rest = self.nanos.rem_euclid(LEAST);
+        let nanos = if rest == 0 { self.nanos } else { self.nanos - rest + LEAST };
+        Self { nanos, ..self }
+    }
+
+    /// `1000m` as `1`, `0.5` as `500m`, `1024Mi` as `1Gi`.
+    pub(crate) fn canonical(self) -> String {
+        if self.nanos == 0 {
+            return "0".to_owned();
+        }
+        let whole = self.nanos / 1_000_000_000;
+        if self.binary && self.is_whole() {
+            let (mut number, mut unit) = (whole, "");
+            for next in BINARY {
+                if number % 1024 != 0 {
+                    break;
+                }
+                number /= 1024;
+                unit = next;
+            }
+            // Without a unit of its own, 1024 stays what it is.
+            return format!("{number}{unit}");
+        }
+        let (mut number, mut power) = (self.nanos, -9);
+        while number % 1000 == 0 && power < 18 {
+            number /= 1000;
+            power += 3;
+        }
+        let unit = DECIMAL.iter().find(|(_, exponent)| *exponent == power).map_or("", |(unit, _)| unit);
+        format!("{number}{unit}")
+    }
+}
+
+/// Writes a quantity as the API does, of a container: no less than a thousandth. What is none stays.
+pub(crate) fn canonical_of_pod(value: &mut Value) {
+    if let Some(quantity) = Quantity::of(value) {
+        *value = quantity.rounded().canonical().into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn quantities_are_written_in_their_canonical_form() {
+        for (given, expected) in [
+            (json!(1), "1"),
+            (json!("1000m"), "1"),
+            (json!("0.5"), "500m"),
+            (json!("1024Mi"), "1Gi"),
+            (json!("1.5Gi"), "1536Mi"),
+            (json!("100Mi"), "100Mi"),
+            (json!("2500"), "2500"),
+            (json!("1000"), "1k"),
+            (json!("0"), "0"),
+            (json!("10m"), "10m"),
+            (json!("1e3"), "1k"),
+            (json!("-1"), "-1"),
+            (json!("x"), "x"),
+        ] {
+            let mut value = given.clone();
+            canonical_of_pod(&mut value);
+            assert_eq!(value, expected, "{given}");
+        }
+        assert_eq!(Quantity::parse("0.0001").unwrap().rounded().canonical(), "1m");
+        assert!(
+            ["", "1 x", "..1", "1..2", "m", "1e", "1KI"].iter().all(|text| Quantity::parse(text).is_none())
+        );
+    }
+}

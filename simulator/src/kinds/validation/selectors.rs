@@ -1,0 +1,59 @@
+//! Label selectors: whether they are any, and what they match.
+
+use serde_json::Value;
+
+use super::{is_empty, list, metadata, names, text};
+use crate::schema::validate::Cause;
+
+pub(super) fn check(selector: &Value, path: &str, causes: &mut Vec<Cause>) {
+    metadata::labels(&selector["matchLabels"], &format!("{path}.matchLabels"), causes);
+    for (index, expression) in list(&selector["matchExpressions"]).iter().enumerate() {
+        let path = format!("{path}.matchExpressions[{index}]");
+        requirement(expression, &path, causes);
+        metadata::say(text(expression, "key"), names::qualified, &format!("{path}.key"), causes);
+        for (index, value) in list(&expression["values"]).iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            metadata::say(value, names::label_value, &format!("{path}.values[{index}]"), causes);
+        }
+    }
+}
+
+/// An operator and how many values it has.
+pub(super) fn requirement(expression: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let values = format!("{path}.values");
+    let bare = is_empty(&expression["values"]);
+    match text(expression, "operator") {
+        "In" | "NotIn" if bare => {
+            causes.push(Cause::required(&values, "must be specified when `operator` is 'In' or 'NotIn'"));
+        }
+        "Exists" | "DoesNotExist" if !bare => {
+            let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            causes.push(Cause::forbidden(&values, why));
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        other => {
+            causes.push(Cause::invalid(
+                &format!("{path}.operator"),
+                &other.into(),
+                "not a valid selector operator",
+            ));
+        }
+    }
+}
+
+/// Whether a selector that is one matches these labels; one that says nothing matches none here.
+pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector["matchLabels"].as_object();
+    let expression = |expression: &Value| {
+        let value = labels.get(text(expression, "key"));
+        let within = value.is_some_and(|value| list(&expression["values"]).contains(value));
+        match text(expression, "operator") {
+            "In" => within,
+            "NotIn" => !within,
+            "Exists" => value.is_some(),
+            _ => value.is_none(),
+        }
+    };
+    wanted.into_iter().flatten().all(|(name, value)| labels.get(name) == Some(value))
+        && list(&selector["matchExpressions"]).iter().all(expression)
+}

@@ -1,0 +1,42 @@
+//! Objects within custom resources (`x-kubernetes-embedded-resource`): they say what they are, and their metadata are some.
+
+use serde_json::Value;
+
+use super::{
+    builtin, unreadable,
+    validate::{self, Cause},
+};
+use crate::kinds::{
+    definition,
+    validation::{metadata, names},
+};
+
+/// What is wrong with one.
+pub(super) fn check(object: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let at = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+    for field in ["apiVersion", "kind"] {
+        match object.get(field).map(|value| value.as_str().unwrap_or_default()) {
+            None => causes.push(Cause::required(&at(field), "")),
+            Some("") => causes.push(Cause::invalid(&at(field), &"".into(), "must not be empty")),
+            Some(version) if field == "apiVersion" && version.split('/').count() > 2 => {
+                let why = format!("unexpected GroupVersion string: {version}");
+                causes.push(Cause::invalid(&at(field), &version.into(), &why));
+            }
+            Some(kind) if field == "kind" => metadata::say(kind, definition::kind_name, &at(field), causes),
+            Some(_) => {}
+        }
+    }
+    let Some(given) = object.get("metadata") else { return };
+    if let Some((field, have, want)) = validate::first_type_error(given, builtin::object_meta()) {
+        let path = at(&if field.is_empty() { "metadata".to_owned() } else { format!("metadata.{field}") });
+        let message = format!("Invalid value: \"{have}\": {path} in body must be of type {want}: \"{have}\"");
+        return causes.push(Cause::new(&path, "FieldValueTypeInvalid", message));
+    }
+    if let Some(why) = unreadable::find(given, builtin::object_meta()) {
+        return causes.push(Cause::invalid(&at("metadata"), given, &why));
+    }
+    if let Some(namespace) = given["namespace"].as_str().filter(|namespace| !namespace.is_empty()) {
+        metadata::say(namespace, names::label, &at("metadata.namespace"), causes);
+    }
+    metadata::check(given, &at("metadata"), causes);
+}

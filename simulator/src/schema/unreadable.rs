@@ -1,0 +1,71 @@
+//! What of a built-in kind cannot be read at all: bytes that are no base64, quantities that are none, numbers too large.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::Value;
+
+use super::{View, shape::DEEPEST};
+use crate::kinds::validation::quantity::{self, Quantity};
+
+/// What a decoder says of the first such value.
+pub(crate) fn find(value: &Value, schema: View<'_>) -> Option<String> {
+    at(value, schema, "", 0)
+}
+
+fn at(value: &Value, schema: View<'_>, path: &str, depth: usize) -> Option<String> {
+    if depth > DEEPEST || schema.is_unknown() {
+        return None;
+    }
+    let format = schema.get("format").and_then(Value::as_str);
+    match value {
+        Value::String(text) if format == Some("byte") => base64(text),
+        Value::String(text) if format == Some("date-time") => time(text),
+        Value::String(_) | Value::Number(_) if schema.is_quantity() => {
+            Quantity::of(value).is_none().then(|| quantity::MALFORMED.to_owned())
+        }
+        Value::Number(number) if format == Some("int32") && !is_int32(value) => {
+            Some(format!("json: cannot unmarshal number {number} into Go struct field x{path} of type int32"))
+        }
+        Value::Object(map) => map.iter().find_map(|(name, child)| {
+            at(child, schema.field_or_unknown(name), &format!("{path}.{name}"), depth + 1)
+        }),
+        Value::Array(items) => items.iter().find_map(|item| at(item, schema.items(), path, depth + 1)),
+        _ => None,
+    }
+}
+
+fn is_int32(value: &Value) -> bool {
+    value.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+}
+
+/// Go says where a time ends to be one; here all of it is told.
+fn time(text: &str) -> Option<String> {
+    let quoted = Value::from(text);
+    let why =
+        format!("parsing time {quoted} as \"2006-01-02T15:04:05Z07:00\": cannot parse {quoted} as \"2006\"");
+    (!text.is_empty() && text.parse::<jiff::Timestamp>().is_err()).then_some(why)
+}
+
+fn base64(text: &str) -> Option<String> {
+    let at = match BASE64_STANDARD.decode(text).err()? {
+        base64::DecodeError::InvalidByte(at, _)
+        | base64::DecodeError::InvalidLength(at)
+        | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+        base64::DecodeError::InvalidPadding => 0,
+    };
+    Some(format!("illegal base64 data at input byte {at}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn data_that_is_no_base64_cannot_be_read() {
+        let secret = super::super::builtin::view("io.k8s.api.core.v1.Secret");
+        assert_eq!(find(&json!({"data": {"a": "YQ=="}}), secret), None);
+        let found = find(&json!({"data": {"a": "YQ==", "b": "a b"}}), secret);
+        assert_eq!(found.as_deref(), Some("illegal base64 data at input byte 1"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Calls as text: one object that is right, and a line for each thing that is wrong with it.
+//!
+//! ```text
+//! POST /api/v1/namespaces/fixed/configmaps {"metadata": {"name": "a"}}
+//!   .                                  the object as it is
+//!   /metadata/name "A" -/data /x b*9   with other values, without one, and with a text of nine letters
+//! ```
+//! Lines that begin with `{` or a name go on with the object. `MERGE`, `STRATEGIC`, `JSON` and `APPLY` are patches, `TABLE` is a GET for people,
+//! `WAIT` one that is made until both sides have what it asks for, and `MAKE` a POST of which only the code has to be the same.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+use tidewatch_tests::wait;
+
+use crate::{
+    pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC, one},
+    prepare::prepare,
+};
+
+const NAMESPACE: &str = "cases";
+const LONG: Duration = Duration::from_secs(30);
+
+const WAIT: &str = "WAIT";
+const MADE: &str = "made";
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+macro_rules! texts {
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("cases/", $name, ".txt")))),*] };
+}
+
+/// All of them, by their theme.
+const TEXTS: &[(&str, &str)] = texts![
+    "metadata",
+    "formats",
+    "embedded",
+    "lists",
+    "crds",
+    "pods",
+    "workloads",
+    "services",
+    "core",
+    "access",
+    "policies",
+    "webhooks",
+    "changes",
+    "tables",
+    "forms",
+    "known",
+    "deletions",
+];
+/// The theme of lines that differ.
+const KNOWN: &str = "known";
+
+/// Plays all of them and returns what differs.
+pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
+    prepare(pair, NAMESPACE, "cases.example.org").await?;
+    let mut found = Vec::new();
+    for (theme, text) in TEXTS {
+        let calls = parse(text).with_context(|| (*theme).to_owned())?;
+        for (line, call) in &calls {
+            if call.method == WAIT {
+                ready(pair, &call.path).await?;
+                continue;
+            }
+            let differences = pair.call(call, &mut Default::default()).await?;
+            // What is made for others to look at may be made differently.
+            if call.save == MADE && !differences.iter().any(|found| found.contains("code: ")) {
+                continue;
+            }
+            if *theme == KNOWN {
+                let alike = format!("{theme}: {} {}: {line} is alike by now", call.method, call.path);
+                found.extend(differences.is_empty().then_some(alike));
+                continue;
+            }
+            // The rest of the object is in the text.
+            let answers = differences
+                .iter()
+                .map(|found| found.split_once('\n').map_or(&**found, |(_, found)| found.trim()));
+            found.extend(
+                answers.map(|found| format!("{theme}: {} {}: {line}\n    {found}", call.method, call.path)),
+            );
+        }
+        say!("{theme}: {} calls", calls.len());
+    }
+    Ok(found)
+}
+
+/// Waits until both sides serve a path.
+async fn ready(pair: &Pair, path: &str) -> Result<()> {
+    wait::until("both servers to serve a kind", LONG, || async {
+        let call = Call::get(path);
+        let real = one(&pair.real, &call, &mut Memory::default()).await?;
+        let simulated = one(&pair.simulated, &call, &mut Memory::default()).await?;
+        Ok((real.code == 200 && simulated.code == 200).then_some(()))
+    })
+    .await
+}
+
+/// What calls of one heading have in common.
+struct Heading<'a> {
+    method: &'a str,
+    path: &'a str,
+    object: String,
+    lines: Vec<&'a str>,
+}
+
+/// Lines, and what they stand for.
+fn parse(text: &str) -> Result<Vec<(&str, Call)>> {
+    let mut headings: Vec<Heading<'_>> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        let trimmed = line.trim();
+        match headings.last_mut() {
+            Some(heading) if line.starts_with(' ') && trimmed.starts_with(['{', '"']) => {
+                heading.object.push_str(trimmed);
+            }
+            Some(heading) if line.starts_with(' ') => heading.lines.push(trimmed),
+            _ => {
+                let mut words = trimmed.splitn(3, ' ');
+                let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                let object = words.next().unwrap_or_default().to_owned();
+                headings.push(Heading { method, path, object, lines: Vec::new() });
+            }
+        }
+    }
+    let mut calls = Vec::new();
+    for Heading { method, path, object, lines } in headings {
+        let base =
+            if object.is_empty() { Value::Null } else { serde_json::from_str(&object).context(object)? };
+        if lines.is_empty() {
+            calls.push(("", call(method, path, base)?));
+            continue;
+        }
+        for line in lines {
+            let object = changed(base.clone(), line).with_context(|| format!("{path}: {line}"))?;
+            calls.push((line, call(method, path, object)?));
+        }
+    }
+    Ok(calls)
+}
+
+fn call(method: &str, path: &str, body: Value) -> Result<Call> {
+    Ok(match method {
+        "POST" => Call::new("POST", path, body),
+        "PUT" => Call::new("PUT", path, body),
+        "DELETE" => Call::new("DELETE", path, body),
+        "GET" => Call::get(path),
+        "MAKE" => Call::new("POST", path, body).saved(MADE),
+        WAIT => Call::new(WAIT, path, body),
+        "TABLE" => Call::get(path).accepting(TABLE),
+        "MERGE" => Call::patch(MERGE, path, body),
+        "STRATEGIC" => Call::patch(STRATEGIC, path, body),
+        "JSON" => Call::patch(JSON_PATCH, path, body),
+        "APPLY" => Call::patch(APPLY, path, body),
+        other => bail!("there is no method {other}"),
+    })
+}
+
+/// An object with what a line says of it.
+fn changed(mut object: Value, line: &str) -> Result<Value> {
+    let mut rest = line;
+    while !rest.is_empty() && rest != "." {
+        let (pointer, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        if let Some(pointer) = pointer.strip_prefix('-') {
+            remove(&mut object, pointer);
+            rest = after.trim_start();
+            continue;
+        }
+        let (value, after) = value(after.trim_start())?;
+        *at(&mut object, pointer)? = value;
+        rest = after.trim_start();
+    }
+    Ok(object)
+}
+
+/// The value at the beginning of a text, and what comes after it.
+fn value(text: &str) -> Result<(Value, &str)> {
+    let word = text.split(' ').next().unwrap_or_default();
+    if let Some((letters, times)) = word.split_once('*').filter(|_| !word.starts_with(['"', '{', '['])) {
+        return Ok((json!(letters.repeat(times.parse()?)), text.strip_prefix(word).unwrap_or_default()));
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let value = values.next().context("a value is missing")??;
+    Ok((value, text.get(values.byte_offset()..).unwrap_or_default()))
+}
+
+/// The place of a pointer, made if it is not there.
+fn at<'a>(object: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
+    let mut here = object;
+    for step in pointer.split('/').skip(1) {
+        let step = step.replace("~1", "/").replace("~0", "~");
+        here = match here {
+            Value::Array(items) => {
+                let index = step.parse::<usize>().unwrap_or(items.len());
+                if index >= items.len() {
+                    items.push(Value::Null);
+                }
+                let last = items.len() - 1;
+                items.get_mut(index.min(last)).context("no such item")?
+            }
+            other => {
+                if !other.is_object() {
+                    *other = Value::Object(Map::new());
+                }
+                other.as_object_mut().context("no object")?.entry(step).or_insert(Value::Null)
+            }
+        };
+    }
+    Ok(here)
+}
+
+fn remove(object: &mut Value, pointer: &str) {
+    let Some((parent, name)) = pointer.rsplit_once('/') else { return };
+    match object.pointer_mut(parent) {
+        Some(Value::Object(map)) => _ = map.remove(&name.replace("~1", "/")),
+        Some(Value::Array(items)) => {
+            if let Some(index) = name.parse().ok().filter(|index| *index < items.len()) {
+                items.remove(index);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_changes_an_object() -> Result<()> {
+        let changed = changed(json!({"a": {"b": 1}, "l": [1]}), "/a/b {\"x\": 2} -/a/c /l/1 q*3 /n/m null")?;
+        assert_eq!(changed, json!({"a": {"b": {"x": 2}}, "l": [1, "qqq"], "n": {"m": null}}));
+        assert_eq!(parse("POST /x {\"a\": 1}\n  .\n  /a 2\n\nGET /y")?.len(), 3);
+        Ok(())
+    }
+}
