@@ -135,10 +135,11 @@ pub(super) const CELLS: [Step; 50] = [
     }),
     step("list", "resourceVersion", |dice, _, base| {
         let how = *dice.pick(&[
+            // From a cache, which may be some moments behind.
             "resourceVersion=0&labelSelector=nobody",
             "resourceVersion={begin.rv}&resourceVersionMatch=Exact",
             "resourceVersion={begin.rv}&resourceVersionMatch=Exact&limit=1",
-            "resourceVersion={begin.rv}&resourceVersionMatch=NotOlderThan",
+            "resourceVersion={begin.rv}&resourceVersionMatch=NotOlderThan&labelSelector=nobody",
             "resourceVersion=0&resourceVersionMatch=Exact",
             "resourceVersionMatch=NotOlderThan",
         ]);
