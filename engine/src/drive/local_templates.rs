@@ -33,8 +33,8 @@ pub(super) struct Local {
 }
 
 impl Shared {
-    /// The runtime's own templates of modules that its user asks for and KCP has nothing of. Read freshly, and only
-    /// if there are such modules and the Kyma in KCP allows it.
+    /// The runtime's own templates of modules that its user asks for and KCP has nothing of, or not in the version that is
+    /// asked for. Read freshly, and only if there are such modules and the Kyma in KCP allows it.
     pub(super) async fn local_templates(
         &self,
         kyma: &Kyma,

@@ -426,6 +426,25 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     world.offer("raft", "0.1.0", &[("regular", "0.1.0")]).await?;
     world.ready(&pier, "raft", "0.1.0").await?;
     world.ready(&mole, "raft", "0.1.0").await?;
+
+    // A version that KCP does not offer of it is still the runtime's own, as long as it is asked for by its number.
+    for member in [&pier, &mole] {
+        world.ask(member, json!([{"name": "raft", "version": "0.2.0"}])).await?;
+    }
+    world.ready(&pier, "raft", "0.2.0").await?;
+    let own = world.manifest(&pier, "raft").await?;
+    ensure!(own.is_of_runtime_template(), "{:?}", own.metadata.annotations);
+    let kept = world.module(&mole, "raft", "Warning", |m| m.state == State::Warning).await?;
+    ensure!(
+        kept.message.contains("has no version 0.2.0 (it has: 0.1.0)") && kept.version == "0.1.0",
+        "{kept:?}"
+    );
+    has(mole.cluster, "raft", "0.1.0").await?;
+    world.ask(&pier, json!([{"name": "raft"}])).await?;
+    world.ready(&pier, "raft", "0.1.0").await?;
+    let central = world.manifest(&pier, "raft").await?;
+    ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
+
     for member in [&pier, &mole] {
         let api: Api<ModuleTemplate> = Api::namespaced(member.cluster.client()?, RUNTIME_NAMESPACE);
         api.delete("raft-regular", &DeleteParams::default()).await?;

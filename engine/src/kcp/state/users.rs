@@ -5,12 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use tidewatch_api::{KymaSpec, ModuleTemplate};
+use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
 
 use super::{KcpState, Wanted};
 use crate::{
     key::WorkKey,
-    plan::versions::{Choice, Want, choose},
+    plan::versions::{Choice, Want, choose, further},
 };
 
 /// What each Kyma has asked for when it was last planned, and the reverse.
@@ -100,10 +100,14 @@ impl KcpState {
         vec![(WorkKey::Mandatory { kyma: kyma.to_owned() }, "list of modules read")]
     }
 
-    /// Names of modules of a list that KCP has nothing of: neither a release nor a template.
+    /// Names of modules of a list that the runtime itself may have: KCP has nothing of them, neither a release nor a
+    /// template, or it does not offer the version that is asked for.
     pub fn unknown<'a>(&self, wanted: &'a KymaSpec) -> BTreeSet<&'a str> {
         let catalog = self.catalog();
-        let unknown = |name: &&str| catalog.release(name).is_none() && catalog.templates_of(name).is_empty();
-        wanted.modules.iter().map(|module| module.name.as_str()).filter(unknown).collect()
+        let unknown = |module: &&'a Module| match catalog.release(&module.name) {
+            Some(release) => further(module.version.as_deref(), &release).is_some(),
+            None => catalog.templates_of(&module.name).is_empty(),
+        };
+        wanted.modules.iter().filter(unknown).map(|module| module.name.as_str()).collect()
     }
 }

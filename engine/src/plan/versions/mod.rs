@@ -18,6 +18,7 @@ pub use answer::{Answer, Want};
 pub use deprecation::{Deprecation, Listed, NEAR, Phase, deprecation};
 pub(in crate::plan) use legacy::{highest, is_old};
 pub use order::{Step, may_replace, step};
+pub(crate) use resolve::further;
 pub(in crate::plan) use resolve::released_as;
 pub use resolve::{Origin, Wish, resolve};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, State};

@@ -35,7 +35,8 @@ pub enum Origin {
 
 /// Resolves one wish: a pinned version, else the channel's in the release meta, else the old kind's template of the
 /// channel, else the runtime's own template. Each of the later ones only where KCP has nothing of that name: neither
-/// do old templates shadow a release meta, nor the runtime's what KCP has.
+/// do old templates shadow a release meta, nor the runtime's what KCP has. A further version of a module that KCP has
+/// a release meta of can be the runtime's own, too: if it is asked for by its number, and KCP does not offer it.
 ///
 /// `local` are the runtime's own templates, and only where KCP allows them for this Kyma: the caller leaves them out
 /// otherwise.
@@ -49,7 +50,8 @@ pub fn resolve(
         return Err(Fault::ChannelNone { module: wish.module.to_owned() });
     }
     if let Some(release) = catalog.release(wish.module) {
-        return released(wish, &release, catalog);
+        let further = || chosen_further(wish, &release, local);
+        return released(wish, &release, catalog).or_else(|fault| further().ok_or(fault));
     }
     let central = catalog.templates_of(wish.module);
     let old: Vec<_> = central.iter().filter(|t| legacy::is_old(t)).collect();
@@ -63,6 +65,29 @@ pub fn resolve(
         .unwrap_or_else(|| Err(Fault::UnknownModule { module: wish.module.to_owned() }))
 }
 
+/// The version that is asked for of a module that KCP has without it; `None` if there is none, or KCP has more to say than that.
+pub(crate) fn further<'a>(pin: Option<&'a str>, release: &ModuleReleaseMeta) -> Option<&'a str> {
+    let pin = pin.filter(|pin| !pin.is_empty() && release.mandatory_version().is_none())?;
+    (!offered(release).any(|version| version == pin)).then_some(pin)
+}
+
+fn chosen_further(
+    wish: Wish<'_>,
+    release: &ModuleReleaseMeta,
+    local: &[Arc<ModuleTemplate>],
+) -> Option<Chosen> {
+    let pin = further(wish.pin, release)?;
+    let is =
+        |t: &&Arc<ModuleTemplate>| t.module_name() == Some(wish.module) && legacy::version(t) == Some(pin);
+    legacy::choose(wish, &local.iter().filter(is).collect::<Vec<_>>(), Origin::Local)?.ok()
+}
+
+/// The versions of a release: those of its channels, and those without one.
+fn offered(release: &ModuleReleaseMeta) -> impl Iterator<Item = &str> + Clone {
+    let channels = release.spec.channels.iter().flatten().map(|c| c.version.as_str());
+    channels.chain(release.spec.versions.iter().map(|v| v.version.as_str()))
+}
+
 fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) -> Result<Chosen, Fault> {
     let module = || wish.module.to_owned();
     if release.mandatory_version().is_some() {
@@ -71,10 +96,8 @@ fn released(wish: Wish<'_>, release: &ModuleReleaseMeta, catalog: &dyn Catalog) 
     let channels = || release.spec.channels.iter().flatten();
     let version = match wish.pin {
         Some(pin) => {
-            let listed = release.spec.versions.iter().map(|v| v.version.as_str());
-            let offered = || channels().map(|c| c.version.as_str()).chain(listed.clone());
-            if !offered().any(|version| version == pin) {
-                let known = list(offered().filter(|version| !version.is_empty()));
+            if !offered(release).any(|version| version == pin) {
+                let known = list(offered(release).filter(|version| !version.is_empty()));
                 return Err(Fault::NotOffered { module: module(), version: pin.to_owned(), known });
             }
             pin

@@ -293,8 +293,8 @@ proptest! {
         }
     }
 
-    /// What a runtime has never counts where KCP has the module, and what is old never where there is a release meta;
-    /// the order in which things are listed never counts.
+    /// What a runtime has never counts where KCP has the module, but for a version that is asked for and that KCP does not
+    /// offer; what is old never counts where there is a release meta; the order in which things are listed never does.
     #[test]
     fn nothing_is_shadowed((module, channel, pin) in any_wish(), order in any::<u64>()) {
         let (catalog, mut local) = (offered(), own_templates());
@@ -307,12 +307,27 @@ proptest! {
             prop_assert_eq!(&all, &outcome(resolve(wish, &new, &local)));
         }
         let known = !catalog.templates_of(&module).is_empty() || catalog.release(&module).is_some();
+        let further = matches!(kcp, Err(Fault::NotOffered { .. })) && catalog.release(&module).is_some();
         let is_local = matches!(all, Ok((.., Origin::Local)));
-        prop_assert!(!(known && is_local), "{all:?}");
+        prop_assert!(!known || !is_local || further, "{all:?}");
         prop_assert!(is_local || !known || all == kcp);
         let count = local.len();
         local.rotate_left(usize::try_from(order >> 8).unwrap() % count);
         prop_assert_eq!(all, outcome(resolve(wish, &catalog, &local)));
+    }
+
+    #[test]
+    fn a_further_version_is_the_runtimes_own_if_it_is_asked_for(channel in "[a-z]{3,8}") {
+        let (catalog, local) = (offered(), own_templates());
+        let of = |pin: Option<&str>, local: &[Arc<ModuleTemplate>]| {
+            outcome(resolve(Wish { module: "lighthouse", channel: &channel, pin }, &catalog, local))
+        };
+        let own = Ok(("8.0.0".to_owned(), "lighthouse-mine".to_owned(), Origin::Local));
+        prop_assert_eq!(of(Some("8.0.0"), &local), own);
+        // Another one is refused as if the runtime had none; what KCP offers is KCP's.
+        prop_assert_eq!(of(Some("8.0.1"), &local), of(Some("8.0.1"), &[]));
+        prop_assert_eq!(of(Some("1.0.0"), &local), of(Some("1.0.0"), &[]));
+        prop_assert!(of(Some("1.0.0"), &local).is_ok());
     }
 
     /// Whatever changes in the catalog: whose plan would be another one is told, and nobody else.
