@@ -3,6 +3,7 @@
 mod decision;
 mod manifest_of;
 mod orphans;
+mod running;
 mod stands;
 mod status;
 
@@ -221,6 +222,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     plan.look_at = [plan.look_at, notes.look_at].into_iter().flatten().min();
     let applied = plan.apply.len();
     let word = gate.word();
+    let passes = word.is_none();
     let mut status = match gate {
         Gate::Pass => {
             if !there.others.is_empty() {
@@ -248,6 +250,10 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         Some(_) => Decided::Change,
     });
     plan.decide(word, input.kyma, existing, &status);
+    if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
+        // The log's line has both versions anyway.
+        running::tell(&mut status, old, &chosen.version);
+    }
     status
 }
 
@@ -351,6 +357,9 @@ fn plan_module(
         Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
         None => chosen.template.metadata.generation,
     };
+    if let Some(old) = existing {
+        running::remember(old, &mut wanted);
+    }
     let status = shown(choice, chosen, &wanted, generation);
     match existing {
         // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.

@@ -17,7 +17,7 @@ pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use release::unmark;
 pub use sources::together;
-pub use status::{APPLYING, Progress, manifest_status, may_wait, with_cr_state};
+pub use status::{APPLYING, Progress, has_been_ready, manifest_status, may_wait, with_cr_state};
 
 use super::object::Gvk;
 

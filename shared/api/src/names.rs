@@ -124,6 +124,8 @@ pub mod annotations {
     /// Ours, on a Manifest: the uid of the ModuleTemplate whose version it has. One that is deleted and made anew under the same
     /// name begins with generation 1 again.
     pub const TEMPLATE_UID: &str = "tidewatch.kyma-project.io/template-uid";
+    /// Ours, on a Manifest: the version that was last Ready before its present spec. Written with the change of the spec, and left there.
+    pub const RUNNING_VERSION: &str = "tidewatch.kyma-project.io/running-version";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.
@@ -201,6 +203,8 @@ pub mod conditions {
     pub const MODULE_CR: &str = "ModuleCR";
     /// Manifest, ours: what the default CR says of itself; its reason is the state (`docs/extensions.md`).
     pub const MODULE_CR_STATE: &str = "ModuleCRState";
+    /// Manifest, ours: the module is not Ready, and was so before for the generation that it has observed; reason [`REASON_READY`].
+    pub const WAS_READY: &str = "WasReady";
     /// Watcher: its route is configured; reason [`REASON_READY`].
     pub const VIRTUAL_SERVICE: &str = "VirtualService";
 

@@ -27,6 +27,7 @@ mod shutdown;
 mod skeleton;
 mod takeover;
 mod two_places;
+mod upgrade;
 mod versions;
 mod watcher_path;
 mod watchers;

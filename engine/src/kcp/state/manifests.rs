@@ -8,7 +8,7 @@ use crate::{
     key::WorkKey,
     plan::{
         kyma::{leaving_message, progress_at},
-        manifest::{Claim, inventory},
+        manifest::{Claim, has_been_ready, inventory},
         object::ObjectRef,
         owners::Speaker,
         watches::Needs,
@@ -49,7 +49,9 @@ impl KcpState {
         let generation = manifest.metadata.generation;
         let told = |m: &Manifest| {
             let (state, message) = progress_at(m, generation);
-            (state, message.to_owned(), leaving_message(m).map(str::to_owned))
+            // It may have been Ready between two sights of it.
+            let ready = has_been_ready(m, generation);
+            (state, message.to_owned(), leaving_message(m).map(str::to_owned), ready)
         };
         let (old, needed) = match self.manifests.insert(manifest) {
             Some(old) => (Some(old.thin), Some(old.needs)),

@@ -386,3 +386,19 @@ fn a_change_of_the_catalog_reaches_the_runtimes_whose_users_see_it() {
     state.apply_kyma(kyma("b", "b", 2, 2));
     assert_ne!(state.catalog_mark("b"), mark, "its labels are others");
 }
+
+#[test]
+fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
+    let mut state = KcpState::default();
+    let waits = manifest("m", 1, "Processing", None);
+    state.apply_manifest(waits.clone());
+    let mut again = waits;
+    again.metadata.resource_version = Some("3".into());
+    assert_eq!(state.apply_manifest(again.clone()), []);
+    again.metadata.resource_version = Some("5".into());
+    for condition in &mut again.status.as_mut().unwrap().conditions {
+        condition.type_ = tidewatch_api::names::conditions::WAS_READY.into();
+    }
+    let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");
+}

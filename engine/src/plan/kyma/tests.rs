@@ -16,6 +16,7 @@ use crate::plan::{
 mod besides;
 mod managed;
 mod mandatory;
+mod running;
 mod templates;
 
 fn kyma() -> Kyma {

@@ -47,6 +47,20 @@ fn identity(object: &Resource) -> (&str, &str, &str, &str) {
     (&object.group, &object.kind, &object.namespace, &object.name)
 }
 
+/// Whether the module is Ready, or was so before, for the spec of this generation. Of one that was, a condition of our own is all that
+/// is left: that it has come this far must outlive its troubles and the receiver, and be known without a write of its own.
+#[must_use]
+pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
+    let Some(status) = &manifest.status else { return false };
+    let holds = |c: &Condition| {
+        // One whose default CR has a trouble is installed all the same.
+        status.state == State::Ready
+            || c.status == "True"
+                && [conditions::INSTALLATION, conditions::WAS_READY].contains(&c.type_.as_str())
+    };
+    status.conditions.iter().any(|c| c.observed_generation == generation && holds(c))
+}
+
 /// What became of a Manifest in one reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -111,6 +125,15 @@ pub fn manifest_status(
             holds: created,
             reason: conditions::REASON_MODULE_CR_CREATED,
             message: if created { "module CR was created" } else { "module CR is not created yet" }.into(),
+        });
+    }
+    let leaves = manifest.metadata.deletion_timestamp.is_some();
+    if state != State::Ready && !leaves && has_been_ready(manifest, generation) {
+        says.push(Says {
+            type_: conditions::WAS_READY,
+            holds: true,
+            reason: conditions::REASON_READY,
+            message: "the module has been ready as it is asked for now".into(),
         });
     }
     ManifestStatus {

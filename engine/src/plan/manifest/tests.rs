@@ -155,6 +155,34 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
 }
 
 #[test]
+fn that_a_spec_has_been_ready_is_known_until_it_changes() {
+    let now = Timestamp::UNIX_EPOCH;
+    let failed = |state| Progress::Failed { state, message: "no".into() };
+    let mut manifest = Manifest::default();
+    manifest.metadata.generation = Some(1);
+    let mut after = |generation, progress: &Progress| {
+        manifest.metadata.generation = Some(generation);
+        let status = manifest_status(&manifest, progress, &[], None, now);
+        let marks = status.conditions.iter().filter(|c| c.type_ == conditions::WAS_READY).count();
+        manifest.status = Some(status);
+        (marks, has_been_ready(&manifest, Some(generation)))
+    };
+    let (ready, waits) = (Progress::Applied(Readiness::Ready), Progress::Waiting("for it".into()));
+    assert_eq!(after(1, &waits), (0, false), "the first installation");
+    assert_eq!(after(1, &ready), (0, true), "that it is Ready says it all");
+    for progress in [&waits, &failed(State::Error), &failed(State::Warning), &waits] {
+        assert_eq!(after(1, progress), (1, true), "{progress:?}");
+    }
+    assert_eq!(after(2, &waits), (0, false), "of another spec nothing is known");
+    assert_eq!(after(2, &ready), (0, true));
+    let mut leaving = Manifest { status: None, ..Manifest::default() };
+    leaving.status = Some(manifest_status(&leaving, &ready, &[], None, now));
+    leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    let goes = manifest_status(&leaving, &Progress::Deleting("bye".into()), &[], None, now);
+    assert!(goes.conditions.iter().all(|c| c.type_ != conditions::WAS_READY), "nobody asks any more");
+}
+
+#[test]
 fn the_trouble_of_a_default_cr_does_not_wait() {
     let now = Timestamp::UNIX_EPOCH;
     let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
