@@ -161,6 +161,16 @@ impl Managed {
         parent.is_some_and(|parent| parent.is_member(&field(last)))
     }
 
+    /// Nobody owns a field any more; `path` is as in `spec.replicas`.
+    pub(crate) fn release(&mut self, path: &str) {
+        let steps: Vec<String> = path.split('.').map(field).collect();
+        let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+        for entry in &mut self.0 {
+            entry.set.remove(&steps);
+        }
+        self.0.retain(|entry| !entry.set.is_empty());
+    }
+
     /// What all of them own together.
     pub(crate) fn union(&self) -> Set {
         self.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set))

@@ -210,7 +210,4 @@ pub(super) fn keep_servers(object: &mut Value, live: &Value) {
     ] {
         meta::put(metadata, field, kept.get(field).cloned());
     }
-    if metadata.get("generateName").is_none() {
-        meta::put(metadata, "generateName", kept.get("generateName").cloned());
-    }
 }

@@ -358,6 +358,12 @@ impl Cluster {
             None => {
                 let mut managed = old_managed.clone();
                 managed.update(&live, &object, kind.schema(), &writer, now.as_second());
+                // A Scale does not say no replicas, so they are nobody's.
+                let none =
+                    |path: &&str| object.pointer(&format!("/{}", path.replace('.', "/"))) == Some(&json!(0));
+                if let Some(path) = scaled.filter(none) {
+                    managed.release(path);
+                }
                 managed
             }
         };

@@ -140,7 +140,9 @@ fn plain(text: &str, name: &str) -> String {
             continue;
         }
         let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let replaced = if bare.parse::<jiff::Timestamp>().is_ok() {
+        let replaced = if bare.starts_with("gen-") {
+            word.replace(bare, "gen-")
+        } else if bare.parse::<jiff::Timestamp>().is_ok() {
             word.replace(bare, "T")
         } else if bare.parse::<uuid::Uuid>().is_ok() {
             word.replace(bare, "U")

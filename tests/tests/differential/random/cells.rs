@@ -279,7 +279,7 @@ pub(super) const CELLS: [Step; 50] = [
                 json!({"name": "side", "$patch": "delete"}),
                 json!({"name": "web", "env": [{"name": "A", "value": "9"}, {"name": "B", "$patch": "delete"}]}),
                 json!({"name": "web", "ports": null}),
-                json!({"name": "new", "image": "n", "ports": [{"containerPort": 81}]}),
+                json!({"name": "new", "image": "n", "ports": [{"containerPort": 90}]}),
             ])
             .clone();
             let body = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"containers": [container]}}}}}});
