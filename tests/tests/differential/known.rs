@@ -4,11 +4,12 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::{
-    pair::{Call, Memory, Pair},
-    prepare::prepare,
+    pair::{APPLY, Call, Memory, Pair, YAML, one},
+    prepare::{CRDS, crd, prepare},
 };
 
 const NAMESPACE: &str = "known";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Of two codes the bodies differ as a whole: a refusal and an object. That is in each line.
 const WHOLE_BODY: &str = ".";
 
@@ -40,6 +41,19 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         found.extend(strange.map(|line| format!("known ({about}), and more: {line}")));
         let gone = differences.iter().filter(|words| !lines.iter().any(|line| line.contains(*words)));
         found.extend(gone.map(|words| format!("known ({about}), is alike by now: {words}")));
+    }
+    let refused = refused();
+    let many = many + refused.len();
+    for (about, call, [real, simulated]) in refused {
+        let mut memory = Memory::default();
+        let codes = [
+            one(&pair.real, &call, &mut memory).await?.code,
+            one(&pair.simulated, &call, &mut memory).await?.code,
+        ];
+        let as_told = codes == [real, simulated];
+        found.extend(
+            (!as_told).then(|| format!("known ({about}): {codes:?}, and not {real} and {simulated}")),
+        );
     }
     say!("known: {many} differences");
     Ok(found)
@@ -115,14 +129,70 @@ fn all() -> Vec<Known> {
                 &["code: 200 and simulated 404", WHOLE_BODY],
             )
         },
-        known("log", Call::get(core("pods/none/log")), &["code: 404 and simulated 501", WHOLE_BODY]),
         known(
-            "eviction",
+            "SelfSubjectAccessReview has managedFields",
             post(
-                core("pods/none/eviction"),
-                json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "none"}}),
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(),
+                json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}),
             ),
-            &["code: 404 and simulated 501", WHOLE_BODY],
+            &[".metadata.managedFields: simulated lacks"],
         ),
+    ]
+}
+
+/// What the simulated one refuses and the real one does not, or refuses for another reason: with these codes.
+fn refused() -> Vec<(&'static str, Call, [u16; 2])> {
+    let core = |plural: &str| format!("/api/v1/namespaces/{NAMESPACE}/{plural}");
+    let post = |path: String, body: Value| Call::new("POST", path, body);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "none"}});
+    let definition = |change: &dyn Fn(&mut Value)| {
+        let mut definition = crd("bar", "known.example.org");
+        change(&mut definition);
+        post(format!("{CRDS}?dryRun=All"), definition)
+    };
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    let rule = json!([{"rule": "self.a != 'none'"}]);
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "none"}, "spec": {"replicas": 1}});
+    let scales = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/none/scale?fieldManager=one");
+    vec![
+        ("log", Call::get(core("pods/none/log")), [404, 501]),
+        ("eviction", post(core("pods/none/eviction"), eviction), [404, 501]),
+        (
+            "token",
+            post(core("serviceaccounts/default/token"), json!({"spec": {"audiences": ["a"]}})),
+            [201, 501],
+        ),
+        (
+            "CEL rules",
+            definition(&|crd| {
+                crd.pointer_mut(spec).unwrap_or(&mut Value::Null)["x-kubernetes-validations"] = rule.clone();
+            }),
+            [201, 501],
+        ),
+        (
+            "conversion by a webhook",
+            definition(&|crd| {
+                crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+                    "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://none.example.org"}}});
+            }),
+            [201, 501],
+        ),
+        ("apply of /scale", Call::patch(APPLY, scales, scale), [404, 501]),
+        (
+            "other reviews",
+            post(
+                "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews".to_owned(),
+                json!({"spec": {"namespace": NAMESPACE}}),
+            ),
+            [201, 501],
+        ),
+        (
+            "HorizontalPodAutoscalers v1",
+            Call::get(format!("/apis/autoscaling/v1/namespaces/{NAMESPACE}/horizontalpodautoscalers")),
+            [200, 404],
+        ),
+        ("kinds that are not served", Call::get(core("endpoints")), [200, 404]),
+        ("/version as YAML", Call::get("/version").accepting(YAML), [406, 200]),
+        ("answers in nothing but protobuf", Call::get(core("configmaps")).accepting(PROTOBUF), [200, 406]),
     ]
 }

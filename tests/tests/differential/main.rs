@@ -56,6 +56,9 @@ async fn both_servers_answer_alike() -> Result<()> {
     differences.extend(cases::run(&pair).await?);
     differences.extend(known::run(&pair).await?);
     differences.extend(access::run(&pair, seed, sequences.min(REVIEWS)).await?);
+    for line in &differences {
+        say!("{line}");
+    }
     let mut table = random::Table::default();
     let mut played =
         stream::iter(seed..seed + sequences).map(|seed| random::run(&pair, seed)).buffer_unordered(AT_ONCE);
