@@ -14,6 +14,8 @@ use crate::schema::View;
 pub(crate) struct Conflict {
     /// As a message names the manager.
     pub(crate) with: String,
+    /// By which managers are ordered in a message.
+    order: String,
     /// `.spec.replicas`
     pub(crate) field: String,
 }
@@ -66,10 +68,12 @@ impl Apply<'_> {
             }
             let contested = entry.set.intersection(&written);
             if !contested.is_empty() && !self.force {
-                let with = entry.shown();
-                conflicts.extend(
-                    contested.paths().into_iter().map(|field| Conflict { with: with.clone(), field }),
-                );
+                let (with, order) = (entry.shown(), entry.identifier());
+                conflicts.extend(contested.paths().into_iter().map(|field| Conflict {
+                    with: with.clone(),
+                    order: order.clone(),
+                    field,
+                }));
             }
             entry.set = entry.set.without(&contested).without(&difference.removed);
         }
@@ -93,10 +97,11 @@ pub(crate) fn message(conflicts: &[Conflict]) -> String {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", only.with, only.field);
     }
     let mut lines: Vec<String> = Vec::new();
-    let mut managers: Vec<&str> = conflicts.iter().map(|conflict| conflict.with.as_str()).collect();
+    let mut managers: Vec<(&str, &str)> =
+        conflicts.iter().map(|conflict| (conflict.order.as_str(), conflict.with.as_str())).collect();
     managers.sort_unstable();
     managers.dedup();
-    for manager in managers {
+    for (_, manager) in managers {
         lines.push(format!("conflicts with {manager}:"));
         let of_manager = conflicts.iter().filter(|conflict| conflict.with == manager);
         lines.extend(of_manager.map(|conflict| format!("- {}", conflict.field)));

@@ -108,6 +108,19 @@ impl Entry {
             && self.subresource == writer.subresource
     }
 
+    /// As real API servers tell managers apart: their entry as JSON, without its fields. What is listed by manager has its order.
+    pub(crate) fn identifier(&self) -> String {
+        let mut entry = self.to_json();
+        let part = |entry: &mut Value, field: &str| {
+            let value = entry.get_mut(field).map(Value::take);
+            value.map(|value| format!(",\"{field}\":{value}")).unwrap_or_default()
+        };
+        // Of who applies, the time makes no other manager.
+        let time = if self.applies { String::new() } else { part(&mut entry, "time") };
+        let before = ["manager", "operation", "apiVersion"].map(|field| part(&mut entry, field)).concat();
+        format!("{before}{time}{}}}", part(&mut entry, "subresource"))
+    }
+
     /// As conflicts name it.
     pub(crate) fn shown(&self) -> String {
         let name = Value::from(self.manager.as_str());

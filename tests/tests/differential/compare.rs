@@ -40,6 +40,16 @@ fn values(real: &Value, simulated: &Value, path: &str, found: &mut Vec<String>) 
                 values(value, other, &format!("{path}[{index}]"), found);
             }
         }
+        (Value::Array(ours), Value::Array(theirs)) => {
+            let first = ours.iter().zip(theirs).take_while(|(value, other)| value == other).count();
+            let at = |items: &[Value]| items.get(first).map_or_else(|| "nothing".to_owned(), short);
+            let [many, others] = [ours.len(), theirs.len()];
+            found.push(format!(
+                "{path}: {many} and simulated {others}; [{first}]: {} and simulated {}",
+                at(ours),
+                at(theirs)
+            ));
+        }
         _ if real != simulated => {
             found.push(format!("{path}: {} and simulated {}", short(real), short(simulated)));
         }

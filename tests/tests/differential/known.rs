@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::{
-    pair::{APPLY, Call, Memory, Pair, YAML, one},
+    pair::{APPLY, Call, MERGE, Memory, Pair, YAML, one},
     prepare::{CRDS, crd, prepare},
 };
 
@@ -75,6 +75,7 @@ fn all() -> Vec<Known> {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
         "objectSelector": {"matchLabels": {"known": "hooked"}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]}]});
+    let foos = of("known.example.org", "foos");
     let hooked = json!({"metadata": {"name": "hooked", "labels": {"known": "hooked"}}});
     let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     vec![
@@ -95,14 +96,6 @@ fn all() -> Vec<Known> {
             "RBAC: roles from the start",
             Call::get(format!("{rbac}/clusterroles/view")),
             &["code: 200 and simulated 404", WHOLE_BODY],
-        ),
-        known(
-            "quotas: a pod beyond one",
-            post(
-                core("pods?dryRun=All"),
-                json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}),
-            ),
-            &["code: 403 and simulated 201", WHOLE_BODY],
         ),
         known(
             "PersistentVolumeClaims get a finalizer",
@@ -127,6 +120,20 @@ fn all() -> Vec<Known> {
                 "Events of two groups",
                 Call::get(of("events.k8s.io", "events/e")),
                 &["code: 200 and simulated 404", WHOLE_BODY],
+            )
+        },
+        Known {
+            before: vec![
+                post(
+                    foos.clone(),
+                    json!({"apiVersion": "known.example.org/v1", "kind": "Foo", "metadata": {"name": "scaled"}, "spec": {"a": "x", "r": 5}}),
+                ),
+                Call::patch(MERGE, format!("{foos}/scaled/scale"), json!({"spec": {"replicas": 5}})),
+            ],
+            ..known(
+                "a write through /scale that changes nothing",
+                Call::get(format!("{foos}/scaled")),
+                &[".metadata.managedFields"],
             )
         },
         known(

@@ -146,7 +146,7 @@ fn foo_spec(dice: &mut Dice, partial: bool) -> Value {
         spec["n"] = dice.below(11).into();
     }
     if dice.one_of(3) {
-        spec["r"] = dice.below(11).into();
+        spec["r"] = (1 + dice.below(10)).into();
     }
     if dice.one_of(3) {
         spec["m"] = json!({*dice.pick(&["k", "l"]): dice.text()});
