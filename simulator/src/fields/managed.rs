@@ -23,8 +23,6 @@ const UNOWNED: [&str; 8] = [
     "f:managedFields",
     "f:resourceVersion",
 ];
-/// Fields of metadata that only the server sets.
-const SERVERS: [&str; 2] = ["f:deletionTimestamp", "f:deletionGracePeriodSeconds"];
 /// The owner of what was there before the first apply to an object without owners.
 const BEFORE: &str = "before-first-apply";
 
@@ -220,21 +218,18 @@ impl Managed {
         }
     }
 
-    /// Gives an object that has none owners of what is there, before the first apply.
-    pub(crate) fn adopt(&mut self, live: &Value, schema: View<'_>, writer: &Writer, now: i64) {
-        if !self.0.is_empty() {
-            return;
-        }
-        let set = stripped(Set::of_with_containers(live, schema), writer.door);
-        if !set.is_empty() {
-            self.0.push(Entry {
-                manager: BEFORE.to_owned(),
-                applies: false,
-                api_version: writer.api_version.clone(),
-                subresource: writer.subresource.clone(),
-                time: now,
-                set,
-            });
+    /// Gives an object that has none owners of what is there, before the first apply. `nothing` is one of its kind that says nothing.
+    pub(crate) fn adopt(
+        &mut self,
+        nothing: &Value,
+        live: &Value,
+        schema: View<'_>,
+        writer: &Writer,
+        now: i64,
+    ) {
+        if self.0.is_empty() {
+            let before = Writer { manager: BEFORE.to_owned(), ..writer.clone() };
+            self.update(nothing, live, schema, &before, now);
         }
     }
 }
@@ -266,7 +261,7 @@ pub(crate) fn stripped(mut set: Set, door: Door) -> Set {
     set.remove(&["f:apiVersion"]);
     set.remove(&["f:kind"]);
     if let Some(mut metadata) = set.below("f:metadata").cloned() {
-        for field in UNOWNED.iter().chain(&SERVERS) {
+        for field in UNOWNED {
             metadata.remove(&[field]);
         }
         set.remove(&["f:metadata"]);

@@ -274,7 +274,8 @@ impl Cluster {
         let mut live = Self::render(kind, &stored);
         let mut managed = Managed::of(&live);
         _ = takes_managed(&mut live);
-        managed.adopt(&live, kind.schema(), &writer, now.as_second());
+        let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
+        managed.adopt(&nothing, &live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
         let change = Change {
             kind,
@@ -326,6 +327,10 @@ impl Cluster {
         let new_managed = takes_managed(&mut object);
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
+        // Who does not say them takes them from their owners, although they stay.
+        let silent = ["deletionTimestamp", "deletionGracePeriodSeconds"];
+        let silent = silent.into_iter().filter(|field| !metadata_mut(&mut object).contains_key(*field));
+        let silent: Vec<String> = silent.map(|field| format!("metadata.{field}")).collect();
         keep_servers(&mut object, &live);
         through(&mut object, &live, kind, request);
         self.confirm(kind, request, Some(&live), &object)?;
@@ -358,6 +363,9 @@ impl Cluster {
             None => {
                 let mut managed = old_managed.clone();
                 managed.update(&live, &object, kind.schema(), &writer, now.as_second());
+                for path in &silent {
+                    managed.release(path);
+                }
                 // A Scale does not say no replicas, so they are nobody's.
                 let none =
                     |path: &&str| object.pointer(&format!("/{}", path.replace('.', "/"))) == Some(&json!(0));
