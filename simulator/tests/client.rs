@@ -172,6 +172,42 @@ async fn a_crd_appears_and_its_objects_are_checked_and_applied() -> Result {
 }
 
 #[tokio::test]
+async fn what_is_stored_is_read_through_a_changed_schema_of_its_own_version() -> Result {
+    let fleet = Fleet::start().await?;
+    let client = fleet.client("one").await?;
+    let version = |name: &str, storage: bool, spec: serde_json::Value| {
+        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {
+            "type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}}})
+    };
+    // The older version, which does not know `late`, is served first.
+    let crd = |stored: serde_json::Value| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.example.org"},
+            "spec": {
+                "group": "example.org", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
+                "versions": [version("v1", false, json!({"a": {"type": "string"}})), version("v2", true, stored)],
+            },
+        })
+    };
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let (text, apply) = (json!({"type": "string"}), PatchParams::apply("test").force());
+    let before = crd(json!({"a": text, "late": text, "gone": text}));
+    crds.patch("foos.example.org", &apply, &Patch::Apply(&before)).await?;
+    let foo = ApiResource::from_gvk(&GroupVersionKind::gvk("example.org", "v2", "Foo"));
+    let foos: Api<DynamicObject> = Api::namespaced_with(client, "default", &foo);
+    let object = json!({"apiVersion": "example.org/v2", "kind": "Foo", "metadata": {"name": "f"},
+                        "spec": {"a": "1", "late": "2", "gone": "3"}});
+    let made = foos.patch("f", &apply, &Patch::Apply(&object)).await?;
+
+    let after = crd(json!({"a": text, "late": text, "new": {"type": "string", "default": "4"}}));
+    crds.patch("foos.example.org", &apply, &Patch::Apply(&after)).await?;
+    let read = foos.get("f").await?;
+    assert_eq!(read.data["spec"], json!({"a": "1", "late": "2", "new": "4"}));
+    assert_eq!(read.resource_version(), made.resource_version(), "nobody has written it");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_deployment_becomes_ready_and_a_namespace_ends_with_all_in_it() -> Result {
     let fleet = Fleet::start().await?;
     let client = fleet.client("one").await?;

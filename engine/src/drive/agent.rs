@@ -108,7 +108,7 @@ impl Shared {
 
     pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
         let (kyma, input, modules) = {
-            let state = self.state.read();
+            let state = self.journal.look(&self.state).await;
             (state.kyma(name), state.agent_input(name), state.has_manifests(name))
         };
         let Some(kyma) = kyma else {
@@ -222,7 +222,7 @@ impl Shared {
     /// Says in a Watcher's status what has become of it; lets a deleted one go.
     pub(super) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
         let (watcher, plan) = {
-            let state = self.state.read();
+            let state = self.journal.look(&self.state).await;
             (state.watcher(name), state.agent_plan())
         };
         let Some(watcher) = watcher else { return Ok(Finish::Done) };

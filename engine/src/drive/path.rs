@@ -11,7 +11,11 @@ impl Shared {
     /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
     pub(super) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
-        let Some(told) = self.state.read().path(name) else { return Ok(Finish::Done) };
+        let (told, seen) = {
+            let state = self.journal.look(&self.state).await;
+            (state.path(name), state.kyma(name))
+        };
+        let Some(told) = told else { return Ok(Finish::Done) };
         if told.proven {
             self.want_exchange(name, None);
         }
@@ -24,7 +28,7 @@ impl Shared {
                     == (told.proven, told.reason, told.message.as_str())
             })
         };
-        if self.state.read().kyma(name).is_some_and(|kyma| says_so(&kyma)) {
+        if seen.is_some_and(|kyma| says_so(&kyma)) {
             return Ok(Finish::Done);
         }
         let kyma = self.kymas().get_opt(name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;

@@ -58,6 +58,13 @@ pub(crate) fn kinds(spec: &Value) -> Arc<Vec<Arc<Kind>>> {
     kinds
 }
 
+/// The version as which objects of a CRD are stored, by its spec; empty without one.
+pub(crate) fn stored_version(spec: &Value) -> &str {
+    let versions = spec.get("versions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let stored = versions.iter().find(|version| version.get("storage") == Some(&json!(true)));
+    stored.and_then(|version| version.get("name")?.as_str()).unwrap_or_default()
+}
+
 fn text(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }

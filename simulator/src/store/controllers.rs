@@ -103,7 +103,7 @@ impl Cluster {
                 let object = stored.render();
                 if is_established(&object) {
                     let spec = object.get("spec").cloned().unwrap_or_default();
-                    self.serve(&served_key(&object), custom::kinds(&spec));
+                    self.serve(&served_key(&object), custom::kinds(&spec), custom::stored_version(&spec));
                     if object.pointer("/status/acceptedNames") == spec.get("names") {
                         return;
                     }
@@ -125,14 +125,15 @@ impl Cluster {
         self.due.insert(task);
     }
 
-    /// Serves the kinds of a CRD from now on. What is stored is read through the new schema.
-    fn serve(&mut self, storage: &Arc<str>, kinds: Arc<Vec<Arc<Kind>>>) {
+    /// Serves the kinds of a CRD from now on. What is stored is read through the new schema of the version that is stored.
+    fn serve(&mut self, storage: &Arc<str>, kinds: Arc<Vec<Arc<Kind>>>, stored_version: &str) {
         let before = self.custom.insert(Arc::clone(storage), Arc::clone(&kinds));
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &kinds)) {
             return;
         }
         self.floors.insert(Arc::clone(storage), self.revision);
-        let Some(kind) = kinds.first().filter(|_| before.is_some()) else { return };
+        let kind = kinds.iter().find(|kind| kind.version == stored_version);
+        let Some(kind) = kind.filter(|_| before.is_some()) else { return };
         for (_, stored) in self.objects.iter_mut().filter(|(key, _)| key.resource == *storage) {
             let mut object = stored.render();
             shape::prune(&mut object, kind.schema());
