@@ -202,10 +202,13 @@ fn message(text: String) -> String {
             .trim_end_matches("number into ");
         return format!("{before} {}", field.split(" of type ").next().unwrap_or(field));
     }
-    if text.starts_with("Apply failed") {
-        let mut lines: Vec<&str> = text.lines().collect();
+    // Managers are ordered by the second of their time, too, which the two sides need not share.
+    if let Some((head, managers)) =
+        text.split_once("conflicts: ").filter(|_| text.starts_with("Apply failed"))
+    {
+        let mut lines: Vec<&str> = managers.lines().collect();
         lines.sort_unstable();
-        return lines.join("\n");
+        return format!("{head}\n{}", lines.join("\n"));
     }
     if let Some((before, list)) = text.split_once("is invalid: [") {
         let mut causes: Vec<&str> = list.trim_end_matches(']').split(", ").collect();
