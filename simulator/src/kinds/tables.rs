@@ -1,5 +1,6 @@
 //! The columns of built-in kinds.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -381,13 +382,7 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
         ],
         "Event" => &[
             ("Last Seen", "string", 0, |object, now| {
-                let times = [
-                    "/lastTimestamp",
-                    "/deprecatedLastTimestamp",
-                    "/eventTime",
-                    "/metadata/creationTimestamp",
-                ];
-                since(times.iter().filter_map(|time| object.pointer(time)).find(|time| !time.is_null()), now)
+                seen(object, ["/lastTimestamp", "/deprecatedLastTimestamp"], now)
             }),
             ("Type", "string", 0, |object, _| at(object, "/type")),
             ("Reason", "string", 0, |object, _| at(object, "/reason")),
@@ -412,13 +407,7 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
                 word(&message).trim().into()
             }),
             ("First Seen", "string", 1, |object, now| {
-                let times = [
-                    "/firstTimestamp",
-                    "/deprecatedFirstTimestamp",
-                    "/eventTime",
-                    "/metadata/creationTimestamp",
-                ];
-                since(times.iter().filter_map(|time| object.pointer(time)).find(|time| !time.is_null()), now)
+                seen(object, ["/firstTimestamp", "/deprecatedFirstTimestamp"], now)
             }),
             ("Count", "string", 1, |object, _| number(object, "/count").max(1).into()),
             ("Name", "string", 1, |object, _| meta::name(object).into()),
@@ -428,4 +417,10 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
         }
         _ => &[AGE],
     }
+}
+
+/// Since the first of the times that an Event has: its own, by either API, or that of its making.
+fn seen(object: &Value, own: [&str; 2], now: Timestamp) -> Value {
+    let times = own.into_iter().chain(["/eventTime", "/metadata/creationTimestamp"]);
+    since(times.filter_map(|time| object.pointer(time)).find(|time| !time.is_null()), now)
 }

@@ -116,14 +116,12 @@ pub(super) const CELLS: [Step; 50] = [
     only(is_foo, "get", "scale", |dice, _, base| vec![Call::get(path(dice, base) + "/scale")]),
     only(Kind::has_status, "get", "status", |dice, _, base| vec![Call::get(path(dice, base) + "/status")]),
     step("list", "label selector", |dice, _, base| {
-        let selector =
-            *dice.pick(&["p", "p%3D1", "!p", "p+in+(1,2)", "p!%3Dx,q", "p+notin+(x)", "-p", "p%3E1"]);
-        vec![Call::get(format!("{base}?labelSelector={selector}"))]
+        let selectors = ["p", "p%3D1", "!p", "p+in+(1,2)", "p!%3Dx,q", "p+notin+(x)", "-p", "p%3E1"];
+        vec![asked(dice, base, "labelSelector=", &selectors)]
     }),
     step("list", "field selector", |dice, _, base| {
-        let selector =
-            *dice.pick(&["metadata.name%3Da", "metadata.name!%3Da", "metadata.namespace%3Dx", "spec.a%3D1"]);
-        vec![Call::get(format!("{base}?fieldSelector={selector}"))]
+        let selectors = ["metadata.name%3Da", "metadata.name!%3Da", "metadata.namespace%3Dx", "spec.a%3D1"];
+        vec![asked(dice, base, "fieldSelector=", &selectors)]
     }),
     step("list", "limit", |dice, _, base| {
         vec![Call::get(format!("{base}?limit={}{}", 1 + dice.below(2), dice.pick(&["", "&labelSelector=p"])))]
@@ -134,7 +132,7 @@ pub(super) const CELLS: [Step; 50] = [
         vec![first, between, Call::get(format!("{base}?limit={}&continue={{page.next}}", dice.below(3)))]
     }),
     step("list", "resourceVersion", |dice, _, base| {
-        let how = *dice.pick(&[
+        let versions = [
             // From a cache, which may be some moments behind.
             "resourceVersion=0&labelSelector=nobody",
             "resourceVersion={begin.rv}&resourceVersionMatch=Exact",
@@ -142,8 +140,8 @@ pub(super) const CELLS: [Step; 50] = [
             "resourceVersion={begin.rv}&resourceVersionMatch=NotOlderThan&labelSelector=nobody",
             "resourceVersion=0&resourceVersionMatch=Exact",
             "resourceVersionMatch=NotOlderThan",
-        ]);
-        vec![Call::get(format!("{base}?{how}"))]
+        ];
+        vec![asked(dice, base, "", &versions)]
     }),
     step("list", "Table", |dice, _, base| {
         let include = *dice.pick(&["", "?includeObject=None", "?includeObject=Object"]);
@@ -151,15 +149,15 @@ pub(super) const CELLS: [Step; 50] = [
     }),
     step("list", "metadata only", |_, _, base| vec![Call::get(base).accepting(PARTIAL_LIST)]),
     step("list", "wrong parameter", |dice, _, base| {
-        let wrong = *dice.pick(&[
+        let wrong = [
             "limit=x",
             "timeoutSeconds=x",
             "limit=-1",
             "resourceVersion=x",
             "watch=false&limit=y",
             "sendInitialEvents=true",
-        ]);
-        vec![Call::get(format!("{base}?{wrong}"))]
+        ];
+        vec![asked(dice, base, "", &wrong)]
     }),
     step("watch", "selectors", |dice, _, base| {
         let selector =
@@ -339,6 +337,11 @@ fn put(dice: &mut Dice, kind: Kind, base: &str, name: &'static str) -> Call {
 fn apply(dice: &mut Dice, kind: Kind, base: &str, query: &str) -> Call {
     let (name, manager) = (name(dice), manager(dice));
     Call::patch(APPLY, format!("{base}/{name}?fieldManager={manager}{query}"), object(dice, kind, name, true))
+}
+
+/// A list, asked for in one of these ways.
+fn asked(dice: &mut Dice, base: &str, query: &str, ways: &[&str]) -> Call {
+    Call::get(format!("{base}?{query}{}", dice.pick(ways)))
 }
 
 fn watch(base: &str, how: &str) -> String {
