@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, SourceType};
 use tidewatch_engine::plan::{
     gates::Facts,
-    kyma::{ComponentVersion, Input, Source, SourceFault, plan},
+    kyma::{ComponentVersion, Input, Source, Sources, plan},
     manifest::{Progress, Scope, bundle, manifest_status, prune},
     object::{Gvk, ObjectRef},
     readiness::Readiness,
@@ -135,7 +135,7 @@ struct Fleet {
     kyma: Kyma,
     wanted: KymaSpec,
     choices: Vec<Choice>,
-    sources: BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
+    sources: Sources,
 }
 
 struct Offered;

@@ -64,6 +64,8 @@ pub struct EngineConfig {
     pub namespace: String,
     /// Where module components are read from: `host[:port][/path]`.
     pub modules: String,
+    /// Further registries, `host[:port][/path]` each: a component whose template names one of them in its descriptor is read there.
+    pub external_registries: Vec<String>,
     /// The registry client's settings.
     pub registry: RegistryConfig,
     /// Servers that no kubeconfig may name.
@@ -98,6 +100,7 @@ impl Default for EngineConfig {
         Self {
             namespace: tidewatch_api::names::KCP_NAMESPACE.to_owned(),
             modules: String::new(),
+            external_registries: Vec::new(),
             registry: RegistryConfig::default(),
             addresses: AddressPolicy::default(),
             workers: 16,

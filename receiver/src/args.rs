@@ -51,6 +51,10 @@ pub struct Args {
     /// OCI registry that holds the modules' components.
     #[arg(long, env = "TIDEWATCH_MODULES", value_name = "HOST[:PORT][/PATH]")]
     pub modules: String,
+    /// Registry of modules from elsewhere, which a ModuleTemplate may name as the last of its descriptor's repository contexts
+    /// (repeatable). A component whose template names no such registry is read from that of --modules.
+    #[arg(long, value_name = "HOST[:PORT][/PATH]")]
+    pub external_registry: Vec<String>,
     /// Registry that may be talked to without TLS, besides loopback (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
     pub insecure_registry: Vec<String>,

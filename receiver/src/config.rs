@@ -66,6 +66,7 @@ impl From<Args> for Config {
             kubeconfig,
             namespace,
             modules,
+            external_registry,
             insecure_registry,
             cache_dir,
             deny_server,
@@ -97,6 +98,7 @@ impl From<Args> for Config {
             engine: EngineConfig {
                 namespace,
                 modules,
+                external_registries: external_registry,
                 registry: RegistryConfig {
                     insecure: insecure_registry,
                     disk: cache_dir,

@@ -19,6 +19,11 @@ pub struct Registry {
 impl Registry {
     /// Starts it and waits until `GET /v2/` answers 200.
     pub async fn start(harness: &Harness) -> Result<Self> {
+        Self::named(harness, "registry").await
+    }
+
+    /// The same for a further one; the name is that of its files.
+    pub async fn named(harness: &Harness, name: &str) -> Result<Self> {
         let host = format!("127.0.0.1:{}", ports::free()?);
         // JSON is YAML, which is what the registry reads.
         let config = json!({
@@ -27,10 +32,10 @@ impl Registry {
             "storage": {"inmemory": {}, "delete": {"enabled": true}},
             "http": {"addr": host},
         });
-        let config = harness.write("registry.yaml", &config.to_string())?;
+        let config = harness.write(&format!("{name}.yaml"), &config.to_string())?;
         let program = harness.tools().get("registry")?;
         let args = vec!["serve".to_owned(), config.display().to_string()];
-        let mut spec = harness.spec("registry", &program, args);
+        let mut spec = harness.spec(name, &program, args);
         // It would send traces to a collector that is not there.
         spec.env.push(("OTEL_TRACES_EXPORTER".to_owned(), "none".to_owned()));
         let process = Process::start(&spec)?;

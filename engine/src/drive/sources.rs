@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{Layer, SourceType};
 
-use super::{Lost, Shared, chain, next_try};
+use super::{EngineConfig, Lost, Shared, chain, next_try};
 use crate::{
     journal::millis,
     oci::{ComponentDescriptor, OciError, Registry},
     plan::{
-        kyma::{ComponentVersion, Source, SourceFault},
+        kyma::{ComponentVersion, Source, SourceFault, Sources as Found},
         versions::{Choice, Chosen},
     },
 };
@@ -125,11 +125,7 @@ impl Shared {
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
     ) -> Result<Found, Lost> {
-        let crowded = || {
-            let what =
-                format!("the registry of {} is slow to tell what modules consist of", self.config.modules);
-            Lost::Crowded(what)
-        };
+        let crowded = || Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
         if self.journal.noted(CROWDED).is_some() {
             return Err(crowded());
         }
@@ -140,14 +136,15 @@ impl Shared {
                 (key, source)
             })
             .buffer_unordered(AT_ONCE)
-            .collect::<Found>();
+            .collect::<Vec<_>>();
         if self.journal.is_playing() {
-            return Ok(read.await);
+            return Ok(read.await.into_iter().collect());
         }
-        self.patience.wait(read).await.map_err(|_| {
+        let read = self.patience.wait(read).await.map_err(|_| {
             self.journal.read(|| CROWDED.to_owned(), || Value::Bool(true));
             crowded()
-        })
+        })?;
+        Ok(read.into_iter().collect())
     }
 
     /// The registries as we see them, or as a tenant does.
@@ -160,21 +157,26 @@ impl Shared {
         if let Some(known) = known.lock().get(key) {
             return Ok(Source::clone(known));
         }
-        let ComponentVersion { component, version, local } = key;
-        let what = || format!("component {component}:{version}");
+        let ComponentVersion { component, version, local, registry: named } = key;
+        let place = self.config.registry_of(named.as_deref());
+        let what = || match &place {
+            Place::External(registry) => format!("component {registry} {component}:{version}"),
+            Place::Central { .. } => format!("component {component}:{version}"),
+        };
         if let Some(played) = self.journal.played(&what()).await {
             let source = played_source(played)?;
             self.keep_source(key, &Arc::new(source.clone()));
             return Ok(source);
         }
         let read = self.sources.joined(key, || {
-            read(self.registry(*local).clone(), self.config.modules.clone(), key.clone()).boxed()
+            read(self.registry(*local).clone(), place.address(&self.config).to_owned(), key.clone()).boxed()
         });
         let source = read.await.map_err(|error| {
             let (retry_after, why) = (error.retry_after(), chain(&error));
             let next = next_try(self.now(), retry_after);
+            let besides = place.remark();
             SourceFault {
-                message: format!("component {component}:{version} cannot be read: {why}; {next}"),
+                message: format!("component {component}:{version} cannot be read: {why}{besides}; {next}"),
                 // A descriptor that is wrong or missing can be pushed anew, and a registry sends no events.
                 retryable: true,
                 retry_after,
@@ -202,13 +204,51 @@ impl Shared {
     }
 }
 
-/// What versions consist of, or why nobody knows.
-pub(super) type Found = BTreeMap<ComponentVersion, Result<Source, SourceFault>>;
-
 /// When it is of use to try all of that again which could not be read; `None`: at any time.
 pub(super) fn rest_of(found: &Found) -> Option<Duration> {
-    let faults = found.values().filter_map(|source| source.as_ref().err()).filter(|fault| fault.retryable);
+    let faults = found.faults().filter(|fault| fault.retryable);
     faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
+}
+
+/// Where a component is read.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<'a> {
+    /// The platform's own registry; the template may have named another one.
+    Central { instead_of: Option<&'a str> },
+    /// One of those that templates may name.
+    External(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn address(&self, config: &'a EngineConfig) -> &'a str {
+        match self {
+            Self::Central { .. } => &config.modules,
+            Self::External(registry) => registry,
+        }
+    }
+
+    /// What has to be known besides where nothing is found.
+    fn remark(&self) -> String {
+        match self {
+            Self::Central { instead_of: Some(registry) } => format!(
+                " (its ModuleTemplate names the registry '{registry}', which is not among those that templates may name, \
+                 --external-registry, so that of the platform was asked)"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Where a component is read whose template names this registry. What is not allowed does not count: a Go manager reads all of them
+    /// from one registry, whatever their descriptors say (contract, section 5.1).
+    fn registry_of<'a>(&'a self, named: Option<&'a str>) -> Place<'a> {
+        let named = named.filter(|named| *named != self.modules);
+        match self.external_registries.iter().find(|allowed| named == Some(allowed.as_str())) {
+            Some(allowed) => Place::External(allowed),
+            None => Place::Central { instead_of: named },
+        }
+    }
 }
 
 /// Reads a descriptor.
@@ -263,7 +303,8 @@ mod tests {
     use crate::oci::{Access, Digest, Resource};
 
     fn key(component: &str) -> ComponentVersion {
-        ComponentVersion { component: component.into(), version: "1.0.0".into(), local: false }
+        let (component, version) = (component.into(), "1.0.0".into());
+        ComponentVersion { component, version, registry: None, local: false }
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,6 +345,26 @@ mod tests {
         assert_eq!(rest_of(&found(&[])), None);
         assert_eq!(rest_of(&found(&[Some(600), Some(60)])), Some(Duration::from_mins(1)));
         assert_eq!(rest_of(&found(&[Some(600), None])), None, "one of them says nothing");
+    }
+
+    #[test]
+    fn only_a_registry_that_is_allowed_takes_the_place_of_the_platforms() {
+        let config = EngineConfig {
+            modules: "central.example/modules".into(),
+            external_registries: vec!["guests.example:5000/kyma".into()],
+            ..EngineConfig::default()
+        };
+        for (named, address, remark) in [
+            (None, "central.example/modules", ""),
+            (Some("central.example/modules"), "central.example/modules", ""),
+            (Some("guests.example:5000/kyma"), "guests.example:5000/kyma", ""),
+            (Some("guests.example:5000"), "central.example/modules", "'guests.example:5000'"),
+            (Some("evil.example"), "central.example/modules", "'evil.example'"),
+        ] {
+            let place = config.registry_of(named);
+            assert_eq!(place.address(&config), address, "{named:?}");
+            assert!(place.remark().contains(remark) && place.remark().is_empty() == remark.is_empty());
+        }
     }
 
     #[test]

@@ -4,16 +4,16 @@ mod decision;
 mod manifest_of;
 mod orphans;
 mod running;
+mod sources;
 mod stands;
 mod status;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, Layer, Manifest, ModuleStatus, PartialMeta, SourceType, State,
-    TrackingObject, names,
+    Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject, names,
 };
 
 pub(crate) use self::manifest_of::same;
@@ -32,81 +32,16 @@ use super::{
     mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
-    versions::{Choice, Chosen, Fault, Origin},
+    versions::{Choice, Chosen, Fault},
 };
 
 pub use decision::{Decided, Decision};
+pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub(in crate::plan) use status::progress;
 pub use status::{
     crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
 };
 pub(crate) use status::{leaving_message, progress_at};
-
-/// Where a module's objects come from, read from its component descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Registry and repository prefix, for example `registry.example:5000/modules`.
-    pub repo: String,
-    /// Digest of the raw-manifest layer.
-    pub layer: String,
-    /// How the layer is packed.
-    pub type_: SourceType,
-    /// Images of the component.
-    pub images: Vec<String>,
-    /// Its further layers by the names of their resources; `None` where several have the name.
-    pub further: BTreeMap<String, Option<Layer>>,
-}
-
-impl Source {
-    /// The layers that a template names besides the raw manifest.
-    ///
-    /// # Errors
-    /// Says which of them there is none of.
-    pub fn layers(&self, names: &[String]) -> Result<Vec<Layer>, String> {
-        let layers = names.iter().map(|name| match self.further.get(name) {
-            Some(Some(layer)) => Ok(layer.clone()),
-            Some(None) => Err(format!("the component has several resources named '{name}'")),
-            None => Err(format!(
-                "the component has no resource '{name}' in a layer of its own, which the ModuleTemplate names in 'sources'"
-            )),
-        });
-        layers.collect()
-    }
-}
-
-/// Why a descriptor could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceFault {
-    /// For people; names the cause.
-    pub message: String,
-    /// Whether trying again can help without anybody changing anything.
-    pub retryable: bool,
-    /// How long that is of no use at least, if anybody knows.
-    pub retry_after: Option<Duration>,
-}
-
-/// A version of a component, and in whose name it is read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ComponentVersion {
-    /// Name of the component.
-    pub component: String,
-    /// Its version.
-    pub version: String,
-    /// Whether a template that was made in the runtime names it: it is read without credentials then.
-    pub local: bool,
-}
-
-impl ComponentVersion {
-    /// The one that a choice needs.
-    #[must_use]
-    pub fn of(chosen: &Chosen) -> Self {
-        Self {
-            component: chosen.component.clone(),
-            version: chosen.version.clone(),
-            local: chosen.origin == Origin::Local,
-        }
-    }
-}
 
 /// What the planner looks at.
 pub struct Input<'a> {
@@ -117,7 +52,7 @@ pub struct Input<'a> {
     /// Versions chosen for `wanted` (see [`super::versions::choose`]).
     pub choices: &'a [Choice],
     /// Descriptors of every chosen version.
-    pub sources: &'a BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
+    pub sources: &'a Sources,
     /// The Manifests that carry this Kyma's name.
     pub manifests: &'a [Manifest],
     /// What the gates know besides.
@@ -321,8 +256,7 @@ fn plan_module(
         Ok(chosen) => chosen,
         Err(why) => return fault(why.state(installed), why.to_string()),
     };
-    let key = ComponentVersion::of(chosen);
-    let source = match input.sources.get(&key) {
+    let source = match input.sources.of(chosen) {
         Some(Ok(source)) => source,
         Some(Err(why)) => {
             plan.retry |= why.retryable;
@@ -333,7 +267,7 @@ fn plan_module(
             plan.retry = true;
             return fault(
                 State::Processing,
-                format!("the component {}:{} is being read", key.component, key.version),
+                format!("the component {}:{} is being read", chosen.component, chosen.version),
             );
         }
     };

@@ -3,19 +3,14 @@
 //! They are planned apart from the Kyma's own list, by what KCP says alone: a runtime that cannot be read, or a user who
 //! breaks their Kyma, holds up no mandatory module.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State, names::labels};
 
 use super::{
     access::{self, Denied},
-    kyma::{
-        ComponentVersion, Decided, Decision, Plan, Source, SourceFault, manifest_for, orphan, same, take_over,
-    },
+    kyma::{Decided, Decision, Plan, Sources, manifest_for, orphan, same, take_over},
     naming::manifest_name,
     notice::{About, Kind, Notice},
     versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
@@ -91,7 +86,7 @@ pub struct Input<'a> {
     /// All mandatory modules.
     pub offers: &'a [Arc<Offer>],
     /// Descriptors of every chosen version.
-    pub sources: &'a BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
+    pub sources: &'a Sources,
     /// The Manifests that carry this Kyma's name.
     pub manifests: &'a [Manifest],
     /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
@@ -155,7 +150,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     if let Err(why) = may_replace(installed.map(|m| m.spec.version.as_str()), &chosen.version, allowed) {
         return made.fault(module, why.to_string());
     }
-    let source = match input.sources.get(&ComponentVersion::of(chosen)) {
+    let source = match input.sources.of(chosen) {
         Some(Ok(source)) => source,
         Some(Err(why)) => {
             made.plan.retry |= why.retryable;

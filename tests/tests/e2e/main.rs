@@ -14,6 +14,7 @@ mod demo;
 mod dependencies;
 mod derived;
 mod drift;
+mod external;
 mod faults;
 mod lease;
 mod managed;

@@ -40,12 +40,18 @@ pub(super) fn stands(
 }
 
 fn has_labels(present: &BTreeMap<String, String>, kyma: &str, module: &Module, channel: &str) -> bool {
-    let has = |key: &str, value: &str| present.get(key).is_some_and(|present| present == value);
-    has(labels::CHANNEL, channel)
-        && has(labels::CONTROLLER_NAME, &module.controller)
-        && has(labels::KYMA_NAME, kyma)
-        && has(labels::MANAGED_BY, labels::MANAGED_BY_KCP)
-        && has(labels::MODULE_NAME, &module.name)
+    let in_order = [
+        (labels::CHANNEL, channel),
+        (labels::CONTROLLER_NAME, &module.controller),
+        (labels::KYMA_NAME, kyma),
+        (labels::MANAGED_BY, labels::MANAGED_BY_KCP),
+        (labels::MODULE_NAME, &module.name),
+    ];
+    // One walk: finding each of them costs more than all else that is compared.
+    let mut present = present.iter();
+    in_order
+        .iter()
+        .all(|(key, value)| present.find(|(found, _)| found == key).is_some_and(|(_, found)| found == value))
 }
 
 fn has_annotations(
@@ -182,6 +188,7 @@ mod tests {
             let chosen = Chosen {
                 version: "1.0.0".into(),
                 component: "x.dev/module/beam".into(),
+                registry: None,
                 template: Arc::new(serde_json::from_value(meta).unwrap()),
                 origin: Origin::Channel,
             };

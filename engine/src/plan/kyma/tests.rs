@@ -1,6 +1,8 @@
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use tidewatch_api::{
-    CustomResourcePolicy, Module,
+    CustomResourcePolicy, Module, SourceType,
     names::{annotations, conditions, labels},
 };
 
@@ -33,33 +35,35 @@ fn wanted(modules: &[&str]) -> KymaSpec {
     KymaSpec { channel: "regular".into(), modules, ..KymaSpec::default() }
 }
 
-fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
-    let source = |digest: &str| {
-        Ok(Source {
-            further: BTreeMap::new(),
-            repo: "localhost:5000".into(),
-            layer: digest.into(),
-            type_: SourceType::OciDir,
-            images: vec!["example.local/lighthouse:1.0.0".into()],
-        })
+fn source() -> Source {
+    Source {
+        further: BTreeMap::new(),
+        repo: "localhost:5000".into(),
+        layer: "sha256:aa".into(),
+        type_: SourceType::OciDir,
+        images: vec!["example.local/lighthouse:1.0.0".into()],
+    }
+}
+
+fn sources() -> Sources {
+    sources_read(Ok)
+}
+
+/// The same, each as it was read.
+fn sources_read(read: impl Fn(Source) -> Result<Source, SourceFault>) -> Sources {
+    let of = |(version, layer): (&str, &str)| {
+        let (component, version) = ("tidewatch.dev/module/lighthouse".into(), version.into());
+        let key = ComponentVersion { component, version, registry: None, local: false };
+        (key, read(Source { layer: layer.into(), ..source() }))
     };
-    let component = |version: &str| ComponentVersion {
-        component: "tidewatch.dev/module/lighthouse".into(),
-        version: version.into(),
-        local: false,
-    };
-    BTreeMap::from([(component("1.0.0"), source("sha256:aa")), (component("1.1.0"), source("sha256:bb"))])
+    [("1.0.0", "sha256:aa"), ("1.1.0", "sha256:bb")].map(of).into_iter().collect()
 }
 
 fn run(wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
     run_with(wanted, manifests, &sources())
 }
 
-fn run_with(
-    wanted: &KymaSpec,
-    manifests: &[Manifest],
-    sources: &BTreeMap<ComponentVersion, Result<Source, SourceFault>>,
-) -> Plan {
+fn run_with(wanted: &KymaSpec, manifests: &[Manifest], sources: &Sources) -> Plan {
     let kyma = kyma();
     let choices = choose(wanted, &catalog(), &[]);
     plan(&Input {
@@ -190,14 +194,12 @@ fn a_bad_module_does_not_hold_back_a_good_one() {
 
 #[test]
 fn an_unreadable_descriptor_keeps_what_is_installed() {
-    let mut sources = sources();
     let fault = SourceFault {
         message: "registry answers 503; next try within 5 min".into(),
         retryable: true,
         retry_after: None,
     };
-    let first = sources.first_entry().unwrap().key().clone();
-    sources.insert(first, Err(fault));
+    let sources = sources_read(|_| Err(fault.clone()));
     let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);
     assert!(plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
     assert_eq!(plan.status.modules[0].state, State::Warning);
@@ -396,8 +398,8 @@ fn a_runtimes_own_template_marks_its_manifest_and_is_read_for_a_tenant() {
     let choices = choose(&asked, &catalog(), &local);
     let key = ComponentVersion::of(choices[0].outcome.as_ref().unwrap());
     assert!(key.local);
-    let source = sources().into_values().next().unwrap();
-    let sources = BTreeMap::from([(key, source)]);
+    let source = Source { layer: "sha256:cc".into(), ..source() };
+    let sources = Sources::from_iter([(key, Ok(source))]);
     let (facts, now) = (Facts::default(), Timestamp::UNIX_EPOCH);
     let plan = plan(&Input {
         kyma: &kyma,

@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use tidewatch_api::{SourceType, names::annotations};
 
 use super::*;
+use crate::plan::kyma::{ComponentVersion, Source};
 use crate::plan::versions::fixtures::{FakeCatalog, catalog as base};
 
 fn template(name: &str, module: &str, version: &str, more: &Value) -> Arc<ModuleTemplate> {
@@ -46,9 +49,9 @@ fn kyma(labels: &Value) -> Kyma {
     .unwrap()
 }
 
-fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
-    let of = |version: &str| {
-        let component = "tidewatch.dev/module/guard".to_owned();
+fn sources() -> Sources {
+    let of = |(component, version): (&str, &str)| {
+        let component = format!("tidewatch.dev/module/{component}");
         let source = Source {
             further: BTreeMap::new(),
             repo: "localhost:5000".into(),
@@ -56,9 +59,12 @@ fn sources() -> BTreeMap<ComponentVersion, Result<Source, SourceFault>> {
             type_: SourceType::OciRef,
             images: Vec::new(),
         };
-        (ComponentVersion { component, version: version.into(), local: false }, Ok(source))
+        (ComponentVersion { component, version: version.into(), registry: None, local: false }, Ok(source))
     };
-    ["1.9.0", "2.0.0", "2.1.0"].map(of).into()
+    [("guard", "1.9.0"), ("guard", "2.0.0"), ("guard", "2.1.0"), ("watchman", "2.0.0")]
+        .map(of)
+        .into_iter()
+        .collect()
 }
 
 fn run_for(kyma: &Kyma, catalog: &FakeCatalog, manifests: &[Manifest], asked: &[&str]) -> MandatoryPlan {
@@ -227,13 +233,7 @@ fn a_version_does_not_change_once_it_is_installed() {
 fn a_component_of_another_name_takes_the_place_of_the_old_one() {
     let mut catalog = catalog();
     release(&mut catalog, &json!({"spec": {"ocmComponentName": "tidewatch.dev/module/watchman"}}));
-    let mut known = sources();
-    let key = ComponentVersion {
-        component: "tidewatch.dev/module/watchman".into(),
-        version: "2.0.0".into(),
-        local: false,
-    };
-    known.insert(key, known.values().next().unwrap().clone());
+    let known = sources();
     let offers = [Arc::new(Offer::of("guard", &catalog).unwrap())];
     let none = BTreeSet::new();
     let run = |manifests: &[Manifest]| {

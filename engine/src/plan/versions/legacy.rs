@@ -67,6 +67,7 @@ fn chosen(template: &Arc<ModuleTemplate>, origin: Origin) -> Result<Chosen, Faul
         (Some(version), Some(component)) => Ok(Chosen {
             version: version.to_owned(),
             component: component.to_owned(),
+            registry: registry(template),
             template: Arc::clone(template),
             origin,
         }),
@@ -81,6 +82,24 @@ pub(super) fn version(template: &ModuleTemplate) -> Option<&str> {
 
 pub(super) fn component<'a>(template: &'a ModuleTemplate, field: &str) -> Option<&'a str> {
     template.spec.descriptor.0.get("component")?.get(field)?.as_str().filter(|text| !text.is_empty())
+}
+
+/// Longest address of a registry that is looked at, in bytes.
+const MAX_REGISTRY: usize = 512;
+
+/// The registry that the descriptor names, `HOST[:PORT][/PATH]`: the last of its repository contexts is where the component is now
+/// (Open Component Model, component descriptor v2).
+pub(super) fn registry(template: &ModuleTemplate) -> Option<String> {
+    let contexts = template.spec.descriptor.0.get("component")?.get("repositoryContexts")?.as_array()?;
+    let text = |field: &str| contexts.last()?.get(field)?.as_str();
+    let base = text("baseUrl")?;
+    let host = base.strip_prefix("https://").or_else(|| base.strip_prefix("http://")).unwrap_or(base);
+    let parts = [host, text("subPath").unwrap_or_default()].map(|part| part.trim_matches('/'));
+    let whole = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+    let good = |whole: &str| {
+        (1..=MAX_REGISTRY).contains(&whole.len()) && whole.bytes().all(|b| b.is_ascii_graphic())
+    };
+    Some(whole).filter(|whole| good(whole))
 }
 
 fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -53,6 +53,8 @@ pub struct Chosen {
     pub version: String,
     /// Name of the OCM component that holds it.
     pub component: String,
+    /// The registry that the template names for it, without scheme; it counts if the platform allows it.
+    pub registry: Option<String>,
     /// Its template.
     pub template: Arc<ModuleTemplate>,
     /// Where it comes from.

@@ -130,5 +130,6 @@ pub(in crate::plan) fn released_as(
         template: name,
     })?;
     let component = release.spec.ocm_component_name.clone();
-    Ok(Chosen { version: version_name(), component, template, origin: Origin::Channel })
+    let registry = legacy::registry(&template);
+    Ok(Chosen { version: version_name(), component, registry, template, origin: Origin::Channel })
 }

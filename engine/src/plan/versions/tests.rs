@@ -382,3 +382,29 @@ proptest! {
         let _ = deprecation(&listed, &a, Timestamp::MIN);
     }
 }
+
+#[test]
+fn the_last_repository_context_names_the_registry() {
+    let registry = |contexts: Value| {
+        let descriptor =
+            json!({"component": {"name": "x.dev/raft", "version": "1.0.0", "repositoryContexts": contexts}});
+        legacy::registry(&old("raft", "raft", "regular", json!({}), descriptor))
+    };
+    let context = |base: &str, sub: &str| json!({"type": "OCIRegistry", "baseUrl": base, "subPath": sub});
+    for (contexts, says) in [
+        (json!([context("registry.example", "")]), Some("registry.example")),
+        (
+            json!([context("first.example", ""), context("https://last.example:5000/a/", "b/c")]),
+            Some("last.example:5000/a/b/c"),
+        ),
+        (json!([{"baseUrl": "http://plain.example/"}]), Some("plain.example")),
+        (json!([{"baseUrl": 7}]), None),
+        (json!([context("two\nlines.example", "")]), None),
+        (json!([context("", "")]), None),
+        (json!([context(&"x".repeat(600), "")]), None),
+        (json!([]), None),
+        (json!("registry.example"), None),
+    ] {
+        assert_eq!(registry(contexts.clone()).as_deref(), says, "{contexts}");
+    }
+}

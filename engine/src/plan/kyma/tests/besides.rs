@@ -47,10 +47,8 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
 #[test]
 fn a_manifest_knows_where_its_further_sources_are() {
     let layer = |name: &str| Layer { name: name.into(), ref_: "sha256:cc".into(), type_: "oci-ref".into() };
-    let mut sources = sources();
-    for source in sources.values_mut() {
-        source.as_mut().unwrap().further.insert("crds".into(), Some(layer("crds")));
-    }
+    let further = || BTreeMap::from([("crds".to_owned(), Some(layer("crds")))]);
+    let sources = sources_read(|source| Ok(Source { further: further(), ..source }));
     let plan_with = |named: &[&str]| {
         let kyma = kyma();
         let wanted = wanted(&["lighthouse"]);

@@ -1,0 +1,79 @@
+//! Modules from outside contributors: their components stay in a registry of their own.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    ModuleTemplate, State,
+    names::{API_VERSION, RUNTIME_NAMESPACE, labels},
+};
+use tidewatch_tests::{Registry, env, kcp, modules::Version, solo::Solo};
+
+fn module(name: &str, version: &str) -> Version {
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"},
+                     "data": {"version": version}});
+    Version::new(name, version, vec![map])
+}
+
+/// A descriptor that says where its component is.
+fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
+    json!({"component": {"name": kcp::component(module), "version": version, "repositoryContexts": [
+        {"type": "OCIRegistry", "baseUrl": "first.example", "componentNameMapping": "urlPath"},
+        {"type": "OCIRegistry", "baseUrl": base, "subPath": path, "componentNameMapping": "urlPath"}]}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platform_allows_that() -> Result<()>
+{
+    let guests = Registry::named(&env::shared().await?.harness, "guests").await?;
+    let place = format!("{}/kyma", guests.host());
+    let solo =
+        Solo::start_with("kcp-external", "wharf", vec![format!("--external-registry={place}")]).await?;
+    let from = |version: &str, base: &str, path: &str| Version {
+        template: json!({"descriptor": found_at("raft", version, base, path)}),
+        ..module("raft", version)
+    };
+
+    // The platform's template of a contributor's module.
+    from("1.0.0", guests.host(), "kyma").offer(&solo.kcp, solo.namespace, &place).await?;
+    solo.enable(&json!([{"name": "raft"}])).await?;
+    solo.ready("raft", "1.0.0").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(solo.runtime.clone(), "default");
+    let installed = |map: ConfigMap| map.data.unwrap_or_default().remove("version");
+    ensure!(installed(maps.get("raft").await?).as_deref() == Some("1.0.0"), "it is not installed");
+    let source = solo.manifest("raft").await?.spec.install.source.0["repo"].clone();
+    ensure!(source == place, "the Manifest names {source}");
+
+    // The same host is another place. It is not asked, and what was installed stays.
+    from("1.1.0", guests.host(), "").offer(&solo.kcp, solo.namespace, guests.host()).await?;
+    let kept = solo.module("raft", "in Warning", |m| m.state == State::Warning).await?;
+    let says = format!("names the registry '{}', which is not among those", guests.host());
+    ensure!(kept.message.contains(&says) && kept.message.contains("--external-registry"), "{}", kept.message);
+    ensure!(installed(maps.get("raft").await?).as_deref() == Some("1.0.0"), "it has been changed");
+    from("1.2.0", guests.host(), "kyma").offer(&solo.kcp, solo.namespace, &place).await?;
+    solo.ready("raft", "1.2.0").await?;
+
+    // A runtime's own template may name it as well.
+    module("canoe", "0.1.0").push(&place).await?;
+    solo.label(&json!({labels::RUNTIME_TEMPLATES: "true"})).await?;
+    let own = json!({"apiVersion": API_VERSION, "kind": "ModuleTemplate", "metadata": {"name": "canoe-mine"}, "spec": {
+        "moduleName": "canoe", "channel": "regular", "version": "0.1.0",
+        "descriptor": found_at("canoe", "0.1.0", guests.host(), "kyma")}});
+    let templates: Api<ModuleTemplate> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    templates.patch("canoe-mine", &PatchParams::apply("user"), &Patch::Apply(own)).await?;
+    solo.enable(&json!([{"name": "raft"}, {"name": "canoe"}])).await?;
+    solo.ready("canoe", "0.1.0").await?;
+    ensure!(solo.manifest("canoe").await?.is_of_runtime_template(), "the Manifest does not say whose it is");
+
+    // Their registry goes. What it has brought stays, and the platform's modules come.
+    drop(guests);
+    solo.offer(&module("buoy", "1.0.0")).await?;
+    solo.enable(&json!([{"name": "raft"}, {"name": "canoe"}, {"name": "buoy"}])).await?;
+    solo.ready("buoy", "1.0.0").await?;
+    solo.ready("raft", "1.2.0").await?;
+    solo.ready("canoe", "0.1.0").await
+}
