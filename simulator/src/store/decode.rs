@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kinds::{Kind, Origin},
     object::meta::{self, metadata_mut},
-    schema::{shape, unreadable, validate},
+    schema::{shape, times, unreadable, validate},
 };
 
 /// How to treat fields that the schema does not know.
@@ -102,6 +102,7 @@ pub(super) fn decode(
         if let Some(why) = unreadable::find(&object, kind.schema()) {
             return Err(as_kind(&why));
         }
+        times::settle(&mut object, kind.schema());
     } else if let Some((path, have, want)) = object
         .get("metadata")
         .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))
