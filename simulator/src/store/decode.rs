@@ -128,6 +128,20 @@ pub(super) fn decode(
     Ok(object)
 }
 
+/// The same of what a patch has made: it is the patch that is to blame.
+pub(super) fn decode_patched(
+    patched: Value,
+    kind: &Kind,
+    query: &Query,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    let shown = Value::from(patched.to_string());
+    decode(patched, kind, Unknown::of(query)?, warnings).map_err(|refusal| match refusal.code {
+        400 => Refusal::invalid("", "", "", &[validate::Cause::invalid("patch", &shown, &refusal.message)]),
+        _ => refusal,
+    })
+}
+
 /// As Go's JSON package says it.
 fn go_type_error(kind: &Kind, path: &str, have: &str, want: &str) -> String {
     let have = match have {
