@@ -72,6 +72,15 @@ const ROWS: &[Row] = &[
 static KINDS: LazyLock<Vec<Arc<Kind>>> =
     LazyLock::new(|| ROWS.iter().map(|row| Arc::new(row.kind())).collect());
 
+static SCALE: LazyLock<Kind> = LazyLock::new(|| {
+    row!("autoscaling" "v1" "Scale" "scales" "" NAMESPACED "" "io.k8s.api.autoscaling.v1.Scale").kind()
+});
+
+/// What is read and written at `/scale`, of whatever kind; it is not served by itself.
+pub(crate) fn scale() -> &'static Kind {
+    &SCALE
+}
+
 /// All of them, by group and plural.
 pub(crate) fn kinds() -> &'static [Arc<Kind>] {
     &KINDS

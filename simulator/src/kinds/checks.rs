@@ -61,9 +61,10 @@ pub(crate) fn object(object: &Value, kind: &Kind) -> Vec<Cause> {
 
 const FIXED_OF_SET: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
-/// What of a `StatefulSet`'s spec stays as it is; its selector is told by itself.
-fn fixed_of_set(object: &Value) -> [Option<&Value>; 3] {
-    ["serviceName", "podManagementPolicy", "volumeClaimTemplates"].map(|field| object["spec"].get(field))
+/// What of a `StatefulSet`'s spec stays as it is.
+fn fixed_of_set(object: &Value) -> [Option<&Value>; 4] {
+    ["selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"]
+        .map(|field| object["spec"].get(field))
 }
 
 /// Metadata that a change names otherwise than it is.
@@ -79,7 +80,7 @@ pub(crate) fn fixed_metadata(before: &Value, after: &Value) -> Vec<Cause> {
 /// What may not change.
 pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
     let fixed: &[&str] = match (kind.group.as_str(), kind.kind.as_str()) {
-        ("apps", _) => &["/spec/selector"],
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") => &["/spec/selector"],
         ("", "Secret") => &["/type"],
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => &["/roleRef"],
         ("batch", "Job") => {
@@ -94,10 +95,11 @@ pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
     };
     let mut causes = Vec::new();
     for path in fixed {
-        if let Some(value) = after.pointer(path).filter(|value| before.pointer(path) != Some(value)) {
+        let value = after.pointer(path);
+        if value != before.pointer(path) {
             let field = path.trim_start_matches('/').replace('/', ".");
             let why = if *path == "/roleRef" { "cannot change roleRef" } else { "field is immutable" };
-            causes.push(Cause::invalid(&field, value, why));
+            causes.push(Cause::invalid(&field, value.unwrap_or(&Value::Null), why));
         }
     }
     let at = |object: &'_ Value, path: &str| object.pointer(path).cloned().unwrap_or_default();
@@ -108,6 +110,8 @@ pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
         ("apps", "StatefulSet") if fixed_of_set(before) != fixed_of_set(after) => {
             causes.push(Cause::forbidden("spec", FIXED_OF_SET));
         }
+        ("", "Pod") => validation::change_of_pod(&before["spec"], &after["spec"], &mut causes),
+        ("", "PersistentVolumeClaim") => validation::change_of_claim(before, after, &mut causes),
         ("apiextensions.k8s.io", _) => causes.extend(super::definition::lost_versions(before, after)),
         ("", "Service") if at(after, "/spec/type") != "ExternalName" => {
             let (old, new) = (at(before, "/spec/clusterIP"), at(after, "/spec/clusterIP"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Kind, validation::quantity};
+use super::{Kind, services, validation::quantity};
 use crate::{
     object::meta::{as_object, child_mut},
     schema::shape,
@@ -14,7 +14,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Namespace") => namespace(object),
         ("", "Secret") => secret(object),
-        ("", "Service") => service(object),
+        ("", "Service") => services::set(object),
         ("", "PersistentVolumeClaim") => {
             absent(child_mut(object, "spec"), "volumeMode", json!("Filesystem"));
             absent(child_mut(object, "status"), "phase", json!("Pending"));
@@ -76,13 +76,30 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
             absent(spec, "priority", json!(0));
             absent(spec, "serviceAccount", json!("default"));
             absent(spec, "serviceAccountName", json!("default"));
-            let toleration = |key: &str| {
-                let key = format!("node.kubernetes.io/{key}");
-                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-            };
-            absent(spec, "tolerations", json!([toleration("not-ready"), toleration("unreachable")]));
+            tolerate(spec);
         }
         _ => {}
+    }
+}
+
+/// Each pod bears for a while that its node is away.
+fn tolerate(spec: &mut Map<String, Value>) {
+    let slot = spec.entry("tolerations").or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = json!([]);
+    }
+    let Some(tolerations) = slot.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let bears = |one: &Value| {
+            [("key", key), ("effect", "NoExecute")].iter().all(|(field, wanted)| {
+                one[*field].as_str().is_none_or(|have| have.is_empty() || have == *wanted)
+            })
+        };
+        if !tolerations.iter().any(bears) {
+            tolerations.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
+        }
     }
 }
 
@@ -104,38 +121,27 @@ pub(crate) fn always(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// What goes with a field that a change sets: the addresses of a Service follow its first.
+/// What goes with what a change sets.
 pub(crate) fn follow(object: &mut Value, live: &Value, kind: &Kind) {
-    if !kind.is("", "services") {
-        return;
-    }
-    let before = live["spec"].get("clusterIPs");
-    let old = &live["spec"]["clusterIP"];
-    let spec = child_mut(object, "spec");
-    let outside = spec.get("type") == Some(&json!("ExternalName")) && live["spec"]["type"] != "ExternalName";
-    if outside {
-        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
-            spec.remove(field);
-        }
-    } else if spec.get("clusterIPs") == before && spec.get("clusterIP") != Some(old) {
-        match spec.get("clusterIP").filter(|ip| **ip != "").cloned() {
-            Some(ip) => _ = spec.insert("clusterIPs".into(), json!([ip])),
-            None => {
-                spec.insert("clusterIP".into(), old.clone());
-            }
-        }
+    match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Pod") => tolerate(child_mut(object, "spec")),
+        ("", "Service") => services::follow(object, live),
+        _ => {}
     }
 }
 
 /// An empty word is as good as none.
-fn absent(map: &mut Map<String, Value>, field: &str, value: Value) {
+pub(super) fn absent(map: &mut Map<String, Value>, field: &str, value: Value) {
     let slot = map.entry(field).or_insert(Value::Null);
     if slot.is_null() || *slot == "" {
         *slot = value;
     }
 }
 
-fn each<'a>(map: &'a mut Map<String, Value>, list: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+pub(super) fn each<'a>(
+    map: &'a mut Map<String, Value>,
+    list: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
     map.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
@@ -157,32 +163,6 @@ fn secret(object: &mut Value) {
             let text = value.as_str().unwrap_or_default();
             data.insert(key, BASE64_STANDARD.encode(text).into());
         }
-    }
-}
-
-fn service(object: &mut Value) {
-    let spec = child_mut(object, "spec");
-    absent(spec, "type", json!("ClusterIP"));
-    absent(spec, "sessionAffinity", json!("None"));
-    let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if spec.get("sessionAffinity") == Some(&json!("ClientIP")) {
-        absent(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10_800}}));
-    } else {
-        spec.remove("sessionAffinityConfig");
-    }
-    if kind != "ExternalName" {
-        absent(spec, "internalTrafficPolicy", json!("Cluster"));
-    }
-    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") || spec.contains_key("externalIPs") {
-        absent(spec, "externalTrafficPolicy", json!("Cluster"));
-    }
-    for port in each(spec, "ports") {
-        absent(port, "protocol", json!("TCP"));
-        let number = port.get("port").cloned().unwrap_or(json!(0));
-        if port.get("targetPort") == Some(&json!(0)) {
-            port.remove("targetPort");
-        }
-        absent(port, "targetPort", number);
     }
 }
 

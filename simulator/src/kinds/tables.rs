@@ -186,11 +186,12 @@ fn ports(object: &Value) -> Value {
         .into_iter()
         .flatten()
         .map(|port| {
-            format!(
-                "{}/{}",
-                number(port, "/port"),
-                port.get("protocol").and_then(Value::as_str).unwrap_or("TCP")
-            )
+            let node = match number(port, "/nodePort") {
+                0 => String::new(),
+                node => format!(":{node}"),
+            };
+            let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+            format!("{}{node}/{protocol}", number(port, "/port"))
         })
         .collect();
     if shown.is_empty() { "<none>".into() } else { shown.join(",").into() }

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use k8s_openapi::{
     api::{
-        admissionregistration::v1 as admission, apps::v1 as apps, autoscaling::v2 as autoscaling,
-        batch::v1 as batch, coordination::v1 as coordination, core::v1 as core, events::v1 as events,
-        networking::v1 as networking, policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling,
-        storage::v1 as storage,
+        admissionregistration::v1 as admission, apps::v1 as apps, autoscaling::v1 as scaling,
+        autoscaling::v2 as autoscaling, batch::v1 as batch, coordination::v1 as coordination,
+        core::v1 as core, events::v1 as events, networking::v1 as networking, policy::v1 as policy,
+        rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions,
     apimachinery::pkg::apis::meta::v1 as meta,
@@ -82,6 +82,7 @@ fn collect(all: &mut SchemaGenerator) {
         networking::NetworkPolicy,
         policy::PodDisruptionBudget,
         autoscaling::HorizontalPodAutoscaler,
+        scaling::Scale,
         scheduling::PriorityClass,
         admission::ValidatingWebhookConfiguration,
         admission::MutatingWebhookConfiguration,

@@ -7,6 +7,7 @@ mod embedded;
 pub(crate) mod formats;
 pub(crate) mod patterns;
 pub(crate) mod shape;
+pub(crate) mod times;
 pub(crate) mod unreadable;
 pub(crate) mod validate;
 
@@ -129,6 +130,15 @@ impl<'a> View<'a> {
 
     pub(crate) fn is_quantity(self) -> bool {
         self.text("format") == Some("quantity")
+    }
+
+    pub(crate) fn is_time(self) -> bool {
+        self.text("format") == Some("date-time")
+    }
+
+    /// Whether times there have millionths of seconds.
+    pub(crate) fn is_micro_time(self) -> bool {
+        self.outer.and_then(reference).is_some_and(|name| name.ends_with(".MicroTime"))
     }
 
     /// Whether a map is one value as a whole.

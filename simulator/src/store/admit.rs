@@ -9,12 +9,14 @@ use super::{
     rules::new_finalizers,
 };
 use crate::{
-    kinds::{Kind, checks, custom, defaults, validation},
+    kinds::{Kind, checks, custom, defaults, services, validation},
     object::meta::{self, put},
 };
 
 /// Longest object, as text.
 const LARGEST: usize = 3 * 1024 * 1024;
+const FIRST_NODE_PORT: u16 = 30_000;
+const MOST_NODE_PORTS: u16 = 2_768;
 const SUFFIX: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Finalizers without a domain that are Kubernetes' own.
@@ -51,6 +53,7 @@ impl Cluster {
     pub(super) fn assign(&mut self, object: &mut Value, kind: &Kind, live: Option<&Value>) {
         if kind.is("", "services") {
             self.address(object, live);
+            self.number_ports(object, live);
         }
         if live.is_none() {
             defaults::admit(object, kind);
@@ -86,6 +89,26 @@ impl Cluster {
         spec.insert("clusterIP".into(), ip);
         spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
         spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
+    }
+
+    /// The ports at which a Service is reached at each node.
+    fn number_ports(&mut self, object: &mut Value, live: Option<&Value>) {
+        if !services::has_node_ports(object) {
+            return;
+        }
+        let had = live.and_then(|live| live["spec"]["ports"].as_array()).map_or(&[][..], Vec::as_slice);
+        let ports = meta::child_mut(object, "spec").get_mut("ports").and_then(Value::as_array_mut);
+        for port in
+            ports.into_iter().flatten().filter(|port| port["nodePort"].as_i64().unwrap_or_default() == 0)
+        {
+            let same = |old: &&Value| old["port"] == port["port"] && old["protocol"] == port["protocol"];
+            let number = had.iter().find(same).and_then(|old| old.get("nodePort")).cloned();
+            let number = number.unwrap_or_else(|| {
+                self.node_ports = (self.node_ports + 1) % MOST_NODE_PORTS;
+                json!(FIRST_NODE_PORT + self.node_ports)
+            });
+            put(meta::as_object(port), "nodePort", Some(number));
+        }
     }
 
     pub(super) fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {

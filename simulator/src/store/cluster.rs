@@ -76,6 +76,7 @@ pub struct Cluster {
     pub(super) known: Known,
     uids: u64,
     pub(super) addresses: u32,
+    pub(super) node_ports: u16,
 }
 
 impl Cluster {
@@ -94,6 +95,7 @@ impl Cluster {
             known: Known::default(),
             uids: 0,
             addresses: 1,
+            node_ports: 0,
             options,
             withholds_readiness: false,
         };

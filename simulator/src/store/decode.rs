@@ -9,7 +9,7 @@ use super::{
 use crate::{
     kinds::{Kind, Origin},
     object::meta::{self, metadata_mut},
-    schema::{shape, unreadable, validate},
+    schema::{shape, times, unreadable, validate},
 };
 
 /// How to treat fields that the schema does not know.
@@ -102,6 +102,7 @@ pub(super) fn decode(
         if let Some(why) = unreadable::find(&object, kind.schema()) {
             return Err(as_kind(&why));
         }
+        times::settle(&mut object, kind.schema());
     } else if let Some((path, have, want)) = object
         .get("metadata")
         .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))
@@ -125,6 +126,20 @@ pub(super) fn decode(
     metadata.remove("selfLink");
     meta::put(metadata, "managedFields", managed);
     Ok(object)
+}
+
+/// The same of what a patch has made: it is the patch that is to blame.
+pub(super) fn decode_patched(
+    patched: Value,
+    kind: &Kind,
+    query: &Query,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    let shown = Value::from(patched.to_string());
+    decode(patched, kind, Unknown::of(query)?, warnings).map_err(|refusal| match refusal.code {
+        400 => Refusal::invalid("", "", "", &[validate::Cause::invalid("patch", &shown, &refusal.message)]),
+        _ => refusal,
+    })
 }
 
 /// As Go's JSON package says it.

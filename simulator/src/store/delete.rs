@@ -9,7 +9,7 @@ use super::{
     cluster::Cluster,
     log::Key,
     refusal::Refusal,
-    request::{Answer, Listed, Outcome, Request},
+    request::{Answer, Listed, Outcome, Query, Request},
     rules::dry_run,
     selector::Selector,
 };
@@ -38,41 +38,25 @@ impl Cluster {
         options: &Value,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let mut query = request.query.clone();
-        if let Some(modes) = options.get("dryRun").and_then(Value::as_array) {
-            query.dry_run.extend(modes.iter().filter_map(Value::as_str).map(str::to_owned));
-        }
-        let dry = dry_run(&query, "DeleteOptions")?;
-        let propagation = propagation(options, &query.propagation)?;
+        let (dry, propagation, warnings) = how(kind, &request.query, options)?;
         let name = &request.target.name;
         if kind.plural == "namespaces" && kind.group.is_empty() && FOR_EVER.contains(&name.as_str()) {
             return Err(Refusal::forbidden("namespaces", "", name, "this namespace may not be deleted"));
         }
         let stored = self.lookup(kind, &request.target.namespace, name)?;
-        for (field, what, have) in [
-            ("uid", "UID", stored.uid.to_string()),
-            ("resourceVersion", "ResourceVersion", stored.revision.to_string()),
-        ] {
-            let wanted = options.get("preconditions").and_then(|all| all.get(field)).and_then(Value::as_str);
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != have) {
-                return Err(Refusal::precondition(kind, name, what, wanted, &have));
-            }
-        }
+        preconditions(kind, &stored, options)?;
         if dry {
             return Ok(match Self::marked(kind, &stored, propagation, now) {
                 Marked::Free => gone(kind, &stored),
-                Marked::Held(object) => Outcome::Object(Answer {
-                    code: 200,
-                    object,
-                    warnings: Vec::new(),
-                    kind: Some(Arc::clone(kind)),
-                }),
-                Marked::Waiting => Self::answer_with(kind, &stored, 200, Vec::new()),
+                Marked::Held(object) => {
+                    Outcome::Object(Answer { code: 200, object, warnings, kind: Some(Arc::clone(kind)) })
+                }
+                Marked::Waiting => Self::answer_with(kind, &stored, 200, warnings),
             });
         }
         let key = Self::key(kind, &request.target.namespace, name);
         match self.end(kind, &key, &stored, propagation, now) {
-            Some(waiting) => Ok(Self::answer_with(kind, &waiting, 200, Vec::new())),
+            Some(waiting) => Ok(Self::answer_with(kind, &waiting, 200, warnings)),
             None => Ok(gone(kind, &stored)),
         }
     }
@@ -86,8 +70,7 @@ impl Cluster {
     ) -> Result<Outcome, Refusal> {
         let query = &request.query;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
-        let dry = dry_run(query, "DeleteOptions")?;
-        let propagation = propagation(options, &query.propagation)?;
+        let (dry, propagation, _) = how(kind, query, options)?;
         let all: Vec<(Key, Arc<Stored>)> = self
             .range(kind, &request.target.namespace)
             .filter(|(_, stored)| selector.matches_stored(kind, stored))
@@ -95,6 +78,7 @@ impl Cluster {
             .collect();
         let mut items = Vec::new();
         for (key, stored) in all {
+            preconditions(kind, &stored, options)?;
             items.push(Self::render(kind, &stored));
             if !dry {
                 self.end(kind, &key, &stored, propagation, now);
@@ -202,11 +186,46 @@ pub(super) enum Propagation {
     Orphan,
 }
 
-fn propagation(options: &Value, query: &str) -> Result<Propagation, Refusal> {
-    if options.get("orphanDependents") == Some(&json!(true)) {
-        return Ok(Propagation::Orphan);
+const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+
+/// Whether it is but tried, what becomes of what the object owns, and a warning about that. A body says all of it:
+/// beside one, the query counts for nothing.
+fn how(kind: &Kind, query: &Query, options: &Value) -> Result<(bool, Propagation, Vec<String>), Refusal> {
+    let mut query = query.clone();
+    if !options.is_null() {
+        let modes = options.get("dryRun").and_then(Value::as_array);
+        query.dry_run = modes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        let policy = options.get("propagationPolicy").and_then(Value::as_str);
+        policy.unwrap_or_default().clone_into(&mut query.propagation);
     }
-    let given = options.get("propagationPolicy").and_then(Value::as_str).unwrap_or(query);
+    let dry = dry_run(&query, "DeleteOptions")?;
+    let propagation = match options.get("orphanDependents").and_then(Value::as_bool) {
+        Some(true) => Propagation::Orphan,
+        Some(false) => Propagation::Background,
+        // From before there was a choice.
+        None if query.propagation.is_empty() && kind.is("batch", "jobs") => {
+            return Ok((dry, Propagation::Orphan, vec![PODS_STAY.to_owned()]));
+        }
+        None => propagation(&query.propagation)?,
+    };
+    Ok((dry, propagation, Vec::new()))
+}
+
+/// Whether it is the object that is meant.
+fn preconditions(kind: &Kind, stored: &Stored, options: &Value) -> Result<(), Refusal> {
+    for (field, what, have) in [
+        ("uid", "UID", stored.uid.to_string()),
+        ("resourceVersion", "ResourceVersion", stored.revision.to_string()),
+    ] {
+        let wanted = options.get("preconditions").and_then(|all| all.get(field)).and_then(Value::as_str);
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != have) {
+            return Err(Refusal::precondition(kind, stored.name(), what, wanted, &have));
+        }
+    }
+    Ok(())
+}
+
+fn propagation(given: &str) -> Result<Propagation, Refusal> {
     match given {
         "" | "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),

@@ -51,7 +51,7 @@ pub(super) fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
     }
 }
 
-pub(super) fn unpatched(error: &patch::PatchError) -> Refusal {
+fn unpatched(error: &patch::PatchError) -> Refusal {
     match error {
         patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
         patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),

@@ -7,14 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::{
     cluster::Cluster,
+    decode::{Unknown, decode, decode_patched, place},
     refusal::Refusal,
     request::{Answer, Outcome, PatchKind, Request, Target},
-    rules::{dry_run, unpatched},
+    rules::{dry_run, patched},
 };
 use crate::{
-    kinds::Kind,
+    kinds::{Kind, builtin},
     object::meta::{self, metadata_mut, put},
-    patch,
+    schema::validate::Cause,
 };
 
 impl Cluster {
@@ -38,23 +39,50 @@ impl Cluster {
         &mut self,
         kind: &Arc<Kind>,
         request: &Request,
-        body: &Value,
+        body: Value,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let replicas = body.pointer("/spec/replicas").cloned().unwrap_or(json!(0));
-        let place = kind.scale.as_ref().map(|scale| scale.spec.clone()).unwrap_or_default();
+        let mut warnings = Vec::new();
+        let wanted = decode(body, builtin::scale(), Unknown::of(&request.query)?, &mut warnings)?;
+        self.rescale(kind, request, wanted, warnings, now)
+    }
+
+    /// Gives an object the replicas of a Scale.
+    fn rescale(
+        &mut self,
+        kind: &Arc<Kind>,
+        request: &Request,
+        mut wanted: Value,
+        mut warnings: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Outcome, Refusal> {
+        let Target { namespace, name, .. } = &request.target;
+        if meta::name(&wanted).is_empty() {
+            return Err(Refusal::nameless(name));
+        }
+        place(&mut wanted, kind, &request.target)?;
+        let uid = self.lookup(kind, namespace, name)?.uid.to_string();
+        if let Some(given) = meta::text(&wanted, "uid").filter(|given| *given != uid) {
+            return Err(Refusal::other_uid(kind, namespace, name, given, &uid));
+        }
+        let replicas = wanted.pointer("/spec/replicas").cloned().unwrap_or(json!(0));
+        let field = kind.scale.as_ref().map(|scale| scale.spec.as_str()).unwrap_or_default();
+        if replicas.as_i64().is_some_and(|replicas| replicas < 0) {
+            return Err(negative(kind, name, field, &replicas));
+        }
         let mut patch = replicas;
-        for step in place.split('.').rev() {
+        for step in field.split('.').rev() {
             patch = json!({step: patch});
         }
-        if let Some(revision) = meta::text(body, "resourceVersion") {
+        if let Some(revision) = meta::text(&wanted, "resourceVersion") {
             metadata_mut(&mut patch).insert("resourceVersion".into(), revision.into());
         }
         let dry = dry_run(&request.query, "UpdateOptions")?;
         match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
             Outcome::Object(answer) => {
                 let object = scale(kind, &answer.object);
-                Ok(Outcome::Object(Answer { code: 200, object, warnings: answer.warnings, kind: None }))
+                warnings.extend(answer.warnings);
+                Ok(Outcome::Object(Answer { code: 200, object, warnings, kind: None }))
             }
             other => Ok(other),
         }
@@ -70,15 +98,26 @@ impl Cluster {
     ) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
         let before = scale(kind, &Self::render(kind, &stored));
-        let mut after = match how {
-            PatchKind::Json => patch::json(&before, patch).map_err(|error| unpatched(&error))?,
-            _ => patch::merge(&before, patch),
-        };
-        if patch.pointer("/metadata/resourceVersion").is_none() {
+        let patched = patched(&before, how, patch, builtin::scale())?;
+        let mut warnings = Vec::new();
+        let mut after = decode_patched(patched, builtin::scale(), &request.query, &mut warnings)?;
+        // The version is no condition unless the patch says it, and the uid never is one.
+        metadata_mut(&mut after).remove("uid");
+        if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
             metadata_mut(&mut after).remove("resourceVersion");
         }
-        self.put_scale(kind, request, &after, now)
+        self.rescale(kind, request, after, warnings, now)
     }
+}
+
+/// Of what CRDs define, the object is told of; of built-in kinds, the Scale.
+fn negative(kind: &Kind, name: &str, path: &str, replicas: &Value) -> Refusal {
+    if kind.is_builtin() {
+        let cause = Cause::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Refusal::invalid("Scale", "autoscaling", name, &[cause]);
+    }
+    let cause = Cause::invalid(&format!(".{path}"), replicas, "should be a non-negative integer");
+    Refusal::invalid(&kind.kind, &kind.group, name, &[cause])
 }
 
 fn pointer(path: &str) -> String {

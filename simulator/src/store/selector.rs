@@ -17,8 +17,26 @@ const LONGEST: usize = 64 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
-    fields: Vec<(String, bool, String)>,
+    fields: Vec<FieldRequirement>,
 }
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldRequirement {
+    /// Where the value is: at the first of these places that has one.
+    places: Vec<String>,
+    /// What counts where there is none.
+    otherwise: &'static str,
+    equal: bool,
+    value: String,
+}
+
+/// Labels of fields that do not say where the value is: by the plural of the kind, where it is, and what counts where
+/// there is none.
+const ELSEWHERE: [(&str, &str, &[&str], &str); 3] = [
+    ("events", "source", &["/source/component", "/reportingComponent"], ""),
+    ("jobs", "status.successful", &["/status/succeeded"], "0"),
+    ("pods", "spec.hostNetwork", &["/spec/hostNetwork"], "false"),
+];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
@@ -59,8 +77,11 @@ impl Selector {
 
     /// The same for what is stored, of which no more is read than is asked about.
     pub(crate) fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
-        let of_head = |(path, ..): &(String, bool, String)| {
-            matches!(path.as_str(), "metadata.name" | "metadata.namespace")
+        let of_head = |field: &FieldRequirement| {
+            field
+                .places
+                .iter()
+                .all(|place| matches!(place.as_str(), "/metadata/name" | "/metadata/namespace"))
         };
         if self.is_empty() {
             true
@@ -73,18 +94,33 @@ impl Selector {
 
     pub(crate) fn matches(&self, object: &Value) -> bool {
         self.labels.iter().all(|requirement| requirement.matches(object))
-            && self.fields.iter().all(|(path, equal, value)| {
-                let mut here = Some(object);
-                for step in path.split('.') {
-                    here = here.and_then(|here| here.get(step));
-                }
-                let have = match here {
-                    Some(Value::String(text)) => text.clone(),
-                    Some(Value::Null) | None => String::new(),
-                    Some(other) => other.to_string(),
-                };
-                (have == *value) == *equal
-            })
+            && self.fields.iter().all(|requirement| requirement.matches(object))
+    }
+}
+
+impl FieldRequirement {
+    fn new(kind: &Kind, path: &str, equal: bool, value: &str) -> Self {
+        let of =
+            |(plural, label, ..): &&(&str, &str, &[&str], &str)| *plural == kind.plural && *label == path;
+        let elsewhere = ELSEWHERE.iter().find(of).filter(|_| kind.is_builtin());
+        let (places, otherwise) = match elsewhere {
+            Some((.., places, otherwise)) => {
+                (places.iter().map(|&place| place.to_owned()).collect(), *otherwise)
+            }
+            None => (vec![format!("/{}", path.replace('~', "~0").replace('/', "~1").replace('.', "/"))], ""),
+        };
+        Self { places, otherwise, equal, value: value.to_owned() }
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        let text = |place: &String| match object.pointer(place)? {
+            Value::String(text) if text.is_empty() => None,
+            Value::String(text) => Some(text.clone()),
+            Value::Null => None,
+            other => Some(other.to_string()),
+        };
+        let have = self.places.iter().find_map(text);
+        (have.as_deref().unwrap_or(self.otherwise) == self.value) == self.equal
     }
 }
 
@@ -185,7 +221,7 @@ fn requirement(text: &str) -> Result<Requirement, Refusal> {
     Ok(Requirement { key: key.to_owned(), operator, values })
 }
 
-fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
+fn field(text: &str, kind: &Kind) -> Result<FieldRequirement, Refusal> {
     let parts = text.split_once("!=").map(|(path, value)| (path, false, value));
     let parts = parts.or_else(|| text.split_once("==").map(|(path, value)| (path, true, value)));
     let parts = parts.or_else(|| text.split_once('=').map(|(path, value)| (path, true, value)));
@@ -199,10 +235,12 @@ fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
     }
     match kind.plural.as_str() {
         "pods" => known.extend([
+            "spec.hostNetwork",
             "spec.nodeName",
             "spec.restartPolicy",
             "spec.schedulerName",
             "spec.serviceAccountName",
+            "status.nominatedNodeName",
             "status.phase",
             "status.podIP",
         ]),
@@ -210,7 +248,6 @@ fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
         "namespaces" => known.push("status.phase"),
         "services" => known.extend(["spec.clusterIP", "spec.type"]),
         "jobs" => known.push("status.successful"),
-        "replicasets" => known.push("status.replicas"),
         "events" if kind.group.is_empty() => known.extend([
             "involvedObject.kind",
             "involvedObject.namespace",
@@ -228,11 +265,13 @@ fn field(text: &str, kind: &Kind) -> Result<(String, bool, String), Refusal> {
     }
     let custom = kind.custom().map_or(&[][..], |custom| custom.selectable.as_slice());
     if known.contains(&path) || custom.iter().any(|known| known == path) {
-        return Ok((path.to_owned(), equal, value.to_owned()));
+        return Ok(FieldRequirement::new(kind, path, equal, value));
     }
     let own_words = !kind.is_builtin()
         || matches!(kind.plural.as_str(), "pods" | "secrets" | "namespaces" | "services" | "events");
-    let message = if own_words {
+    let message = if kind.is("batch", "jobs") {
+        format!("field label {} not supported for Job", Value::from(path))
+    } else if own_words {
         format!("field label not supported: {path}")
     } else {
         let path = Value::from(path);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     cluster::Cluster,
-    decode::{Unknown, decode, keep_servers, place, strip_servers},
+    decode::{Unknown, decode, decode_patched, keep_servers, place, strip_servers},
     refusal::Refusal,
     request::{Answer, Outcome, PatchKind, Request, Target, Verb},
     rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
@@ -147,7 +147,7 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         if request.target.subresource == "scale" {
-            return self.put_scale(kind, request, &body, now);
+            return self.put_scale(kind, request, body, now);
         }
         let mut warnings = Vec::new();
         let dry = dry_run(&request.query, "UpdateOptions")?;
@@ -210,19 +210,7 @@ impl Cluster {
         let live = Self::render(kind, &stored);
         let patched = patched(&live, how, patch, kind)?;
         let mut warnings = Vec::new();
-        let shown = patched.to_string();
-        let mut object =
-            decode(patched, kind, Unknown::of(&request.query)?, &mut warnings).map_err(|refusal| {
-                match refusal.code {
-                    400 => Refusal::invalid(
-                        "",
-                        "",
-                        "",
-                        &[Cause::invalid("patch", &shown.into(), &refusal.message)],
-                    ),
-                    _ => refusal,
-                }
-            })?;
+        let mut object = decode_patched(patched, kind, &request.query, &mut warnings)?;
         place(&mut object, kind, &request.target)?;
         let change =
             Change { kind, request, now, warnings, managed: None, unconditional: true, whole: false };

@@ -7,6 +7,7 @@
 //! ```
 //! Lines that begin with `{` or a name go on with the object. `MERGE`, `STRATEGIC`, `JSON` and `APPLY` are patches, `TABLE` is a GET for people,
 //! `WAIT` one that is made until both sides have what it asks for, and `MAKE` a POST of which only the code has to be the same.
+//! A line that ends with `=> 201` is one that both sides answer differently, the simulated one with this code.
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde_json::{Map, Value, json};
 use tidewatch_tests::wait;
 
 use crate::{
+    compare,
     pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC, one},
     prepare::prepare,
 };
@@ -46,32 +48,35 @@ const TEXTS: &[(&str, &str)] = texts![
     "webhooks",
     "changes",
     "tables",
+    "times",
     "forms",
+    "scale",
     "known",
     "deletions",
+    "selectors",
 ];
-/// The theme of lines that differ.
-const KNOWN: &str = "known";
-
 /// Plays all of them and returns what differs.
 pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
     prepare(pair, NAMESPACE, "cases.example.org").await?;
     let mut found = Vec::new();
     for (theme, text) in TEXTS {
         let calls = parse(text).with_context(|| (*theme).to_owned())?;
-        for (line, call) in &calls {
+        for Line { text: line, call, code } in &calls {
             if call.method == WAIT {
                 ready(pair, &call.path).await?;
+                continue;
+            }
+            if let Some(code) = code {
+                found.extend(
+                    known(pair, call, *code)
+                        .await?
+                        .map(|why| format!("{theme}: {} {}: {line} {why}", call.method, call.path)),
+                );
                 continue;
             }
             let differences = pair.call(call, &mut Default::default()).await?;
             // What is made for others to look at may be made differently.
             if call.save == MADE && !differences.iter().any(|found| found.contains("code: ")) {
-                continue;
-            }
-            if *theme == KNOWN {
-                let alike = format!("{theme}: {} {}: {line} is alike by now", call.method, call.path);
-                found.extend(differences.is_empty().then_some(alike));
                 continue;
             }
             // The rest of the object is in the text.
@@ -85,6 +90,16 @@ pub(crate) async fn run(pair: &Pair) -> Result<Vec<String>> {
         say!("{theme}: {} calls", calls.len());
     }
     Ok(found)
+}
+
+/// What is not as a line says of which both sides are known to answer differently.
+async fn known(pair: &Pair, call: &Call, code: u16) -> Result<Option<String>> {
+    let real = one(&pair.real, call, &mut Memory::default()).await?;
+    let simulated = one(&pair.simulated, call, &mut Memory::default()).await?;
+    if simulated.code != code {
+        return Ok(Some(format!("is answered with {}: {}", simulated.code, simulated.body)));
+    }
+    Ok(compare::answers(&real, &simulated).is_empty().then(|| "is alike by now".to_owned()))
 }
 
 /// Waits until both sides serve a path.
@@ -106,8 +121,24 @@ struct Heading<'a> {
     lines: Vec<&'a str>,
 }
 
+/// A line, and what it stands for.
+struct Line<'a> {
+    text: &'a str,
+    call: Call,
+    /// What the simulated one answers, if the two are known to answer differently.
+    code: Option<u16>,
+}
+
+/// A line without what it says of the answer, and that.
+fn known_code(line: &str) -> Result<(&str, Option<u16>)> {
+    match line.rsplit_once("=> ") {
+        Some((line, code)) => Ok((line.trim_end(), Some(code.parse()?))),
+        None => Ok((line, None)),
+    }
+}
+
 /// Lines, and what they stand for.
-fn parse(text: &str) -> Result<Vec<(&str, Call)>> {
+fn parse(text: &str) -> Result<Vec<Line<'_>>> {
     let mut headings: Vec<Heading<'_>> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
         let trimmed = line.trim();
@@ -126,15 +157,20 @@ fn parse(text: &str) -> Result<Vec<(&str, Call)>> {
     }
     let mut calls = Vec::new();
     for Heading { method, path, object, lines } in headings {
-        let base =
-            if object.is_empty() { Value::Null } else { serde_json::from_str(&object).context(object)? };
+        let (object, code) = known_code(&object)?;
+        let base = if object.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_str(object).with_context(|| object.to_owned())?
+        };
         if lines.is_empty() {
-            calls.push(("", call(method, path, base)?));
+            calls.push(Line { text: "", call: call(method, path, base)?, code });
             continue;
         }
         for line in lines {
-            let object = changed(base.clone(), line).with_context(|| format!("{path}: {line}"))?;
-            calls.push((line, call(method, path, object)?));
+            let (text, code) = known_code(line)?;
+            let object = changed(base.clone(), text).with_context(|| format!("{path}: {line}"))?;
+            calls.push(Line { text, call: call(method, path, object)?, code });
         }
     }
     Ok(calls)
@@ -231,7 +267,9 @@ mod tests {
     fn a_line_changes_an_object() -> Result<()> {
         let changed = changed(json!({"a": {"b": 1}, "l": [1]}), "/a/b {\"x\": 2} -/a/c /l/1 q*3 /n/m null")?;
         assert_eq!(changed, json!({"a": {"b": {"x": 2}}, "l": [1, "qqq"], "n": {"m": null}}));
-        assert_eq!(parse("POST /x {\"a\": 1}\n  .\n  /a 2\n\nGET /y")?.len(), 3);
+        let lines = parse("POST /x {\"a\": 1}\n  .\n  /a 2 => 422\n\nPOST /y {} => 201\nGET /y")?;
+        let codes: Vec<Option<u16>> = lines.iter().map(|line| line.code).collect();
+        assert_eq!(codes, [None, Some(422), Some(201), None]);
         Ok(())
     }
 }

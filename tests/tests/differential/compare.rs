@@ -1,9 +1,14 @@
-//! What counts as the same answer: everything but times, uids, resourceVersions, random names, and the words in which
-//! Go's JSON package complains. What is left out here is listed in `docs/simulator.md`.
+//! What counts as the same answer: everything but times of this run, uids, resourceVersions, random names, and the words
+//! in which Go's JSON package complains. What is left out here is listed in `docs/simulator.md`.
 
+use std::net::IpAddr;
+
+use jiff::SignedDuration;
 use serde_json::{Map, Value, json};
 
 use crate::pair::Answer;
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 /// How two answers differ.
 pub(crate) fn answers(real: &Answer, simulated: &Answer) -> Vec<String> {
@@ -65,8 +70,7 @@ fn short(value: &Value) -> String {
 pub(crate) fn normal(value: &Value, name: &str) -> Value {
     match value {
         Value::Object(map) => {
-            let kept =
-                map.iter().filter(|(name, _)| !matches!(name.as_str(), "storageVersionHash" | "ca.crt"));
+            let kept = map.iter().filter(|(name, _)| *name != "storageVersionHash");
             // What columns are about is not shown.
             let column = map.contains_key("priority") && map.contains_key("format");
             let kept = kept.filter(|(name, _)| !(column && *name == "description"));
@@ -100,6 +104,7 @@ pub(crate) fn normal(value: &Value, name: &str) -> Value {
         }
         // Some seconds lie between the two sides.
         Value::String(text) if name == "cells" && is_age(text) => "AGE".into(),
+        Value::Number(port) if name == "nodePort" && is_node_port(&port.to_string()) => "PORT".into(),
         Value::String(text) => Value::String(plain(text, name)),
         other => other.clone(),
     }
@@ -114,9 +119,15 @@ fn key(name: &str) -> String {
 fn root_ca(map: &mut Map<String, Value>) {
     let is =
         map.get("metadata").and_then(|metadata| metadata.get("name")) == Some(&json!("kube-root-ca.crt"));
-    if let (true, Some(Value::Object(metadata))) = (is, map.get_mut("metadata")) {
+    if !is {
+        return;
+    }
+    if let Some(Value::Object(metadata)) = map.get_mut("metadata") {
         metadata.remove("managedFields");
         metadata.remove("annotations");
+    }
+    if let Some(Value::Object(data)) = map.get_mut("data") {
+        data.remove("ca.crt");
     }
 }
 
@@ -125,16 +136,44 @@ fn is_late_bookmark(event: &Value) -> bool {
     event.get("type") == Some(&json!("BOOKMARK")) && event.pointer("/object/metadata/annotations").is_none()
 }
 
-/// As kubectl shows ages.
+/// An age of less than ten minutes, as kubectl shows it: how old is what the test has made.
 fn is_age(text: &str) -> bool {
-    text.ends_with(['s', 'm', 'h', 'd']) && text.chars().all(|c| c.is_ascii_digit() || "smhdy".contains(c))
+    let (minutes, seconds) = text.split_once('m').unwrap_or(("0", text));
+    let number =
+        |text: &str| text.parse::<u64>().ok().filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
+    let seconds = if seconds.is_empty() { Some(0) } else { seconds.strip_suffix('s').and_then(number) };
+    let age = number(minutes)
+        .zip(seconds)
+        .map(|(minutes, seconds)| minutes.saturating_mul(60).saturating_add(seconds));
+    text.ends_with(['s', 'm']) && age.is_some_and(|age| age < 600)
+}
+
+/// The port of a Service that is reached at each node, in its column.
+fn without_node_ports(text: &str) -> String {
+    let port = |port: &str| match port.split_once([':', '/']) {
+        Some((inner, rest)) if rest.split('/').next().is_some_and(is_node_port) => {
+            let protocol = rest.split_once('/').map_or("", |(_, protocol)| protocol);
+            format!("{inner}:PORT/{protocol}")
+        }
+        _ => port.to_owned(),
+    };
+    text.split(',').map(port).collect::<Vec<_>>().join(",")
+}
+
+fn is_node_port(text: &str) -> bool {
+    text.parse().is_ok_and(|port: u32| (30_000..32_768).contains(&port))
+}
+
+/// Whether a time is of this run, and so not the same on both sides.
+fn is_now(time: jiff::Timestamp) -> bool {
+    time.duration_since(jiff::Timestamp::now()).abs() < DAY
 }
 
 fn plain(text: &str, name: &str) -> String {
     match name {
         "resourceVersion" if !matches!(text, "" | "0") => return "RV".into(),
         "continue" if !text.is_empty() => return "TOKEN".into(),
-        "clusterIP" | "clusterIPs" => return "IP".into(),
+        "clusterIP" | "clusterIPs" | "cells" if text.parse::<IpAddr>().is_ok() => return "IP".into(),
         "name" if text.starts_with("gen-") => return "gen-".into(),
         _ => {}
     }
@@ -152,10 +191,13 @@ fn plain(text: &str, name: &str) -> String {
         let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let replaced = if bare.starts_with("gen-") {
             word.replace(bare, "gen-")
-        } else if bare.parse::<jiff::Timestamp>().is_ok() {
-            word.replace(bare, "T")
+        } else if bare.parse().is_ok_and(is_now) {
+            // Whether with fractions of seconds or without is to be seen.
+            word.replace(bare, &format!("T{}", bare.len()))
         } else if bare.parse::<uuid::Uuid>().is_ok() {
             word.replace(bare, "U")
+        } else if name == "cells" {
+            without_node_ports(word)
         } else {
             word.to_owned()
         };
@@ -169,7 +211,11 @@ fn plain(text: &str, name: &str) -> String {
 }
 
 fn message(text: String) -> String {
-    let text = structures(text);
+    let mut text = structures(text);
+    // How two structures differ is shown in lines, as the server holds them.
+    if let (Some(begin), Some(end)) = (text.find("\n@@ "), text.rfind('\n')) {
+        text.replace_range(begin..=end, "");
+    }
     for (begin, shown) in [
         ("Timeout: Too large resource version", "too large"),
         ("invalid continue token", "invalid token"),
@@ -250,5 +296,22 @@ mod tests {
         };
         assert!(answers(&answer("1", "x"), &answer("7", "x")).is_empty());
         assert_eq!(answers(&answer("1", "x"), &answer("1", "y")), [r#".data.a: "x" and simulated "y""#]);
+    }
+
+    #[test]
+    fn only_what_is_of_this_run_is_alike() {
+        let [now, old] = [jiff::Timestamp::now().to_string(), "2020-01-01T00:00:00Z".to_owned()];
+        assert_ne!(plain(&now, ""), now);
+        assert_eq!(plain(&old, ""), old);
+        for (text, age) in [("5s", true), ("2m5s", true), ("9m", true), ("10m", false), ("6y80d", false)] {
+            assert_eq!(is_age(text), age, "{text}");
+        }
+        for text in ["d", "hd", "500m", "s", "m", "", "+5s", "5", "1m5"] {
+            assert!(!is_age(text), "{text}");
+        }
+        assert_eq!([plain("None", "clusterIP"), plain("10.0.0.7", "clusterIP")], ["None", "IP"]);
+        assert_eq!(plain("80:31136/TCP,81/UDP", "cells"), "80:PORT/TCP,81/UDP");
+        let data = json!({"data": {"ca.crt": "x"}, "metadata": {"name": "a"}});
+        assert_eq!(normal(&data, ""), data);
     }
 }

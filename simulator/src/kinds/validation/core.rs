@@ -4,7 +4,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
 use super::{Field, NOT_NEGATIVE, Rule, is_empty, list, metadata, names, quantity::Quantity, text, texts};
-use crate::schema::validate::Cause;
+use crate::{
+    object::meta::{as_object, put},
+    schema::validate::Cause,
+};
 
 /// Bytes that a Secret or a ConfigMap may hold.
 const MOST_DATA: usize = 1024 * 1024;
@@ -179,5 +182,31 @@ fn new_event(event: &Value, _: &str, causes: &mut Vec<Cause>) {
         if text(event, field).len() > most {
             causes.push(Cause::invalid(told, &"".into(), &format!("can have at most {most} characters")));
         }
+    }
+}
+
+/// What may not change of a claim: nearly all of its spec.
+pub(crate) fn change_of_claim(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
+    let (old, new) = (&before["spec"], &after["spec"]);
+    let bound = before["status"]["phase"] == "Bound";
+    let mut rest = new.clone();
+    let once = ["volumeName", "storageClassName"].into_iter().filter(|field| is_empty(&old[*field]));
+    let later = ["resources", "volumeAttributesClassName"].into_iter().filter(|_| bound);
+    for field in once.chain(later) {
+        put(as_object(&mut rest), field, old.get(field).cloned());
+    }
+    if rest != *old || new["resources"]["limits"] != old["resources"]["limits"] {
+        let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        causes.push(Cause::forbidden("spec", why));
+    }
+    if new["volumeMode"] != old["volumeMode"] {
+        causes.push(Cause::invalid("volumeMode", &new["volumeMode"], "field is immutable"));
+    }
+    let of = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Quantity::of);
+    let wanted = of(after, "/spec/resources/requests/storage");
+    let less = |(wanted, have): (Quantity, Quantity)| wanted.cmp(have).is_lt();
+    if bound && wanted.zip(of(before, "/status/capacity/storage")).is_some_and(less) {
+        let why = "field can not be less than status.capacity";
+        causes.push(Cause::forbidden("spec.resources.requests.storage", why));
     }
 }

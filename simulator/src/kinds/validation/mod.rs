@@ -20,6 +20,7 @@ mod workloads;
 use serde_json::{Map, Value};
 
 use self::names::Format;
+pub(crate) use self::{core::change_of_claim, pods::change as change_of_pod};
 use super::Kind;
 use crate::schema::validate::Cause;
 

@@ -6,7 +6,10 @@ use super::{
     ANY_ID, Field, NOT_NEGATIVE, PROTOCOL, Rule, containers, is_empty, list, metadata, names, scheduling,
     text, volumes,
 };
-use crate::schema::validate::Cause;
+use crate::{
+    object::meta::{as_object, put},
+    schema::validate::Cause,
+};
 
 pub(super) const POD: [Field; 1] = [("spec!", Rule::Fields(&SPEC))];
 pub(super) const TEMPLATE: [Field; 3] = [
@@ -54,6 +57,62 @@ const SECURITY: [Field; 8] = [
     ("sysctls[].name", Rule::Form(sysctl)),
     ("sysctls", Rule::Once("name")),
 ];
+
+const FIXED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// What may not change of a pod's spec, which is nearly all of it.
+pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
+    let lists = ["containers", "initContainers"];
+    let counted = lists.into_iter().filter(|field| list(&before[*field]).len() != list(&after[*field]).len());
+    let counted: Vec<Cause> = counted
+        .map(|field| {
+            Cause::forbidden(&format!("spec.{field}"), "pod updates may not add or remove containers")
+        })
+        .collect();
+    if !counted.is_empty() {
+        return causes.extend(counted);
+    }
+    let deadline = &after["activeDeadlineSeconds"];
+    let why = match (before["activeDeadlineSeconds"].as_i64(), deadline.as_i64()) {
+        (Some(_), None) => Some("must not update from a positive integer to nil value"),
+        (Some(before), Some(after)) if after > before => Some("must be less than or equal to previous value"),
+        _ => None,
+    };
+    causes.extend(why.map(|why| Cause::invalid("spec.activeDeadlineSeconds", deadline, why)));
+    let lasting = |toleration: &Value| {
+        ["key", "operator", "value", "effect"].map(|field| text(toleration, field).to_owned())
+    };
+    let kept = |old: &Value| list(&after["tolerations"]).iter().any(|new| lasting(new) == lasting(old));
+    if !list(&before["tolerations"]).iter().all(kept) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        causes.push(Cause::forbidden("spec.tolerations", why));
+    }
+    let gates = list(&before["schedulingGates"]);
+    for (index, gate) in list(&after["schedulingGates"]).iter().enumerate() {
+        if !gates.contains(gate) {
+            let name = text(gate, "name");
+            let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            causes.push(Cause::forbidden(&format!("spec.schedulingGates[{index}].name"), &why));
+        }
+    }
+    // What is not told above may not differ.
+    let mut rest = after.clone();
+    let free = ["activeDeadlineSeconds", "tolerations", "schedulingGates"];
+    // Where a pod may go is open while nobody looks for a place.
+    let places: &[&str] = if gates.is_empty() { &[] } else { &["nodeSelector", "affinity"] };
+    for field in free.iter().chain(places) {
+        put(as_object(&mut rest), field, before.get(*field).cloned());
+    }
+    for field in lists {
+        let containers = rest.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, old) in containers.zip(list(&before[field])) {
+            put(as_object(container), "image", old.get("image").cloned());
+        }
+    }
+    if rest != *before {
+        causes.push(Cause::forbidden("spec", FIXED));
+    }
+}
 
 /// The places of labels and annotations leave out the metadata.
 fn template_metadata(given: &Value, path: &str, causes: &mut Vec<Cause>) {

@@ -42,7 +42,7 @@ fn is_foo(kind: Kind) -> bool {
 }
 
 /// All cells but those of the end of a sequence.
-pub(super) const CELLS: [Step; 50] = [
+pub(super) const CELLS: [Step; 51] = [
     sowing("create", "plain", |dice, kind, base| {
         let name = name(dice);
         vec![Call::new("POST", base, object(dice, kind, name, false)).saved(name)]
@@ -205,6 +205,16 @@ pub(super) const CELLS: [Step; 50] = [
             "labelSelector=p&dryRun=All",
         ]);
         vec![Call::new("DELETE", format!("{base}?{how}"), Value::Null)]
+    }),
+    step("deletecollection", "body", |dice, _, base| {
+        let body = dice
+            .pick(&[
+                json!({"dryRun": ["All"]}),
+                json!({"preconditions": {"resourceVersion": "1"}}),
+                json!({"propagationPolicy": "Background"}),
+            ])
+            .clone();
+        vec![Call::new("DELETE", format!("{base}?labelSelector=p%3D1"), body)]
     }),
     step("patch merge", "content", |dice, kind, base| {
         let path = path(dice, base);
