@@ -1,0 +1,70 @@
+//! Change → applied: a Kyma is created in KCP, with a module, and becomes Ready.
+
+use anyhow::{Context, Result};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ObjectMeta, PostParams},
+    runtime::wait::{await_condition, conditions},
+};
+use tidewatch_api::{Kyma, Module, State, names::KCP_NAMESPACE};
+use tokio::time::Instant;
+
+use super::{Bench, Figure, Goal, Size, Spec, stats::percentile_ms};
+use crate::{Process, fleet, story::RUNTIMES};
+
+/// Of the Go manager, in milliseconds.
+const GO_READY: f64 = 23_900.0;
+
+pub(super) fn specs(size: &Size) -> Vec<Spec> {
+    let spec = |p: &str| Spec {
+        name: format!("change -> applied: Kyma created with a module -> Ready, {p} of {}", size.created),
+        unit: "ms",
+        goal: Goal::AtMost(2_000.0),
+        yardstick: "recorded: Go manager, Kyma CR with one module created -> Ready, 23.9 s on two cores"
+            .into(),
+    };
+    vec![spec("p50"), spec("p99 (the slowest)")]
+}
+
+/// The runtime that has no module: its Kyma goes, and comes back with one. Its agent starts when the Kyma is made, like that of a new
+/// runtime; one that was refused before would wait for its next try.
+pub(super) async fn run(bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    let (name, _) = RUNTIMES[1];
+    let kymas: Api<Kyma> = Api::namespaced(bench.env.kcp.client()?, KCP_NAMESPACE);
+    let before = kymas.get(name).await?;
+    let agent = &bench.world.agents.get(1).context("there is no second agent")?.process;
+    agent.kill().await?;
+    let mut times = Vec::new();
+    for _ in 0..bench.size.created {
+        let uid = kymas.get(name).await?.uid().context("the Kyma has no uid")?;
+        kymas.delete(name, &DeleteParams::default()).await?;
+        await_condition(kymas.clone(), name, conditions::is_deleted(&uid)).await?;
+        fleet::settled(&bench.world.receiver).await?;
+        let started = Instant::now();
+        kymas.create(&PostParams::default(), &with_module(&before)).await?;
+        let agent = Process::start(agent.spec())?;
+        fleet::kyma_where(kymas.clone(), name, "the Kyma with its module to be Ready", is_ready).await?;
+        times.push(Instant::now().duration_since(started));
+        agent.kill().await?;
+    }
+    [0.5, 0.99]
+        .into_iter()
+        .map(|q| {
+            let value = percentile_ms(&times, q).context("nothing was measured")?;
+            Ok(Figure { value, against: Some(GO_READY) })
+        })
+        .collect()
+}
+
+fn with_module(before: &Kyma) -> Kyma {
+    let mut kyma = Kyma::new(&before.name_any(), before.spec.clone());
+    let (labels, annotations) = (before.metadata.labels.clone(), before.metadata.annotations.clone());
+    kyma.metadata = ObjectMeta { labels, annotations, ..kyma.metadata };
+    kyma.spec.modules = vec![Module { name: "lighthouse".into(), ..Module::default() }];
+    kyma
+}
+
+fn is_ready(kyma: &Kyma) -> bool {
+    let ready = kyma.status.as_ref().is_some_and(|status| status.state == State::Ready);
+    ready && kyma.module_status("lighthouse").is_some_and(|module| module.state == State::Ready)
+}
