@@ -215,7 +215,7 @@ impl Registry {
         }
         let (inner, reference_, digest) = (Arc::clone(&self.inner), reference.clone(), digest.clone());
         let download: Flight = Box::pin(async move {
-            let work = inner.download(&reference_, &digest);
+            let work = inner.download(&reference_, &digest, MAX_LAYER);
             let result = within(inner.deadline, &reference_.to_string(), work).await;
             inner.flights.lock().remove(&reference_);
             result
@@ -256,28 +256,28 @@ impl Inner {
             });
         }
         let blob = sibling(reference, digest.clone());
-        let bytes = if let Some(bytes) = self.cache.in_memory(&digest) {
-            bytes
-        } else {
-            let bytes = self.fetch(&blob, &digest, MAX_DESCRIPTOR).await?;
-            self.cache.store(&digest, &bytes).await;
-            bytes
-        };
+        let bytes = self.download(&blob, &digest, MAX_DESCRIPTOR).await?;
         if bytes.len() as u64 != layer.size {
             return Err(malformed(format!("the descriptor has {} bytes, not {}", bytes.len(), layer.size)));
         }
         Ok((bytes, layer.media_type.clone()))
     }
 
-    async fn download(&self, reference: &Reference, digest: &Digest) -> Result<Arc<[u8]>, OciError> {
+    /// A blob of at most so many bytes, from the cache if it is there.
+    async fn download(
+        &self,
+        reference: &Reference,
+        digest: &Digest,
+        limit: u64,
+    ) -> Result<Arc<[u8]>, OciError> {
         // Another flight may have ended between the caller's look and this one's start.
         if let Some(bytes) = self.cache.in_memory(digest) {
             return Ok(bytes);
         }
-        if let Some(bytes) = self.cache.on_disk(digest, MAX_LAYER).await {
+        if let Some(bytes) = self.cache.on_disk(digest, limit).await {
             return Ok(bytes);
         }
-        let bytes = self.fetch(reference, digest, MAX_LAYER).await?;
+        let bytes = self.fetch(reference, digest, limit).await?;
         self.cache.store(digest, &bytes).await;
         Ok(bytes)
     }

@@ -259,6 +259,10 @@ async fn a_layer_on_disk_is_not_downloaded_again() {
         fresh().layer(&fake.address, COMPONENT, &pushed.raw_manifest_digest).await.unwrap();
     }
     assert_eq!(fake.blob_reads(), 1);
+    for _ in 0..2 {
+        fresh().component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
+    }
+    assert_eq!(fake.blob_reads(), 2, "nor is what describes it; which that is, the tag says each time");
 }
 
 #[tokio::test]
