@@ -10,6 +10,7 @@ mod client;
 mod error;
 mod kubeconfig;
 mod mapper;
+mod pace;
 mod policy;
 #[cfg(test)]
 mod tests;
@@ -21,4 +22,5 @@ pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};
 pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};
+pub(crate) use pace::Pace;
 pub use policy::{AddressPolicy, AddressPolicyError};

@@ -26,7 +26,7 @@ use crate::{
     key::{Cause, Guard, WorkKey},
     plan::kyma::failed_status,
     queue::{Class, Push, worker::WorkQueue},
-    runtime::{Care, RuntimeClient},
+    runtime::{Care, Pace, RuntimeClient},
 };
 
 /// What calls without an answer may cost in [`WINDOW`], together.
@@ -235,7 +235,8 @@ pub(super) fn counted(
         let (keys, reason) = budgets.ended(&kyma, took, answered);
         push(&queue, keys, reason);
     });
-    client.under(Care { places, journal: journal.clone(), ear })
+    let pace = Arc::new(Pace::new(Instant::now()));
+    client.under(Care { places, journal: journal.clone(), ear, pace })
 }
 
 fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {

@@ -8,6 +8,7 @@ use tokio::{
     time::{Instant, error::Elapsed, timeout},
 };
 
+use super::Pace;
 use crate::journal::Journal;
 
 /// Hears how a call ended: how long it took, and whether an API server has answered, if only with an error.
@@ -20,12 +21,21 @@ pub(crate) struct Care {
     pub(crate) places: Arc<Semaphore>,
     pub(crate) journal: Journal,
     pub(crate) ear: Arc<Ear>,
+    /// Those of one runtime.
+    pub(crate) pace: Arc<Pace>,
 }
 
 /// The share of its deadline that a call gets without a place.
 const SHARE: u32 = 4;
 
 impl Care {
+    /// Waits for the turn of a call. A replay's have no server to spare.
+    pub(super) async fn turn(&self) {
+        if !self.journal.is_playing() {
+            self.pace.wait().await;
+        }
+    }
+
     /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.
     pub(super) async fn within<T>(
         &self,
@@ -68,6 +78,7 @@ mod tests {
             places: Arc::new(Semaphore::new(2)),
             journal: Journal::default(),
             ear: Arc::new(|_, _| {}),
+            pace: Arc::new(Pace::new(Instant::now())),
         };
         let deadline = Duration::from_secs(20);
         let started = Instant::now();

@@ -254,6 +254,9 @@ impl RuntimeClient {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
+        if let Some(care) = &self.care {
+            care.turn().await;
+        }
         let started = tokio::time::Instant::now();
         // They are large, and everything that makes a call would be.
         let call = Box::pin(call);
