@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::{
     sync::Semaphore,
-    time::{Instant, error::Elapsed, timeout},
+    time::{Instant, Sleep, error::Elapsed, timeout},
 };
 
 use super::Pace;
@@ -29,11 +29,9 @@ pub(crate) struct Care {
 const SHARE: u32 = 4;
 
 impl Care {
-    /// Waits for the turn of a call. A replay's have no server to spare.
-    pub(super) async fn turn(&self) {
-        if !self.journal.is_playing() {
-            self.pace.wait().await;
-        }
+    /// What a call has to wait for before its turn. A replay's have no server to spare.
+    pub(super) fn turn(&self) -> Option<Sleep> {
+        if self.journal.is_playing() { None } else { self.pace.wait() }
     }
 
     /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.

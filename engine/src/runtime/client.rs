@@ -254,12 +254,15 @@ impl RuntimeClient {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
-        if let Some(care) = &self.care {
-            care.turn().await;
-        }
         let started = tokio::time::Instant::now();
         // They are large, and everything that makes a call would be.
-        let call = Box::pin(call);
+        let turn = self.care.as_ref().and_then(Care::turn);
+        let call = Box::pin(async move {
+            if let Some(turn) = turn {
+                turn.await;
+            }
+            call.await
+        });
         let result = match &self.care {
             Some(care) => care.within(self.deadline, what, call).await,
             None => tokio::time::timeout(self.deadline, call).await,

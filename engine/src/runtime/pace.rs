@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Calls that one runtime gets, on average.
 const PER_SECOND: u32 = 100;
@@ -32,14 +32,15 @@ impl Pace {
         now.max(over.checked_sub(STEP * AT_ONCE).unwrap_or(now))
     }
 
-    /// Waits for a call's turn. Those that wait are as many as its reconciles make calls at the same time, so no wait is long.
-    pub(crate) async fn wait(&self) {
+    /// What a call has to wait for before its turn. Those that wait are as many as its reconciles make calls at the same time, so no wait is long.
+    /// `None`: it is now.
+    pub(crate) fn wait(&self) -> Option<Sleep> {
         let now = Instant::now();
         let turn = self.turn(now);
-        if turn > now {
+        (turn > now).then(|| {
             tracing::debug!(ms = (turn - now).as_millis(), "a runtime's call waits for its turn");
-            tokio::time::sleep_until(turn).await;
-        }
+            sleep_until(turn)
+        })
     }
 }
 
@@ -47,29 +48,35 @@ impl Pace {
 mod tests {
     use super::*;
 
+    async fn wait(pace: &Pace) {
+        if let Some(turn) = pace.wait() {
+            turn.await;
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn many_at_once_pass_and_then_as_many_as_the_rate_allows() {
         let (pace, start) = (Pace::new(Instant::now()), Instant::now());
         for _ in 0..AT_ONCE {
-            pace.wait().await;
+            wait(&pace).await;
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
         for _ in 0..3 * PER_SECOND {
-            pace.wait().await;
+            wait(&pace).await;
         }
         assert_eq!(start.elapsed(), Duration::from_secs(3));
         tokio::time::advance(Duration::from_secs(1)).await;
         let rested = Instant::now();
         for _ in 0..PER_SECOND {
-            pace.wait().await;
+            wait(&pace).await;
         }
         assert_eq!(rested.elapsed(), Duration::ZERO, "what a second of rest has brought");
-        pace.wait().await;
+        wait(&pace).await;
         assert_eq!(rested.elapsed(), STEP);
         tokio::time::advance(Duration::from_hours(1)).await;
         let rested = Instant::now();
         for _ in 0..=AT_ONCE {
-            pace.wait().await;
+            wait(&pace).await;
         }
         assert_eq!(rested.elapsed(), STEP, "a long rest brings no more than that many at once");
     }
