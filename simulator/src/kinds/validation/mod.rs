@@ -21,7 +21,10 @@ use serde_json::{Map, Value};
 
 use self::names::Format;
 use super::Kind;
-use crate::schema::validate::Cause;
+use crate::{
+    json::{join, list, text},
+    schema::validate::Cause,
+};
 
 /// What a value has to be. Most say nothing of one that is missing.
 #[derive(Clone, Copy)]
@@ -247,25 +250,13 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
 pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
     list(value).iter().filter_map(Value::as_str)
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
 }
 
 /// The number of a share such as `25%`.
 fn share(value: &Value) -> Option<u64> {
     value.as_str()?.strip_suffix('%')?.parse().ok()
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 /// Which of some fields are there: one has to be, and no other beside it.
