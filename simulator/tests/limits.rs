@@ -125,3 +125,25 @@ fn an_object_that_could_not_be_read_back_is_refused() {
     // The same of a body; what is deeper than JSON's reader goes has no way in.
     assert_eq!(create(&mut cluster, FOOS, foo(&nested(99))).0, 501);
 }
+
+#[test]
+fn schemas_are_looked_at_to_their_end() {
+    let lists = |innermost| (0..70).fold(innermost, |items, _| json!({"type": "array", "items": items}));
+    let plain = json!({"type": "object", "properties": {"a": {"type": "string"}}});
+    let mut ruled = plain.clone();
+    ruled["x-kubernetes-validations"] = json!([{"rule": "self.a != 'none'"}]);
+    let (code, message) = create(&mut cluster(), CRDS, definition(&lists(ruled)));
+    assert_eq!(code, 501, "{message}");
+    let (code, message) = create(&mut cluster(), CRDS, definition(&lists(json!({"type": "strong"}))));
+    assert_eq!(code, 422, "{message}");
+    assert_eq!(create(&mut cluster(), CRDS, definition(&lists(plain))).0, 201);
+}
+
+#[test]
+fn paths_of_scale_are_no_deeper_than_objects() {
+    let mut deep = definition(&json!({"type": "object", "properties": {"r": {"type": "integer"}}}));
+    deep["spec"]["versions"][0]["subresources"] = json!({"scale": {
+        "specReplicasPath": format!(".spec{}", ".r".repeat(100_000)), "statusReplicasPath": ".status.r",
+    }});
+    assert_eq!(create(&mut cluster(), CRDS, deep).0, 501);
+}
