@@ -147,3 +147,21 @@ fn paths_of_scale_are_no_deeper_than_objects() {
     }});
     assert_eq!(create(&mut cluster(), CRDS, deep).0, 501);
 }
+
+#[test]
+fn long_lists_are_checked_in_little_time() {
+    const MANY: usize = 200_000;
+    let mut cluster = cluster();
+    let set = json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"});
+    let schema = json!({"type": "object", "properties": {"set": set}});
+    assert_eq!(create(&mut cluster, CRDS, definition(&schema)).0, 201);
+    let (code, message) = create(&mut cluster, FOOS, foo(&json!({"set": vec!["a"; MANY]})));
+    assert_eq!(code, 422);
+    assert_eq!(message, r#"Foo.limits.example.org "a" is invalid: spec.set[1]: Duplicate value: "a""#);
+    let volumes = vec![json!({"name": "v", "emptyDir": {}}); MANY / 10];
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a", "image": "b"}], "volumes": volumes},
+    });
+    assert_eq!(create(&mut cluster, ["", "v1", "pods"], pod).0, 422);
+}

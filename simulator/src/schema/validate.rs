@@ -1,6 +1,6 @@
 //! Validation of an object by a schema, with the messages of a real API server where they are simple.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
 use serde_json::Value;
 
@@ -275,11 +275,14 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
         }),
     };
     let known: Vec<Value> = items.iter().map(identity).collect();
-    for (index, one) in known.iter().enumerate().filter(|(index, one)| {
+    let mut seen = HashMap::new();
+    for (index, one) in known.iter().enumerate() {
+        let times = seen.entry(one).or_insert(0_usize);
+        *times += 1;
         // Each that is there again is told once.
-        known.iter().take(*index).filter(|before| before == one).count() == 1
-    }) {
-        causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
+        if *times == 2 {
+            causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
+        }
     }
 }
 

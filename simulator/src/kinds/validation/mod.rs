@@ -17,6 +17,8 @@ mod volumes;
 mod webhooks;
 mod workloads;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use self::names::Format;
@@ -230,10 +232,10 @@ fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
 
 /// Items that repeat the value of a field.
 fn once(items: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
-    let items = list(items);
-    for (index, item) in items.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for (index, item) in list(items).iter().enumerate() {
         let value = &item[field];
-        if !is_empty(value) && items.iter().take(index).any(|before| before[field] == *value) {
+        if !is_empty(value) && !seen.insert(value) {
             causes.push(Cause::duplicate(&format!("{path}[{index}].{field}"), value));
         }
     }
