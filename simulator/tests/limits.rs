@@ -165,3 +165,17 @@ fn long_lists_are_checked_in_little_time() {
     });
     assert_eq!(create(&mut cluster, ["", "v1", "pods"], pod).0, 422);
 }
+
+#[test]
+fn patterns_are_those_of_go() {
+    let mut cluster = cluster();
+    let word = |pattern: &str| json!({"type": "string", "pattern": pattern});
+    let schema =
+        json!({"type": "object", "properties": {"braces": word("^{.*}$"), "bare": word(r"^[^[\]]+$")}});
+    assert_eq!(create(&mut cluster, CRDS, definition(&schema)).0, 201);
+    assert_eq!(create(&mut cluster, FOOS, foo(&json!({"braces": "{x}", "bare": "x"}))).0, 201);
+    let wrong = json!([{"op": "add", "path": "/spec", "value": {"braces": "x", "bare": "[x]"}}]);
+    let (_, message) = patch(&mut cluster, FOOS, wrong);
+    let message = message.as_str().unwrap_or_default();
+    assert!(message.contains("spec.braces in body should match") && message.contains("spec.bare in body"));
+}

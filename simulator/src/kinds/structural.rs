@@ -1,11 +1,10 @@
 //! Which schemas of CRDs are structural, and otherwise as the API wants them. They nest no deeper than any object.
 
-use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::custom::children;
 use crate::schema::{
-    View, shape,
+    View, patterns, shape,
     validate::{self, Cause},
 };
 
@@ -93,7 +92,7 @@ fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
     }
     kind(map, path, place, causes);
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
-        && Regex::new(pattern).is_err()
+        && patterns::compiled(pattern).is_none()
     {
         let why = "must be a valid regular expression";
         causes.push(Cause::invalid(&at("pattern"), &pattern.into(), why));
