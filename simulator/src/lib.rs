@@ -7,6 +7,7 @@ mod authz;
 mod faults;
 mod fields;
 mod http;
+mod json;
 mod kinds;
 mod object;
 mod patch;

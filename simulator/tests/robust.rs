@@ -20,6 +20,9 @@ fn anything() -> impl Strategy<Value = Value> {
         "uid",
         "managedFields",
         "containers",
+        "resources",
+        "requests",
+        "memory",
         "template",
         "data",
         "$patch",
@@ -40,6 +43,7 @@ fn anything() -> impl Strategy<Value = Value> {
         words.clone().prop_map(Value::from),
         Just(json!("delete")),
         Just(json!("1e999Gi")),
+        r"[0-9]{1,30}\.[0-9]{0,30}([GE]i|[mE])?".prop_map(Value::from),
     ];
     leaf.prop_recursive(5, 48, 5, move |inner| {
         prop_oneof![

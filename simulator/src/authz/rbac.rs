@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     AUTHENTICATED, Access, Ask, UNAUTHENTICATED, User, ask::qualified, rules::Rule, service_account,
 };
-use crate::object::intern::intern;
+use crate::{json::text, object::intern::intern};
 
 /// Whether something is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -308,10 +308,6 @@ pub(crate) fn everything() -> Vec<PolicyRule> {
         PolicyRule { verbs: all(), groups: all(), resources: all(), ..PolicyRule::default() },
         PolicyRule { verbs: all(), urls: all(), ..PolicyRule::default() },
     ]
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How an applied configuration is merged into an object, how what is no longer applied is taken out, and how two
 //! versions of an object differ.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -34,10 +34,13 @@ fn merge_lists(ours: &[Value], theirs: &[Value], schema: View<'_>) -> Vec<Value>
     let ours: Vec<(String, &Value)> = ours.iter().map(|value| (identity(value), value)).collect();
     let theirs: Vec<(String, &Value)> = theirs.iter().map(|value| (identity(value), value)).collect();
     let in_theirs: BTreeSet<&str> = theirs.iter().map(|(id, _)| id.as_str()).collect();
-    let in_ours: BTreeSet<&str> = ours.iter().map(|(id, _)| id.as_str()).collect();
-    let mut shared = theirs.iter().map(|(id, _)| id.as_str()).filter(|id| in_ours.contains(id)).peekable();
-    let combined = |id: &str, value: &Value| match ours.iter().find(|(ours, _)| ours == id) {
-        Some((_, live)) => merge(live, value, schema.items()),
+    // Of several alike, the first.
+    let in_ours: BTreeMap<&str, &Value> =
+        ours.iter().rev().map(|(id, value)| (id.as_str(), *value)).collect();
+    let mut shared =
+        theirs.iter().map(|(id, _)| id.as_str()).filter(|id| in_ours.contains_key(id)).peekable();
+    let combined = |id: &str, value: &Value| match in_ours.get(id) {
+        Some(live) => merge(live, value, schema.items()),
         None => value.clone(),
     };
     let mut merged = Vec::with_capacity(ours.len() + theirs.len());

@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Kind, Origin, Scale, storage_key};
-use crate::schema::{
-    View, builtin,
-    validate::{self, Cause},
+use crate::{
+    json::DEEPEST,
+    schema::{
+        View, builtin,
+        validate::{self, Cause},
+    },
 };
-
-/// Schemas deeper than this are refused.
-pub(super) const DEEPEST: usize = 64;
 
 /// Clusters with the same CRD share what was made of it.
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -136,18 +136,22 @@ pub(crate) fn unsupported(object: &Value) -> Option<String> {
         return Some("conversion of custom resources by a webhook".to_owned());
     }
     let versions = object.pointer("/spec/versions").and_then(Value::as_array)?;
+    // A write through it makes the maps on the way.
+    let replicas = |version: &Value| text(version, "/subresources/scale/specReplicasPath");
+    if versions.iter().any(|version| replicas(version).matches('.').count() > DEEPEST) {
+        return Some(format!("paths of more than {DEEPEST} levels"));
+    }
     versions.iter().find_map(|version| {
         let schema = version.pointer("/schema/openAPIV3Schema")?;
-        mentions(schema, "x-kubernetes-validations", 0)
+        mentions(schema, "x-kubernetes-validations")
             .then(|| "validation of custom resources by CEL rules (x-kubernetes-validations)".to_owned())
     })
 }
 
-fn mentions(schema: &Value, keyword: &str, depth: usize) -> bool {
+fn mentions(schema: &Value, keyword: &str) -> bool {
     let Some(map) = schema.as_object() else { return false };
-    depth < DEEPEST
-        && (map.get(keyword).and_then(Value::as_array).is_some_and(|rules| !rules.is_empty())
-            || children(map).any(|(_, child)| mentions(child, keyword, depth + 1)))
+    map.get(keyword).and_then(Value::as_array).is_some_and(|rules| !rules.is_empty())
+        || children(map).any(|(_, child)| mentions(child, keyword))
 }
 
 /// The schemas below one, and where they are.

@@ -200,12 +200,6 @@ fn workload(object: &mut Value, kind: &str) {
             let policy = as_object(spec.entry("persistentVolumeClaimRetentionPolicy").or_insert(json!({})));
             absent(policy, "whenDeleted", json!("Retain"));
             absent(policy, "whenScaled", json!("Retain"));
-            for claim in
-                spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut).into_iter().flatten()
-            {
-                absent(as_object(claim), "apiVersion", json!("v1"));
-                absent(as_object(claim), "kind", json!("PersistentVolumeClaim"));
-            }
         }
         "DaemonSet" => rolling(spec, "updateStrategy", &json!({"maxUnavailable": 1, "maxSurge": 0})),
         _ => {}

@@ -9,18 +9,13 @@ use super::{
         names::{self, Format},
     },
 };
-use crate::schema::validate::Cause;
+use crate::{
+    json::{list, text},
+    schema::validate::Cause,
+};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const WHY_APPROVED: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
 
 /// Everything that is.
 pub(crate) fn check(object: &Value) -> Vec<Cause> {

@@ -110,7 +110,7 @@ impl Kind {
     }
 }
 
-fn qualified(name: &str, group: &str) -> String {
+pub(crate) fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 

@@ -1,11 +1,10 @@
-//! Which schemas of CRDs are structural, and otherwise as the API wants them.
+//! Which schemas of CRDs are structural, and otherwise as the API wants them. They nest no deeper than any object.
 
-use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::custom::{DEEPEST, children};
+use super::custom::children;
 use crate::schema::{
-    View, shape,
+    View, patterns, shape,
     validate::{self, Cause},
 };
 
@@ -36,10 +35,10 @@ fn flag(map: &Map<String, Value>, keyword: &str) -> bool {
 pub(super) fn check(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     root(schema, path, causes);
     let before = causes.len();
-    place(schema, path, Place::Root, causes, 0);
+    place(schema, path, Place::Root, causes);
     // A default is only looked at where the schema that it is for is right.
     if causes.len() == before {
-        defaults(schema, path, causes, 0);
+        defaults(schema, path, causes);
     }
 }
 
@@ -85,15 +84,15 @@ fn root(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// One place of the skeleton.
-fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>, depth: usize) {
-    let Some(map) = schema.as_object().filter(|_| depth < DEEPEST) else { return };
+fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>) {
+    let Some(map) = schema.as_object() else { return };
     let at = |field: &str| format!("{path}.{field}");
     if unsupported(map, path, causes) {
         return;
     }
     kind(map, path, place, causes);
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
-        && Regex::new(pattern).is_err()
+        && patterns::compiled(pattern).is_none()
     {
         let why = "must be a valid regular expression";
         causes.push(Cause::invalid(&at("pattern"), &pattern.into(), why));
@@ -123,12 +122,12 @@ fn place(schema: &Value, path: &str, place: Place, causes: &mut Vec<Cause>, dept
         let bare = flag(map, "x-kubernetes-int-or-string");
         for (index, branch) in branches.iter().enumerate() {
             let at = if keyword == "not" { at("not") } else { at(&format!("{keyword}[{index}]")) };
-            value_check(branch, &at, bare, causes, depth + 1);
+            value_check(branch, &at, bare, causes);
         }
     }
     for (name, child) in children(map) {
         let below = if name == "items" { Place::Items } else { Place::Field };
-        self::place(child, &at(&name), below, causes, depth + 1);
+        self::place(child, &at(&name), below, causes);
     }
 }
 
@@ -283,8 +282,8 @@ fn branches(map: &Map<String, Value>) -> impl Iterator<Item = (&'static str, &[V
 }
 
 /// What is said of values beside the skeleton says nothing of its own about fields.
-fn value_check(schema: &Value, path: &str, either: bool, causes: &mut Vec<Cause>, depth: usize) {
-    let Some(map) = schema.as_object().filter(|_| depth < DEEPEST) else { return };
+fn value_check(schema: &Value, path: &str, either: bool, causes: &mut Vec<Cause>) {
+    let Some(map) = schema.as_object() else { return };
     if unsupported(map, path, causes) {
         return;
     }
@@ -295,20 +294,20 @@ fn value_check(schema: &Value, path: &str, either: bool, causes: &mut Vec<Cause>
         }
     }
     for (name, child) in children(map).filter(|(name, _)| name != "additionalProperties") {
-        value_check(child, &format!("{path}.{name}"), false, causes, depth + 1);
+        value_check(child, &format!("{path}.{name}"), false, causes);
     }
     for (keyword, branches) in branches(map) {
         for (index, branch) in branches.iter().enumerate() {
             let at =
                 if keyword == "not" { format!("{path}.not") } else { format!("{path}.{keyword}[{index}]") };
-            value_check(branch, &at, either, causes, depth + 1);
+            value_check(branch, &at, either, causes);
         }
     }
 }
 
 /// Defaults are what their schema allows.
-fn defaults(schema: &Value, path: &str, causes: &mut Vec<Cause>, depth: usize) {
-    let Some(map) = schema.as_object().filter(|_| depth < DEEPEST) else { return };
+fn defaults(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let Some(map) = schema.as_object() else { return };
     if let Some(given) = map.get("default").filter(|given| !given.is_null()) {
         let (view, path) = (View::new(schema, None), format!("{path}.default"));
         let mut pruned = given.clone();
@@ -318,6 +317,6 @@ fn defaults(schema: &Value, path: &str, causes: &mut Vec<Cause>, depth: usize) {
         causes.extend(validate::check_field(given, view).into_iter().map(|cause| cause.below(&path)));
     }
     for (name, child) in children(map) {
-        defaults(child, &format!("{path}.{name}"), causes, depth + 1);
+        defaults(child, &format!("{path}.{name}"), causes);
     }
 }

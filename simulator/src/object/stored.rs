@@ -160,7 +160,7 @@ fn take_times(managed: Option<&mut Value>) -> Box<[i64]> {
 }
 
 fn parse(text: &str) -> Value {
-    // Made by `to_string` of a value, so it parses.
+    // Made by `to_string` of a value that is no deeper than `DEEPEST`, so it parses.
     serde_json::from_str(text).unwrap_or(Value::Object(Map::new()))
 }
 

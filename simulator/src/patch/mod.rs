@@ -2,12 +2,16 @@
 
 mod strategic;
 
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::{Map, Value};
 
+use crate::json::{DEEPEST, is_deeper};
 pub(crate) use strategic::strategic;
 
 /// Most operations of a JSON patch.
 const MOST_OPERATIONS: usize = 10_000;
+/// Most bytes, as JSON, that all copies of a JSON patch add: each could double the object.
+const MOST_COPIED: usize = 3 * 1024 * 1024;
 
 /// Why a patch cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,9 @@ pub(crate) enum PatchError {
     /// Too many operations.
     #[error("The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}")]
     TooLarge(usize),
+    /// An object that nests so deep is none that can be read back.
+    #[error("the patched object would nest deeper than {DEEPEST} levels")]
+    TooDeep,
 }
 
 /// RFC 6902.
@@ -31,19 +38,41 @@ pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if operations.len() > MOST_OPERATIONS {
         return Err(PatchError::TooLarge(operations.len()));
     }
-    let mut patched = object.clone();
+    let (mut patched, mut copied) = (object.clone(), 0);
     for operation in operations {
         // What an operation lacks is found when it is done, not when the patch is read.
         let operation = serde_json::from_value(operation.clone()).map_err(|_| PatchError::Inapplicable)?;
-        let operation = json_patch::Patch(vec![as_go(operation, &patched)]);
-        json_patch::patch(&mut patched, &operation).map_err(|_| PatchError::Inapplicable)?;
+        let operation = as_go(operation, &patched);
+        if let Some(value) = placed(&operation, &patched) {
+            if matches!(operation, PatchOperation::Copy(_)) {
+                copied += value.to_string().len();
+            }
+            if copied > MOST_COPIED {
+                return Err(PatchError::Inapplicable);
+            }
+            // Checked at each step: what is deeper could not even be dropped.
+            if is_deeper(value, DEEPEST.saturating_sub(operation.path().count())) {
+                return Err(PatchError::TooDeep);
+            }
+        }
+        json_patch::patch(&mut patched, &[operation]).map_err(|_| PatchError::Inapplicable)?;
     }
     Ok(patched)
 }
 
+/// What an operation puts at its place.
+fn placed<'a>(operation: &'a PatchOperation, object: &'a Value) -> Option<&'a Value> {
+    match operation {
+        PatchOperation::Add(add) => Some(&add.value),
+        PatchOperation::Replace(replace) => Some(&replace.value),
+        PatchOperation::Copy(copy) => object.pointer(copy.from.as_str()),
+        PatchOperation::Move(from) => object.pointer(from.from.as_str()),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => None,
+    }
+}
+
 /// The library of real API servers replaces a field that is not there, too.
-fn as_go(operation: json_patch::PatchOperation, object: &Value) -> json_patch::PatchOperation {
-    use json_patch::{AddOperation, PatchOperation};
+fn as_go(operation: PatchOperation, object: &Value) -> PatchOperation {
     match operation {
         PatchOperation::Replace(replace) => {
             let path = replace.path.to_string();

@@ -43,7 +43,7 @@ pub(crate) fn holds(format: &str, text: &str) -> bool {
         let day = !pattern.ends_with(DATE_TIME) || text.get(..10).is_some_and(is_date);
         let numeric =
             *name == "hostname" && text.rsplit('.').next().is_some_and(|top| top.parse::<u64>().is_ok());
-        let like = patterns::compiled(pattern).is_none_or(|regex| regex.is_match(&plain));
+        let like = patterns::compiled(pattern).is_some_and(|regex| regex.is_match(&plain));
         return like && day && !numeric && (*name != "creditcard" || luhn(&plain));
     }
     match format {

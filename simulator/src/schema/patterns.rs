@@ -1,4 +1,4 @@
-//! Patterns of schemas, compiled once: the same few of a CRD are asked for with every object written.
+//! Patterns of schemas: read as Go reads them, and compiled once, since the same few of a CRD are asked for with every object written.
 
 use std::{
     collections::HashMap,
@@ -6,23 +6,167 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
-/// More than the CRDs of a whole catalog have; with more, all are forgotten and compiled anew.
-const MOST: usize = 1024;
+/// More than the CRDs of a catalog have; with more, all are forgotten and compiled anew.
+const MOST: usize = 256;
+/// Longest pattern, in bytes.
+const LONGEST: usize = 16 * 1024;
+/// Bytes of a compiled one, and of what is remembered while it is matched.
+const LARGEST: usize = 1 << 20;
 
-static COMPILED: LazyLock<Mutex<HashMap<String, Option<Arc<Regex>>>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<HashMap<String, Arc<Regex>>>> = LazyLock::new(Mutex::default);
 
-/// A pattern as it is matched (one for all: each clone of a `Regex` would get scratch memory of its own); `None` where it is no regular expression.
+/// A pattern as it is matched (one for all: each clone of a `Regex` would get scratch memory of its own); `None` where it is no regular
+/// expression, or one that is too large.
 pub(crate) fn compiled(pattern: &str) -> Option<Arc<Regex>> {
-    let mut compiled = COMPILED.lock();
-    if let Some(known) = compiled.get(pattern) {
-        return known.clone();
+    if let Some(known) = COMPILED.lock().get(pattern) {
+        return Some(Arc::clone(known));
     }
+    if pattern.len() > LONGEST {
+        return None;
+    }
+    // Without the lock: the others do not wait.
+    let mut regex = RegexBuilder::new(&as_rust(pattern));
+    let regex = Arc::new(regex.size_limit(LARGEST).dfa_size_limit(LARGEST).build().ok()?);
+    let mut compiled = COMPILED.lock();
     if compiled.len() >= MOST {
         compiled.clear();
     }
-    let regex = Regex::new(pattern).ok().map(Arc::new);
-    compiled.insert(pattern.to_owned(), regex.clone());
-    regex
+    compiled.insert(pattern.to_owned(), Arc::clone(&regex));
+    Some(regex)
+}
+
+/// A pattern of Go in Rust's words. In Go's, braces that count nothing and brackets in a class are signs like others, a class has no
+/// operators, and `\d`, `\s`, `\w` and `\b` are about ASCII.
+fn as_rust(pattern: &str) -> String {
+    let (mut rust, mut left) = (String::with_capacity(pattern.len() * 2), pattern);
+    while let Some(sign) = next(&mut left) {
+        match sign {
+            '\\' => escape(&mut left, &mut rust),
+            '[' => class(&mut left, &mut rust),
+            '{' if !counts(left) => rust.push_str(r"\{"),
+            sign => rust.push(sign),
+        }
+    }
+    rust
+}
+
+fn next(left: &mut &str) -> Option<char> {
+    let sign = left.chars().next()?;
+    *left = left.get(sign.len_utf8()..).unwrap_or_default();
+    Some(sign)
+}
+
+/// Whether what follows a brace makes it a repetition.
+fn counts(left: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((inside, _)) = left.split_once('}') else { return false };
+    let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
+    !least.is_empty() && digits(least) && digits(most)
+}
+
+/// What follows a backslash.
+fn escape(left: &mut &str, rust: &mut String) {
+    let Some(sign) = next(left) else { return rust.push('\\') };
+    rust.push_str(match sign {
+        'd' => "[0-9]",
+        'D' => "[^0-9]",
+        's' => r"[\t\n\f\r ]",
+        'S' => r"[^\t\n\f\r ]",
+        'w' => "[0-9A-Za-z_]",
+        'W' => "[^0-9A-Za-z_]",
+        'b' => r"(?-u:\b)",
+        'B' => r"(?-u:\B)",
+        '<' => "<",
+        '>' => ">",
+        sign => {
+            rust.extend(['\\', sign]);
+            // The braces of a name or a number are none that count.
+            if matches!(sign, 'p' | 'P' | 'x') && left.starts_with('{') {
+                rust.extend(next(left));
+            }
+            return;
+        }
+    });
+}
+
+/// What follows an opening bracket, up to the closing one.
+fn class(left: &mut &str, rust: &mut String) {
+    rust.push('[');
+    if left.starts_with('^') {
+        rust.extend(next(left));
+    }
+    // Whether a bracket would close nothing, what stands before may begin a range, and what comes ends one.
+    let (mut first, mut begins, mut ends) = (true, false, false);
+    while let Some(sign) = next(left) {
+        let mut single = true;
+        match sign {
+            ']' if !first => return rust.push(']'),
+            '-' if begins && !left.starts_with(']') => {
+                rust.push('-');
+                (begins, ends) = (false, true);
+                continue;
+            }
+            '[' if left.starts_with(':') && left.contains(":]") => {
+                let (name, after) = left.split_once(":]").unwrap_or((left, ""));
+                rust.extend(["[", name, ":]"]);
+                *left = after;
+                single = false;
+            }
+            '\\' => {
+                single = !left.starts_with(['d', 'D', 's', 'S', 'w', 'W', 'p', 'P']);
+                escape(left, rust);
+            }
+            '[' | ']' | '-' | '&' | '~' => rust.extend(['\\', sign]),
+            sign => rust.push(sign),
+        }
+        (first, begins, ends) = (false, single && !ends, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_go() {
+        for (pattern, good, bad) in [
+            ("^{.*}$", "{x}", "x"),
+            ("^{{[a-z]{2}}}$", "{{ab}}", "{{a}}"),
+            ("^a{2,3}{,5}$", "aaa{,5}", "aaa"),
+            (r"^[^[\]]+$", "x", "[x]"),
+            ("^[]a]+$", "]a", "b"),
+            ("^[^]a]+$", "b", "]"),
+            ("^[[:alpha:]_[]+$", "a_[", "1"),
+            (r"^[\w-.]+$", "a-.", "a+"),
+            ("^[+--]$", ",", "/"),
+            ("^[--/]$", ".", ","),
+            ("^[a&&b~~c-]+$", "&~-", "d"),
+            (r"^\d\D\w\W\s\S$", "1a_- x", "\u{661}a_- x"),
+            (r"^[\d\s]+$", "1 2", "a"),
+            (r"\bb\b", "a b", "ab"),
+            (r"^\<\>$", "<>", ""),
+            (r"^\x{41}\p{Greek}\pL$", "A\u{3b1}a", "Aaa"),
+            ("(?i)^k$", "K", "x"),
+            (r"^\{\[$", "{[", "{"),
+        ] {
+            let regex = compiled(pattern).unwrap_or_else(|| panic!("{pattern}: {}", as_rust(pattern)));
+            assert!(regex.is_match(good), "{pattern} {good}");
+            assert!(!regex.is_match(bad), "{pattern} {bad}");
+        }
+        for none in ["(", "[a", r"\", "[z-a]", "[", "{2}", r"[\b]", r"\p{"] {
+            assert!(compiled(none).is_none(), "{none}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_bounded() {
+        assert!(compiled("(((a{100}){100}){100}){100}").is_none());
+        assert!(compiled(&"a".repeat(LONGEST + 1)).is_none());
+        for number in 0..=MOST {
+            assert!(compiled(&format!("^{number}$")).is_some());
+        }
+        assert!(COMPILED.lock().len() <= MOST);
+    }
 }

@@ -3,9 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{View, builtin};
-
-/// How deep objects may nest; deeper ones are refused when they are read.
-pub(crate) const DEEPEST: usize = 100;
+use crate::json::{DEEPEST, join};
 
 /// Removes the fields that the schema does not know and returns their paths.
 pub(crate) fn prune(object: &mut Value, schema: View<'_>) -> Vec<String> {
@@ -57,10 +55,6 @@ fn walk(value: &mut Value, schema: View<'_>, path: &str, top: bool, removed: &mu
 
 fn is_envelope(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 /// Sets what is missing and has a default; returns nothing, since defaults cannot fail.

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{View, patterns, shape::DEEPEST};
+use super::{View, patterns};
+use crate::json::DEEPEST;
 
 const SECONDS: &str = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.]\d+)?(Z|[-+]\d\d:\d\d)$";
 const MICROSECONDS: &str = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.]\d{6}(Z|[-+]\d\d:\d\d)$";

@@ -3,8 +3,11 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
-use super::{View, shape::DEEPEST, times};
-use crate::kinds::validation::quantity::{self, Quantity};
+use super::{View, times};
+use crate::{
+    json::DEEPEST,
+    kinds::validation::quantity::{self, Quantity},
+};
 
 /// What a decoder says of the first such value.
 pub(crate) fn find(value: &Value, schema: View<'_>) -> Option<String> {

@@ -1,8 +1,11 @@
 //! Validation of an object by a schema, with the messages of a real API server where they are simple.
 
+use std::{collections::HashMap, fmt};
+
 use serde_json::Value;
 
-use super::{Relation, View, embedded, formats, patterns, shape::DEEPEST};
+use super::{Relation, View, embedded, formats, patterns};
+use crate::json::{DEEPEST, join};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ impl Cause {
         Self::new(field, "FieldValueTooMany", message)
     }
 
-    pub(crate) fn too_long(field: &str, most: usize) -> Self {
+    pub(crate) fn too_long(field: &str, most: impl fmt::Display) -> Self {
         Self::new(field, "FieldValueTooLong", format!("Too long: may not be more than {most} bytes"))
     }
 
@@ -207,11 +210,7 @@ fn string(text: &str, schema: View<'_>, path: &str, causes: &mut Vec<Cause>) {
         ));
     }
     if let Some(most) = limit("maxLength").filter(|&most| length > most) {
-        causes.push(Cause::new(
-            path,
-            "FieldValueTooLong",
-            format!("Too long: may not be more than {most} bytes"),
-        ));
+        causes.push(Cause::too_long(path, most));
     }
     if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
         // A pattern that cannot be read was refused with its CRD.
@@ -276,11 +275,14 @@ fn list(items: &[Value], schema: View<'_>, path: &str, causes: &mut Vec<Cause>) 
         }),
     };
     let known: Vec<Value> = items.iter().map(identity).collect();
-    for (index, one) in known.iter().enumerate().filter(|(index, one)| {
+    let mut seen = HashMap::new();
+    for (index, one) in known.iter().enumerate() {
+        let times = seen.entry(one).or_insert(0_usize);
+        *times += 1;
         // Each that is there again is told once.
-        known.iter().take(*index).filter(|before| before == one).count() == 1
-    }) {
-        causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
+        if *times == 2 {
+            causes.push(Cause::duplicate(&format!("{path}[{index}]"), one));
+        }
     }
 }
 
@@ -344,10 +346,6 @@ fn type_name(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::{
     rules::new_finalizers,
 };
 use crate::{
+    json::{DEEPEST, is_deeper},
     kinds::{Kind, checks, custom, defaults, services, validation},
     object::meta::{self, put},
 };
@@ -112,6 +113,10 @@ impl Cluster {
     }
 
     pub(super) fn check(&self, kind: &Kind, object: &Value, live: Option<&Value>) -> Result<(), Refusal> {
+        // First, since all others walk along it.
+        if is_deeper(object, DEEPEST) {
+            return Err(Refusal::too_deep());
+        }
         if let Some(what) = unsupported(kind, object)
             && !(self.options.ignore_cel && what.contains("CEL"))
         {

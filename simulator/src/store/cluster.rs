@@ -20,7 +20,7 @@ use super::{
 use crate::{
     authz::Ask,
     kinds::{self, Kind, builtin},
-    object::{Stored, intern::intern},
+    object::Stored,
 };
 
 /// What a cluster is like.
@@ -167,8 +167,8 @@ impl Cluster {
         if let Some(kind) = builtin::find(group, version, resource) {
             return Some(Arc::clone(kind));
         }
-        let key = kinds::storage_key(resource, group);
-        self.custom.get(&key)?.iter().find(|kind| kind.version == *version).cloned()
+        let key = kinds::qualified(resource, group);
+        self.custom.get(key.as_str())?.iter().find(|kind| kind.version == *version).cloned()
     }
 
     /// All kinds that are served now.
@@ -182,9 +182,10 @@ impl Cluster {
         reviews || self.kinds().any(|kind| kind.group == group && kind.version == version)
     }
 
+    /// To look up an object. Not interned: what is asked for need not be there.
     pub(super) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
         let namespace = if kind.namespaced { namespace } else { "" };
-        Key { resource: Arc::clone(&kind.storage), namespace: intern(namespace), name: intern(name) }
+        Key { resource: Arc::clone(&kind.storage), namespace: namespace.into(), name: name.into() }
     }
 
     pub(super) fn uid(&mut self) -> Uuid {

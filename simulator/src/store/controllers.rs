@@ -82,7 +82,7 @@ impl Cluster {
     }
 
     pub(super) fn namespace(&self, name: &str) -> Option<&Arc<Stored>> {
-        let key = Key { resource: storage_key("namespaces", ""), namespace: intern(""), name: intern(name) };
+        let key = Key { resource: storage_key("namespaces", ""), namespace: "".into(), name: name.into() };
         self.objects.get(&key)
     }
 

@@ -12,11 +12,7 @@ use super::{
     request::{Answer, Listed, Outcome, Request},
     selector::Selector,
 };
-use crate::{
-    kinds::Kind,
-    object::{Stored, intern::intern},
-    schema::validate::Cause,
-};
+use crate::{kinds::Kind, object::Stored, schema::validate::Cause};
 
 impl Cluster {
     /// An object in the version of that kind.
@@ -64,8 +60,7 @@ impl Cluster {
         kind: &Kind,
         namespace: &str,
     ) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> {
-        let start =
-            Key { resource: Arc::clone(&kind.storage), namespace: intern(namespace), name: intern("") };
+        let start = Key { resource: Arc::clone(&kind.storage), namespace: namespace.into(), name: "".into() };
         let (resource, namespace) = (Arc::clone(&kind.storage), namespace.to_owned());
         self.objects.range((Bound::Included(start), Bound::Unbounded)).take_while(move |(key, _)| {
             key.resource == resource && (namespace.is_empty() || *key.namespace == *namespace)

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{fields::apply::Conflict, kinds::Kind, schema::validate::Cause};
+use crate::{fields::apply::Conflict, json::DEEPEST, kinds::Kind, schema::validate::Cause};
 
 /// An error as Kubernetes says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,11 @@ impl Refusal {
     /// Something real API servers do and this one does not.
     pub(crate) fn not_simulated(what: &str) -> Self {
         Self::new(501, "NotImplemented", format!("not simulated: {what}"))
+    }
+
+    /// An object deeper than what could be read back.
+    pub(crate) fn too_deep() -> Self {
+        Self::not_simulated(&format!("objects of more than {DEEPEST} levels"))
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {

@@ -55,6 +55,7 @@ fn unpatched(error: &patch::PatchError) -> Refusal {
     match error {
         patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
         patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
+        patch::PatchError::TooDeep => Refusal::too_deep(),
         patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
     }
 }

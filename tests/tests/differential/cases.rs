@@ -17,7 +17,7 @@ use tidewatch_tests::wait;
 
 use crate::{
     compare,
-    pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC, one},
+    pair::{APPLY, Call, JSON_PATCH, MERGE, Memory, Pair, STRATEGIC, TABLE, one},
     prepare::prepare,
 };
 
@@ -26,7 +26,6 @@ const LONG: Duration = Duration::from_secs(30);
 
 const WAIT: &str = "WAIT";
 const MADE: &str = "made";
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 macro_rules! texts {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("cases/", $name, ".txt")))),*] };

@@ -89,6 +89,7 @@ fn objects() -> Vec<Call> {
     let put = |path: &str, body: Value| Call::new("PUT", path, body);
     let with = |query: &str, body: Value| Call::new("POST", format!("{MAPS}?{query}"), body);
     let delete = |path: &str, body: Value| Call::new("DELETE", path, body);
+    let doubled = |number| json!({"op": "copy", "from": "/data", "path": format!("/data/k{number}")});
     let other = "6e94b08b-d0ce-4eb4-82c1-f272f48599da";
     vec![
         Call::get("/api/v1/namespaces/fixed"),
@@ -108,6 +109,7 @@ fn objects() -> Vec<Call> {
         Call::patch(JSON_PATCH, a, json!([{"op": "test", "path": "/data/j", "value": "2"}])),
         Call::patch(JSON_PATCH, a, json!([{"op": "remove", "path": "/data/none"}])),
         Call::patch(JSON_PATCH, a, json!({"a": 1})),
+        Call::patch(JSON_PATCH, a, (0..40).map(doubled).collect()),
         Call::patch(STRATEGIC, a, json!({"data": {"s": "1"}, "metadata": {"finalizers": ["a/b"]}})),
         Call::patch(STRATEGIC, format!("{MAPS}/none"), json!({"data": {"s": "1"}})),
         Call::patch("text/plain", a, json!({"data": {"s": "1"}})),

@@ -197,6 +197,15 @@ fn refused() -> Vec<(&'static str, Call, [u16; 2])> {
             }),
             [201, 501],
         ),
+        (
+            "objects of more than 100 levels",
+            definition(&|crd| {
+                let list = |items, _| json!({"type": "array", "items": items});
+                *crd.pointer_mut(spec).unwrap_or(&mut Value::Null) =
+                    (0..100).fold(json!({"type": "string"}), list);
+            }),
+            [201, 501],
+        ),
         ("apply of /scale", Call::patch(APPLY, scales, scale), [404, 501]),
         (
             "other reviews",

@@ -17,12 +17,17 @@ mod volumes;
 mod webhooks;
 mod workloads;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use self::names::Format;
 pub(crate) use self::{core::change_of_claim, pods::change as change_of_pod};
 use super::Kind;
-use crate::schema::validate::Cause;
+use crate::{
+    json::{join, list, text},
+    schema::validate::Cause,
+};
 
 /// What a value has to be. Most say nothing of one that is missing.
 #[derive(Clone, Copy)]
@@ -228,10 +233,10 @@ fn judge(rule: Rule, value: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
 
 /// Items that repeat the value of a field.
 fn once(items: &Value, field: &str, path: &str, causes: &mut Vec<Cause>) {
-    let items = list(items);
-    for (index, item) in items.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for (index, item) in list(items).iter().enumerate() {
         let value = &item[field];
-        if !is_empty(value) && items.iter().take(index).any(|before| before[field] == *value) {
+        if !is_empty(value) && !seen.insert(value) {
             causes.push(Cause::duplicate(&format!("{path}[{index}].{field}"), value));
         }
     }
@@ -248,25 +253,13 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
 pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
     list(value).iter().filter_map(Value::as_str)
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
 }
 
 /// The number of a share such as `25%`.
 fn share(value: &Value) -> Option<u64> {
     value.as_str()?.strip_suffix('%')?.parse().ok()
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 /// Which of some fields are there: one has to be, and no other beside it.

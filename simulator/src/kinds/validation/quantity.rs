@@ -7,6 +7,8 @@ pub(crate) const MALFORMED: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 /// Digits beyond what a quantity can hold are not looked at.
 const LONGEST: usize = 30;
+/// In billionths, the most of a number with a binary unit; what is more counts as this.
+const MOST: i128 = i64::MAX as i128 * 1_000_000_000;
 const DECIMAL: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
@@ -47,11 +49,21 @@ impl Quantity {
             (None, Some((_, exponent))) => (1, *exponent),
             (None, None) => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?),
         };
-        let scaled = digits.checked_mul(factor)?;
+        let scaled = digits.saturating_mul(factor);
         let power = exponent.checked_sub(scale)?.checked_add(9)?;
-        let ten = 10_i128.checked_pow(power.unsigned_abs())?;
-        // Below a billionth it is rounded up.
-        let nanos = if power >= 0 { scaled.checked_mul(ten)? } else { (scaled + ten - 1) / ten };
+        let ten = 10_i128.saturating_pow(power.unsigned_abs());
+        let nanos = if power >= 0 {
+            scaled.saturating_mul(ten)
+        } else {
+            // Below a billionth it is rounded up.
+            scaled / ten + i128::from(scaled % ten != 0)
+        };
+        let nanos = match unit {
+            Some(_) => nanos.min(MOST),
+            // Decimal ones have no end in the API; ours is here.
+            None if nanos == i128::MAX => return None,
+            None => nanos,
+        };
         Some(Self { nanos: nanos * sign, binary: unit.is_some() })
     }
 
@@ -75,7 +87,7 @@ impl Quantity {
     pub(crate) fn rounded(self) -> Self {
         const LEAST: i128 = 1_000_000;
         let rest = self.nanos.rem_euclid(LEAST);
-        let nanos = if rest == 0 { self.nanos } else { self.nanos - rest + LEAST };
+        let nanos = if rest == 0 { self.nanos } else { self.nanos.saturating_add(LEAST - rest) };
         Self { nanos, ..self }
     }
 
@@ -116,9 +128,21 @@ pub(crate) fn canonical_of_pod(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_quantity_makes_it_panic(
+            text in r"[-+]?[0-9]{0,30}(\.[0-9]{0,30})?([KMGTPE]i|[numkMGTPE]|[eE]-?[0-9]{1,10})?",
+        ) {
+            canonical_of_pod(&mut json!(text));
+        }
+    }
 
     #[test]
     fn quantities_are_written_in_their_canonical_form() {
@@ -136,6 +160,9 @@ mod tests {
             (json!("1e3"), "1k"),
             (json!("-1"), "-1"),
             (json!("x"), "x"),
+            (json!("0.0000000147573952589676412927Ei"), "17014118346047m"),
+            (json!("99999999999999Ei"), "9223372036854775807"),
+            (json!("1e99"), "1e99"),
         ] {
             let mut value = given.clone();
             canonical_of_pod(&mut value);
