@@ -55,6 +55,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let Config { kubeconfig, mut engine, denied_servers, maintenance_policy, .. } = config;
     let kube = app::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
+    let external = engine.external_registries.clone();
     let client = app::kcp_client(kube, engine.call_deadline, &Journal::default())?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
@@ -75,7 +76,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     stop.cancel();
     // What is in hand has deadlines of its own.
     let _ended = work.await;
-    Ok(told(&engine, &book, missing))
+    Ok(told(&engine, &external, &book, missing))
 }
 
 /// Waits until all was looked at. Says why it was not, if the time is over.
@@ -125,7 +126,7 @@ fn ask(engine: &Engine) {
     }
 }
 
-fn told(engine: &Engine, book: &Book, mut missing: Vec<String>) -> Report {
+fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<String>) -> Report {
     if book.left_out() > 0 {
         missing.push(format!("there was no room for {} writes", book.left_out()));
     }
@@ -140,6 +141,6 @@ fn told(engine: &Engine, book: &Book, mut missing: Vec<String>) -> Report {
         (name, entry)
     });
     let runtimes = runtimes.collect();
-    let control_plane = Entry::of(book.page(""), state.extensions_of_catalog(), false);
+    let control_plane = Entry::of(book.page(""), state.extensions_of_catalog(external), false);
     Report::new(control_plane, runtimes, missing)
 }

@@ -77,8 +77,11 @@ impl Change {
             _ => false,
         };
         let is_mark = || {
-            self.kind() == "Manifest"
-                && self.only(&[terms.as_str(), condition(conditions::MODULE_CR_STATE).as_str()])
+            // Nothing is written only to say which template it was.
+            let template = format!("metadata.annotations[{}]", annotations::TEMPLATE_UID);
+            let alone = self.fields.contains(&template) && !self.fields.contains(&terms);
+            let expected = [&terms, &template, &condition(conditions::MODULE_CR_STATE)];
+            self.kind() == "Manifest" && self.only(&expected.map(String::as_str)) && !alone
         };
         match is_exchange {
             true => Group::Exchange,
@@ -291,5 +294,11 @@ mod tests {
             "its owners would change"
         );
         assert_eq!(of(Value::Null, manifest("Ready", "a")), Group::Change, "it would be made");
+        let made_of = |mut manifest: Value| {
+            manifest["metadata"]["annotations"][annotations::TEMPLATE_UID] = "u".into();
+            manifest
+        };
+        assert_eq!(of(manifest("Ready", "a"), made_of(manifest("Ready", "b"))), Group::Mark);
+        assert_eq!(of(manifest("Ready", "a"), made_of(manifest("Ready", "a"))), Group::Change);
     }
 }

@@ -1,4 +1,4 @@
-//! Who may have a module: beta and restricted ones, and what the platform's policy says.
+//! Who may have a module: beta, internal and restricted ones, and what the platform's policy says.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -37,12 +37,14 @@ async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
     let trial = json!({"kymaSelector": {"matchLabels": {"plan": "trial"}}});
     solo.offer(&version("urchin", trial.clone())).await?;
     solo.offer(&version("anemone", trial)).await?;
+    solo.offer(&version("cockle", json!({"internal": true}))).await?;
     solo.offer(&version("limpet", json!({}))).await?;
-    let all = ["kelp", "urchin", "anemone", "limpet"];
+    let all = ["kelp", "urchin", "anemone", "cockle", "limpet"];
     solo.enable(&json!(all.map(|name| json!({"name": name})))).await?;
     denied(&solo, "kelp", "in beta").await?;
     denied(&solo, "urchin", "restricted").await?;
     denied(&solo, "anemone", "not set up").await?;
+    denied(&solo, "cockle", "internal").await?;
     solo.ready("limpet", "1.0.0").await?;
 
     solo.label(&json!({"operator.kyma-project.io/beta": "true", "plan": "trial"})).await?;
@@ -50,7 +52,13 @@ async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
     solo.ready("urchin", "1.0.0").await?;
     denied(&solo, "anemone", "not set up").await?;
 
-    solo.label(&json!({"operator.kyma-project.io/beta": null})).await?;
+    denied(&solo, "cockle", "internal").await?;
+
+    solo.label(&json!({"operator.kyma-project.io/internal": "true"})).await?;
+    solo.ready("cockle", "1.0.0").await?;
+    solo.label(&json!({"operator.kyma-project.io/internal": null, "operator.kyma-project.io/beta": null}))
+        .await?;
+    denied(&solo, "cockle", "internal").await?;
     denied(&solo, "kelp", "in beta").await?;
     let told = solo.event("ModuleNotAvailable").await?;
     ensure!(told.contains("'kelp' is removed") && told.contains("beta"), "{told}");

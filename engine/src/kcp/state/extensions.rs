@@ -7,6 +7,7 @@ use tidewatch_api::{
 };
 
 use super::KcpState;
+use crate::plan::versions::registry_of;
 
 impl KcpState {
     /// What a Kyma uses of it, each in a line for people, sorted. Wishes of its runtime are known once they were read.
@@ -16,6 +17,9 @@ impl KcpState {
             let is_true = |value: Option<&String>| value.is_some_and(|value| value == "true");
             if is_true(kyma.labels().get(labels::RUNTIME_TEMPLATES)) {
                 used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
+            }
+            if kyma.annotations().contains_key(annotations::FORCE_DELETE) {
+                used.push(format!("annotation {}", annotations::FORCE_DELETE));
             }
         }
         for (module, want) in self.users.wants_of(kyma) {
@@ -31,9 +35,13 @@ impl KcpState {
         used
     }
 
-    /// What the catalog uses of it: releases and templates, by name, sorted.
-    pub fn extensions_of_catalog(&self) -> Vec<String> {
+    /// What KCP uses of it for all: the platform's policy, releases and templates, by name, sorted. `external` are the registries that
+    /// templates may name.
+    pub fn extensions_of_catalog(&self, external: &[String]) -> Vec<String> {
         let mut used = Vec::new();
+        if self.policy().is_ok_and(|policy| policy.is_some()) || self.policy_fault().is_some() {
+            used.push("the platform's policy of modules, with all that it requires and forbids".to_owned());
+        }
         let (modules, catalog) = (self.offered.modules(), self.catalog());
         for (name, release) in modules.iter().filter_map(|name| Some((name, catalog.release(name)?))) {
             if !release.spec.versions.is_empty() {
@@ -47,6 +55,11 @@ impl KcpState {
             let name = template.name_any();
             let fields = of_terms(&ModuleTerms::of(&template.spec));
             used.extend(fields.into_iter().map(|field| format!("ModuleTemplate {name}: spec.{field}")));
+            used.extend(
+                registry_of(&template)
+                    .filter(|registry| external.contains(registry))
+                    .map(|registry| format!("ModuleTemplate {name}: its component is in {registry}")),
+            );
         }
         used.sort();
         used
@@ -102,7 +115,14 @@ mod tests {
         let mut state = KcpState::default();
         for kyma in ["plain", "keen"] {
             let marks = if kyma == "keen" { json!({labels::RUNTIME_TEMPLATES: "true"}) } else { json!({}) };
-            state.apply_kyma(read::<Kyma>(json!({"metadata": {"name": kyma, "labels": marks}, "spec": {}})));
+            let force = if kyma == "keen" {
+                json!({annotations::FORCE_DELETE: "the runtime is gone"})
+            } else {
+                json!({})
+            };
+            state.apply_kyma(read::<Kyma>(
+                json!({"metadata": {"name": kyma, "labels": marks, "annotations": force}, "spec": {}}),
+            ));
             state.apply_manifest(read::<Manifest>(json!({"metadata": {"name": format!("{kyma}-beam"), "labels": {
                 labels::KYMA_NAME: kyma, labels::MODULE_NAME: "beam"}, "annotations": {annotations::MODULE_TERMS:
                 if kyma == "keen" { r#"{"recreate":[{"group":"batch","kind":"Job"}],"sources":["crds"]}"# }
@@ -115,6 +135,7 @@ mod tests {
         assert_eq!(
             state.extensions_of("keen"),
             [
+                "annotation tidewatch.kyma-project.io/force-delete",
                 "label tidewatch.kyma-project.io/runtime-templates",
                 "module beam: recreate",
                 "module beam: sources",
@@ -126,19 +147,23 @@ mod tests {
     #[test]
     fn what_the_catalog_uses_is_named() {
         let mut state = KcpState::default();
-        assert!(state.extensions_of_catalog().is_empty());
+        assert!(state.extensions_of_catalog(&[]).is_empty());
+        state.apply_policy(Some(Some("rules: []")));
         let release = json!({"metadata": {"name": "beam"}, "spec": {"moduleName": "beam", "ocmComponentName": "x.dev/beam",
             "channels": [], "allowDowngrade": true}});
         state.apply_release("beam", Some(read(release)));
-        let template = json!({"metadata": {"name": "beam-1.0.0"}, "spec": {"moduleName": "beam", "version": "1.0.0", "descriptor": {},
-            "progressDeadlineSeconds": 9}});
+        let template = json!({"metadata": {"name": "beam-1.0.0"}, "spec": {"moduleName": "beam", "version": "1.0.0", "progressDeadlineSeconds": 9,
+            "descriptor": {"component": {"repositoryContexts": [{"baseUrl": "guests.example", "subPath": "kyma"}]}}}});
         state.apply_template("beam-1.0.0", Some(read(template)));
         assert_eq!(
-            state.extensions_of_catalog(),
+            state.extensions_of_catalog(&["guests.example/kyma".to_owned()]),
             [
                 "ModuleReleaseMeta beam: spec.allowDowngrade",
-                "ModuleTemplate beam-1.0.0: spec.progressDeadlineSeconds"
+                "ModuleTemplate beam-1.0.0: its component is in guests.example/kyma",
+                "ModuleTemplate beam-1.0.0: spec.progressDeadlineSeconds",
+                "the platform's policy of modules, with all that it requires and forbids",
             ]
         );
+        assert_eq!(state.extensions_of_catalog(&[]).len(), 3, "a registry that is not asked is none of ours");
     }
 }

@@ -89,7 +89,7 @@ const MAX_REGISTRY: usize = 512;
 
 /// The registry that the descriptor names, `HOST[:PORT][/PATH]`: the last of its repository contexts is where the component is now
 /// (Open Component Model, component descriptor v2).
-pub(super) fn registry(template: &ModuleTemplate) -> Option<String> {
+pub(crate) fn registry(template: &ModuleTemplate) -> Option<String> {
     let contexts = template.spec.descriptor.0.get("component")?.get("repositoryContexts")?.as_array()?;
     let text = |field: &str| contexts.last()?.get(field)?.as_str();
     let base = text("baseUrl")?;

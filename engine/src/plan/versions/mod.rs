@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 pub use answer::{Answer, Want};
 pub use deprecation::{Deprecation, Listed, NEAR, Phase, deprecation};
+pub(crate) use legacy::registry as registry_of;
 pub(in crate::plan) use legacy::{highest, is_old};
 pub use order::{Step, may_replace, step};
 pub(crate) use resolve::further;
