@@ -7,6 +7,7 @@ mod bad_input_receiver;
 mod bundles;
 mod canary;
 mod catalog;
+mod channels;
 mod control_plane;
 mod crds;
 mod deletion;
@@ -21,7 +22,7 @@ mod managed;
 mod mandatory;
 mod operator;
 mod orphans;
-mod readiness;
+
 mod resync;
 mod routes;
 mod service;

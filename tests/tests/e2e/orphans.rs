@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tidewatch_api::{
@@ -132,24 +132,5 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
         Ok((marks.get(annotations::OWNED_BY) == Some(&mark)).then_some(()))
     })
     .await?;
-    observed::no_panic(&solo.receiver.process)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> {
-    let solo = Solo::start("kcp-orphaned", "flotsam").await?;
-    solo.offer(&version("dock", "1.0.0")).await?;
-    solo.enable(&json!([{"name": "dock"}])).await?;
-    solo.ready("dock", "1.0.0").await?;
-    let mut stray = solo.manifest("dock").await?;
-    let mut labels = stray.metadata.labels.take().unwrap_or_default();
-    labels.insert(labels::MODULE_NAME.into(), "raft".into());
-    stray.metadata = ObjectMeta { name: Some("stray".into()), labels: Some(labels), ..ObjectMeta::default() };
-    stray.status = None;
-    manifests(&solo).create(&PostParams::default(), &stray).await?;
-    let told = solo.module("raft", "to be told of", |m| m.message.starts_with("orphaned:")).await?;
-    ensure!(told.message.contains("stray") && told.message.contains("delete it"), "{}", told.message);
-    let left = manifests(&solo).get("stray").await?.metadata;
-    ensure!(left.deletion_timestamp.is_none() && left.finalizers.is_none(), "{left:?}");
     observed::no_panic(&solo.receiver.process)
 }

@@ -1,0 +1,42 @@
+//! Which version a module has by its Kyma's channel.
+
+use anyhow::{Result, ensure};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Kyma,
+    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
+};
+use tidewatch_tests::{modules::Version, observed, solo::Solo};
+
+const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
+
+fn map(name: &str, version: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": {"version": version}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_follows_its_kymas_channel_unless_it_has_its_own() -> Result<()> {
+    let solo = Solo::start("kcp-kyma-channel", "sluice").await?;
+    for module in ["lock", "gate"] {
+        let offer = |version: &str| Version::new(module, version, vec![map(module, version)]);
+        let both = json!({"channels": [{"channel": "regular", "version": "1.0.0"}, {"channel": "fast", "version": "1.1.0"}]});
+        solo.offer(&offer("1.0.0")).await?;
+        solo.offer(&Version { release: both, ..offer("1.1.0") }).await?;
+    }
+    solo.enable(&json!([{"name": "lock"}, {"name": "gate", "channel": "regular"}])).await?;
+    solo.ready("lock", "1.0.0").await?;
+    solo.ready("gate", "1.0.0").await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.runtime.clone(), RUNTIME_NAMESPACE);
+    let fast = Patch::Merge(json!({"spec": {"channel": "fast"}}));
+    kymas.patch(RUNTIME_KYMA_NAME, &PatchParams::default(), &fast).await?;
+    solo.tell((GROUP, VERSION, "Kyma"), RUNTIME_NAMESPACE, RUNTIME_KYMA_NAME).await?;
+    solo.ready("lock", "1.1.0").await?;
+    solo.ready("gate", "1.0.0").await?;
+    let maps = solo.objects(CONFIG_MAP, Some("default"));
+    ensure!(maps.get("lock").await?.data["data"]["version"] == "1.1.0", "it is not what is installed");
+    observed::no_panic(&solo.receiver.process)
+}
