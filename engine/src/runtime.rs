@@ -10,8 +10,8 @@ mod client;
 mod error;
 mod kubeconfig;
 mod mapper;
-mod pace;
 mod policy;
+mod rate;
 #[cfg(test)]
 mod tests;
 
@@ -22,5 +22,5 @@ pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};
 pub use mapper::{MapError, Mapped, Mapper, Missing, Scope};
-pub(crate) use pace::Pace;
 pub use policy::{AddressPolicy, AddressPolicyError};
+pub(crate) use rate::RateLimit;

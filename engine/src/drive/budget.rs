@@ -26,7 +26,7 @@ use crate::{
     key::{Cause, Guard, WorkKey},
     plan::kyma::failed_status,
     queue::{Class, Push, worker::WorkQueue},
-    runtime::{Care, Pace, RuntimeClient},
+    runtime::{Care, RateLimit, RuntimeClient},
 };
 
 /// What calls without an answer may cost in [`WINDOW`], together.
@@ -235,8 +235,8 @@ pub(super) fn counted(
         let (keys, reason) = budgets.ended(&kyma, took, answered);
         push(&queue, keys, reason);
     });
-    let pace = Arc::new(Pace::new(Instant::now()));
-    client.under(Care { places, journal: journal.clone(), ear, pace })
+    let rate = Arc::new(RateLimit::new(Instant::now()));
+    client.under(Care { places, journal: journal.clone(), ear, rate })
 }
 
 fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {

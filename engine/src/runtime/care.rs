@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, Sleep, error::Elapsed, timeout},
 };
 
-use super::Pace;
+use super::RateLimit;
 use crate::journal::Journal;
 
 /// Hears how a call ended: how long it took, and whether an API server has answered, if only with an error.
@@ -22,7 +22,7 @@ pub(crate) struct Care {
     pub(crate) journal: Journal,
     pub(crate) ear: Arc<Ear>,
     /// Those of one runtime.
-    pub(crate) pace: Arc<Pace>,
+    pub(crate) rate: Arc<RateLimit>,
 }
 
 /// The share of its deadline that a call gets without a place.
@@ -31,7 +31,7 @@ const SHARE: u32 = 4;
 impl Care {
     /// What a call has to wait for before its turn. A replay's have no server to spare.
     pub(super) fn turn(&self) -> Option<Sleep> {
-        if self.journal.is_playing() { None } else { self.pace.wait() }
+        if self.journal.is_playing() { None } else { self.rate.wait() }
     }
 
     /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.
@@ -76,7 +76,7 @@ mod tests {
             places: Arc::new(Semaphore::new(2)),
             journal: Journal::default(),
             ear: Arc::new(|_, _| {}),
-            pace: Arc::new(Pace::new(Instant::now())),
+            rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let deadline = Duration::from_secs(20);
         let started = Instant::now();

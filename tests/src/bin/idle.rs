@@ -22,7 +22,7 @@ struct Args {
 fn main() -> ExitCode {
     let Args { time, output } = Args::parse();
     let terminal = Terminal::default();
-    let result = idle::main(idle::SETTLING, Duration::from_secs(time), &terminal);
+    let result = idle::main(Duration::from_secs(time), &terminal);
     terminal.finish();
     let idle = match result {
         Ok(idle) => idle,

@@ -15,12 +15,12 @@ const STEP: Duration = Duration::from_millis(1000 / PER_SECOND as u64);
 
 /// Turns of one runtime's calls (the generic cell rate algorithm: one moment is all that is kept).
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     /// When all calls so far would be over, had they come one after the other at the average rate.
     over: Mutex<Instant>,
 }
 
-impl Pace {
+impl RateLimit {
     pub(crate) fn new(now: Instant) -> Self {
         Self { over: Mutex::new(now) }
     }
@@ -48,35 +48,35 @@ impl Pace {
 mod tests {
     use super::*;
 
-    async fn wait(pace: &Pace) {
-        if let Some(turn) = pace.wait() {
+    async fn wait(rate: &RateLimit) {
+        if let Some(turn) = rate.wait() {
             turn.await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_at_once_pass_and_then_as_many_as_the_rate_allows() {
-        let (pace, start) = (Pace::new(Instant::now()), Instant::now());
+        let (rate, start) = (RateLimit::new(Instant::now()), Instant::now());
         for _ in 0..AT_ONCE {
-            wait(&pace).await;
+            wait(&rate).await;
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
         for _ in 0..3 * PER_SECOND {
-            wait(&pace).await;
+            wait(&rate).await;
         }
         assert_eq!(start.elapsed(), Duration::from_secs(3));
         tokio::time::advance(Duration::from_secs(1)).await;
         let rested = Instant::now();
         for _ in 0..PER_SECOND {
-            wait(&pace).await;
+            wait(&rate).await;
         }
         assert_eq!(rested.elapsed(), Duration::ZERO, "what a second of rest has brought");
-        wait(&pace).await;
+        wait(&rate).await;
         assert_eq!(rested.elapsed(), STEP);
         tokio::time::advance(Duration::from_hours(1)).await;
         let rested = Instant::now();
         for _ in 0..=AT_ONCE {
-            wait(&pace).await;
+            wait(&rate).await;
         }
         assert_eq!(rested.elapsed(), STEP, "a long rest brings no more than that many at once");
     }
