@@ -74,7 +74,7 @@ impl Common {
     fn write(&self, name: &str, issued: &Issued, output: Format) -> anyhow::Result<()> {
         let cert = files::write(&self.out.join(format!("{name}.crt")), &issued.cert_pem)?;
         let key = files::write_private(&self.out.join(format!("{name}.key")), issued.key_pem.as_str())?;
-        output.print(&json!({"certificate": cert, "key": key, "notAfter": issued.not_after}));
+        output.print(&json!({"certificate": cert, "key": key, "notAfter": issued.not_after}))?;
         Ok(())
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
             let ca = Ca::create(&name, validity(days), now)?;
             let cert = files::write(&out.join("ca.crt"), ca.cert_pem())?;
             let key = files::write_private(&out.join("ca.key"), ca.key_pem().as_str())?;
-            output.print(&json!({"certificate": cert, "key": key, "notAfter": ca.not_after()}));
+            output.print(&json!({"certificate": cert, "key": key, "notAfter": ca.not_after()}))?;
             Ok(())
         }
         Command::Server { common, ip } => {

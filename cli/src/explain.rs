@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::output::Format;
+use crate::output::{Format, print};
 
 /// Largest page that is read; 32 records are far below.
 const MAX_PAGE: usize = 4 * 1024 * 1024;
@@ -26,11 +26,10 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
     let Explain { runtime, admin } = explain;
     let Some(runtime) = runtime else {
         let page = read(&format!("{}/runtimes/", admin.trim_end_matches('/')), "").await?;
-        match output {
+        return match output {
             Format::Json => output.print(&page),
             Format::Text | Format::Markdown => print(&all(&page)),
-        }
-        return Ok(());
+        };
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     ensure!(
@@ -42,7 +41,6 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
         Format::Json => output.print(&page),
         Format::Text | Format::Markdown => print(&text(&page)),
     }
-    Ok(())
 }
 
 async fn read(url: &str, runtime: &str) -> anyhow::Result<Value> {
@@ -65,11 +63,6 @@ async fn read(url: &str, runtime: &str) -> anyhow::Result<Value> {
     }
     serde_json::from_slice(&body)
         .context("the answer is not the receiver's page; is --admin its admin address?")
-}
-
-#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
-fn print(text: &str) {
-    print!("{text}");
 }
 
 /// The page of all runtimes for people: how many are in which state, and a line for each that is named.

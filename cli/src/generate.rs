@@ -24,6 +24,6 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     for crd in crds::all() {
         written.push(files::write(&out.join(crds::file_name(&crd)), &crds::yaml(&crd))?);
     }
-    output.print(&json!({"files": written}));
+    output.print(&json!({"files": written}))?;
     Ok(())
 }

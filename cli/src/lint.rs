@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tidewatch_engine::plan::windows::{self, Field, Finding, Level, MAX_POLICY, PolicyError, Values};
 
-use crate::output::Format;
+use crate::output::{Format, print};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -46,7 +46,7 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
         Ok(findings) => findings,
         Err(error) => {
             if output == Format::Json {
-                output.print(&broken(&file, &error));
+                output.print(&broken(&file, &error))?;
             }
             return Err(error).context(file);
         }
@@ -54,7 +54,7 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     match output {
         Format::Json => output.print(&page(&file, &findings)),
         Format::Text | Format::Markdown => print(&lines(&file, &findings)),
-    }
+    }?;
     let warnings = count(&findings, Level::Warning);
     if command.strict && warnings > 0 {
         bail!("{file} has {warnings} warnings");
@@ -121,11 +121,6 @@ fn page(file: &str, findings: &[Finding]) -> Value {
 fn broken(file: &str, error: &PolicyError) -> Value {
     json!({"file": file, "usable": false, "error": {
         "line": error.line(), "field": error.field(), "message": error.to_string()}})
-}
-
-#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
-fn print(text: &str) {
-    print!("{text}");
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tidewatch_cli::{Args, run};
+use tidewatch_telemetry::stdio;
 
 /// The receiver's, and that of simulated API servers, which with the C library's spent two fifths of their CPU time in it.
 #[global_allocator]
@@ -22,8 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "errors of a command belong on standard error")]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("tidewatch: {error:#}");
+    stdio::note(&format!("tidewatch: {error:#}"));
     ExitCode::FAILURE
 }

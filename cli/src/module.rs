@@ -56,6 +56,5 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
         "version": package.version,
         "digest": pushed.digest.as_str(),
         "rawManifest": pushed.raw_manifest_digest.as_str(),
-    }));
-    Ok(())
+    }))
 }

@@ -1,7 +1,9 @@
 //! Results on standard output: text for people, JSON for programs.
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
+use tidewatch_telemetry::stdio;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,10 +40,14 @@ impl Format {
     }
 
     /// Prints a result.
-    #[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
-    pub(crate) fn print(self, result: &Value) {
-        println!("{}", self.render(result));
+    pub(crate) fn print(self, result: &Value) -> anyhow::Result<()> {
+        print(&self.render(result))
     }
+}
+
+/// Prints a result that is text already.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    stdio::result(text).context("the result cannot be written")
 }
 
 #[cfg(test)]

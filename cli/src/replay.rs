@@ -1,11 +1,6 @@
 //! `tidewatch replay`: plays a receiver's record, and shows each decision.
 
-use std::{
-    fmt::Write as _,
-    io::{IsTerminal as _, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -13,7 +8,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tidewatch_replay::{Decision, Divergence, End, Item, Options, Record, Replayed};
 
-use crate::{explain::because, output::Format};
+use crate::{
+    explain::because,
+    output::{Format, print},
+};
 
 /// Records from this size on are worth a progress bar, in bytes.
 const LARGE: u64 = 16 * 1024 * 1024;
@@ -58,7 +56,7 @@ fn play(replay: &Replay, output: Format) -> anyhow::Result<ExitCode> {
     bar.bar.finish_and_clear();
     let shown = Replayed { items: of(&replayed, kyma.as_deref()), ..replayed };
     print(&match output {
-        Format::Json => format!("{:#}\n", document(&record, &shown)),
+        Format::Json => format!("{:#}", document(&record, &shown)),
         Format::Text | Format::Markdown => text(&record, &shown),
     })?;
     Ok(if shown.divergences == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIVERGED) })
@@ -145,16 +143,6 @@ fn tell_divergence(out: &mut String, divergence: &Divergence) {
     let _ = writeln!(out, "{at:>12.1}  DIVERGENCE in {key}: {what}");
     for recorded in recorded {
         let _ = writeln!(out, "                the record has: {recorded}");
-    }
-}
-
-/// Somebody who reads the first lines only has not made a mistake.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("the result cannot be written")
-        }
-        _ => Ok(()),
     }
 }
 

@@ -144,7 +144,10 @@ async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Termi
     };
     let result = match played {
         Ok(()) if end != End::AtOnce => tokio::select! {
-            _how = told => Ok(()),
+            how = told => {
+                terminal.say(&format!("\nEnded: {how}."));
+                Ok(())
+            }
             broken = simulated.broken() => Err(anyhow!("{broken} has ended")),
         },
         played => played,
@@ -259,7 +262,7 @@ pub async fn interrupted() -> String {
         return "it cannot listen to signals".to_owned();
     };
     tokio::select! {
-        _ = terminate.recv() => "it was told to end".to_owned(),
+        _ = terminate.recv() => "it was told to end (SIGTERM)".to_owned(),
         _ = interrupt.recv() => "it was interrupted".to_owned(),
     }
 }

@@ -4,6 +4,7 @@ use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
+use tidewatch_telemetry::stdio;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +48,8 @@ impl Default for Terminal {
 
 impl Terminal {
     /// Prints a line as it is.
-    #[allow(clippy::print_stdout, reason = "the demo's timeline is its result")]
     pub fn say(&self, text: &str) {
-        self.bar.suspend(|| println!("{text}"));
+        self.bar.suspend(|| stdio::say(text));
     }
 
     /// Ends the moving line.

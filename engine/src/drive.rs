@@ -433,19 +433,22 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
-        self.journal.turn().await;
+        drop(self.journal.look(&self.state).await);
         self.gate.begin(key)?;
         let _leave = Box::pin(self.leave(key, why)).await?;
         let causes = why.causes;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
-            // Looks at set times are for what does not get ready.
-            WorkKey::Manifest { name, .. } if is_due(why) && self.state.read().is_ready(name) => {
-                Ok(Finish::Done)
-            }
             WorkKey::Manifest { kyma, name } => {
-                self.state.write().working_on(name, class);
+                {
+                    let mut state = self.journal.change(&self.state).await;
+                    // Looks at set times are for what does not get ready.
+                    if is_due(why) && state.is_ready(name) {
+                        return Ok(Finish::Done);
+                    }
+                    state.working_on(name, class);
+                }
                 Box::pin(self.reconcile_manifest(key, (kyma, name), why)).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,

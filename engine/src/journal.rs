@@ -166,14 +166,8 @@ impl Journal {
         Some(Trace::new(work))
     }
 
-    /// The reconcile in which this is called looks at what is known of KCP next.
-    pub(crate) async fn turn(&self) {
-        self.turn_of_player().await;
-        self.note_turn();
-    }
-
-    /// The same, and looks at it. In a record it is certain then what was told before and what after: both are written down with the
-    /// lock in hand.
+    /// The reconcile in which this is called looks at what is known. In a record it is certain then what was told before and what after:
+    /// both are written down with the lock in hand.
     pub(crate) async fn look<'a, T>(&self, at: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
         self.turn_of_player().await;
         let guard = at.read();
@@ -265,12 +259,12 @@ impl Journal {
         self.player().and_then(|player| player.noted(current()?, what))
     }
 
-    /// Whether a record is played.
     /// Whether nothing is recorded and nothing played.
     pub(crate) const fn is_off(&self) -> bool {
         self.0.is_none()
     }
 
+    /// Whether a record is played.
     pub(crate) const fn is_playing(&self) -> bool {
         matches!(self.0, Some(Kind::Play(_)))
     }

@@ -165,6 +165,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The list of a dry run.
+    #[error("the list cannot be written to standard output")]
+    Output(#[source] io::Error),
     /// A metric.
     #[error("metrics cannot be registered")]
     Metrics(#[from] MetricsError),

@@ -19,7 +19,7 @@ use tidewatch_engine::{
     queue::Class,
     runtime::AddressPolicy,
 };
-use tidewatch_telemetry::{BuildInfo, metrics::Registry};
+use tidewatch_telemetry::{BuildInfo, metrics::Registry, stdio};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,10 +43,9 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Looks at the fleet, prints the list, and returns the exit code.
-#[allow(clippy::print_stdout, reason = "the result of a dry run belongs on standard output")]
 pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> {
     let report = run(config, args.dry_run_limit).await?;
-    println!("{}", report.render(args.output));
+    stdio::result(&report.render(args.output)).map_err(StartError::Output)?;
     Ok(report.verdict.exit_code())
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tidewatch_receiver::{app, args::Program, dry_run};
-use tidewatch_telemetry::{chain, logging};
+use tidewatch_telemetry::{chain, logging, stdio};
 
 /// With the C library's allocator, a third of the CPU time of a rollout was spent in it (`docs/scale.md`).
 #[global_allocator]
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "a person who started it by hand reads this, whatever is logged")]
+/// A person who started it by hand reads this, whatever is logged.
 fn fail(code: u8, error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("tidewatch-receiver: {}", chain(error));
+    stdio::note(&format!("tidewatch-receiver: {}", chain(error)));
     ExitCode::from(code)
 }

@@ -12,6 +12,7 @@ use tidewatch_demo::{
     command::{interrupted, without_proxies},
     files,
 };
+use tidewatch_telemetry::stdio;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -233,7 +234,6 @@ async fn entered() {
     }
 }
 
-#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
 fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
     let text = match format {
         Format::Json => report.json(),
@@ -241,7 +241,7 @@ fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
         Format::Table => report.text(false),
     };
     // First: what took an hour is not to be lost with a full disk.
-    println!("{}", text.trim_end());
+    stdio::result(&text)?;
     if let Some(out) = out {
         fs::write(out, format!("{}\n", text.trim_end()))
             .with_context(|| format!("cannot write {}", out.display()))?;
@@ -249,11 +249,10 @@ fn show(report: &Report, format: Format, out: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "the result of a command belongs on standard output")]
 fn list() -> Result<()> {
     let width = SHIPPED.map(|(name, _)| name.len()).into_iter().max().unwrap_or_default();
     for (name, _) in SHIPPED {
-        println!("{name:<width$}  {}", Scenario::load(name)?.about);
+        stdio::result(&format!("{name:<width$}  {}", Scenario::load(name)?.about))?;
     }
     Ok(())
 }

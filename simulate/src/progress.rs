@@ -7,6 +7,7 @@ use std::{
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use tidewatch_telemetry::stdio;
 use tokio::time::Instant;
 
 /// Between two lines where there is no terminal.
@@ -72,11 +73,10 @@ impl Progress {
         self.print(&format!("{at:7.1} s  {text}"));
     }
 
-    #[allow(clippy::print_stderr, reason = "progress; standard output is for the report")]
     fn print(&self, line: &str) {
         match &self.bars {
-            Some((bars, ..)) => bars.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some((bars, ..)) => bars.suspend(|| stdio::note(line)),
+            None => stdio::note(line),
         }
     }
 

@@ -173,7 +173,7 @@ impl Shared {
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
-        self.journal.turn().await;
+        let order = self.journal.change(&self.state).await;
         let before = self.reached.before(kyma, &version);
         if !matches!(before, Before::Known(_)) {
             // What was prepared there before does not count.
@@ -184,6 +184,7 @@ impl Shared {
         if matches!(before, Before::Nothing) {
             self.catalogs.forget(kyma);
         }
+        drop(order);
         let to = format!("runtime/{kyma}");
         let built = self.runtimes.get_or_build(kyma, &version, || {
             let client = self.connector.recorded_client(&access, limits, &self.journal, &to)?;

@@ -98,18 +98,20 @@ fn binding(users: &[String]) -> Value {
 
 impl Shared {
     /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
-    pub(super) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
-        let input = self.state.read().agent_input(kyma);
-        if !self.agents.has(kyma, &input) {
+    pub(super) async fn want_agent(&self, kyma: &str, causes: &[Cause]) {
+        let state = self.journal.look(&self.state).await;
+        if !self.agents.has(kyma, &state.agent_input(kyma)) {
             let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
         }
     }
 
     pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
-        let (kyma, input, modules) = {
+        let (kyma, input, is_done, modules) = {
             let state = self.journal.look(&self.state).await;
-            (state.kyma(name), state.agent_input(name), state.has_manifests(name))
+            let input = state.agent_input(name);
+            let is_done = self.agents.has(name, &input);
+            (state.kyma(name), input, is_done, state.has_manifests(name))
         };
         let Some(kyma) = kyma else {
             self.agents.forget(name);
@@ -118,7 +120,7 @@ impl Shared {
         let deleting = kyma.metadata.deletion_timestamp.is_some();
         // Modules that are on their way out wait for events like all others.
         let leave = (deleting && !modules) || kyma.is_skipped();
-        if leave || self.agents.has(name, &input) {
+        if leave || is_done {
             return Ok(Finish::Done);
         }
         let runtime = match self.access(name).await? {
@@ -128,8 +130,9 @@ impl Shared {
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok(Derived { missing, left_out, .. }) if missing.is_empty() => {
-                self.journal.turn().await;
+                let order = self.journal.change(&self.state).await;
                 self.agents.0.lock().insert(name.to_owned(), input.hash);
+                drop(order);
                 if left_out.is_empty() {
                     return Ok(Finish::Done);
                 }
@@ -143,7 +146,7 @@ impl Shared {
                 Ok(Finish::Patient(format!("not watched before they are served: {}", missing.join(", "))))
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
-                self.journal.turn().await;
+                let _order = self.journal.change(&self.state).await;
                 // An apply creates what is not there, so it is the namespace that is not.
                 self.prepared.forget(name);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };

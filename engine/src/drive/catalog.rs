@@ -84,13 +84,14 @@ fn reference((kind, name): &Id) -> ObjectRef {
 impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
-    pub(super) fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
+    pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
+        let state = self.journal.look(&self.state).await;
         // A look at the whole does not trust what was done before.
         if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
             self.catalogs.forget(kyma);
         }
         let done = self.catalogs.of(kyma).map(|done| done.mark);
-        let stands = done.is_some() && done == self.state.read().catalog_mark(kyma);
+        let stands = done.is_some() && done == state.catalog_mark(kyma);
         let told = condition_of(remote).is_some();
         if !told {
             self.catalogs.set_said(kyma, false);
@@ -103,7 +104,7 @@ impl Shared {
 
     pub(super) async fn reconcile_catalog(&self, name: &str) -> Result<Finish, Lost> {
         let (kyma, view, mark) = {
-            let mut state = self.state.write();
+            let mut state = self.journal.change(&self.state).await;
             (state.kyma(name), state.view(name), state.catalog_mark(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
@@ -121,8 +122,9 @@ impl Shared {
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let says = match &synced {
             Ok(()) => {
-                self.journal.turn().await;
+                let order = self.journal.change(&self.state).await;
                 self.catalogs.put(name, mark, &view);
+                drop(order);
                 (true, "module templates are synchronized".to_owned())
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),

@@ -36,20 +36,15 @@ impl Exchanged {
 
 impl Shared {
     /// Asks for the exchange in a runtime whose way is proven, unless it is known to be done. A dry run asks what it would be.
-    pub(super) fn want_exchange(&self, kyma: &str, cause: Option<Cause>) {
+    pub(super) async fn want_exchange(&self, kyma: &str, cause: Option<Cause>) {
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        if self.config.keep_watcher
-            || self.exchanged.0.lock().contains(kyma)
-            || !(is_dry || self.is_proven(kyma))
-        {
+        let state = self.journal.look(&self.state).await;
+        let is_proven = state.path(kyma).is_some_and(|path| path.proven);
+        if self.config.keep_watcher || self.exchanged.0.lock().contains(kyma) || !(is_dry || is_proven) {
             return;
         }
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
         self.queue.push(WorkKey::Exchange { kyma: kyma.to_owned() }, push);
-    }
-
-    fn is_proven(&self, kyma: &str) -> bool {
-        self.state.read().path(kyma).is_some_and(|path| path.proven)
     }
 
     pub(super) async fn reconcile_exchange(&self, name: &str) -> Result<Finish, Lost> {
@@ -73,7 +68,7 @@ impl Shared {
         };
         match stage(Stage::Delete, remove_watcher(name, &runtime)).await {
             Ok(()) => {
-                self.journal.turn().await;
+                let _order = self.journal.change(&self.state).await;
                 if !is_dry {
                     self.exchanged.0.lock().insert(name.to_owned());
                 }

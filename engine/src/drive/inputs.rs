@@ -31,13 +31,15 @@ impl Engine {
 
     /// Says what the way of a runtime's events is worth, and asks for the reconcile that tells it.
     pub fn tell_path(&self, kyma: &str, report: PathReport) {
+        let mut state = self.0.state.write();
         self.0.journal.note(|| Line::Path {
             kyma: kyma.to_owned(),
             proven: report.proven,
             reason: report.reason.to_owned(),
             message: report.message.clone(),
         });
-        self.0.state.write().tell_path(kyma, report);
+        state.tell_path(kyma, report);
+        drop(state);
         let push = Push { class: Class::Resync, cause: None, guards: Vec::new() };
         self.0.queue.push(WorkKey::Path { kyma: kyma.to_owned() }, push);
     }
@@ -45,16 +47,20 @@ impl Engine {
     /// Looks at an agent's configuration and role in its runtime again, and writes what differs. For whoever hears
     /// that the agent works by another configuration than [`KcpState::agent_configuration`](kcp::KcpState::agent_configuration) says.
     pub fn configure_agent(&self, kyma: &str, cause: Option<Cause>) {
+        let order = self.0.state.write();
         self.0.journal.note(|| Line::Configure { kyma: kyma.to_owned(), cause: cause_value(cause.as_ref()) });
         self.0.agents.forget(kyma);
+        drop(order);
         let push = Push { class: Class::Rollout, cause, guards: Vec::new() };
         self.0.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
     }
 
     /// Looks at the whole catalog in a runtime again, and writes what differs. For whoever hears that somebody has changed it there.
     pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
+        let order = self.0.state.write();
         self.0.journal.note(|| Line::Catalog { kyma: kyma.to_owned(), cause: cause_value(cause.as_ref()) });
         self.0.catalogs.forget(kyma);
+        drop(order);
         let push = Push { class: Class::Catalog, cause, guards: Vec::new() };
         self.0.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
     }
@@ -73,12 +79,14 @@ impl Engine {
             "what the engine may write has changed"
         );
         let label = mode.label();
+        let order = self.0.state.write();
         self.0.journal.note(|| Line::Mode { mode: label.to_owned() });
         let held = self.0.gate.set(mode);
         // Another process may have worked meanwhile, and have been told what would be news to this one.
         self.0.passes.forget();
         self.0.seen.forget();
         self.0.exchanged.forget_all();
+        drop(order);
         for key in held {
             let cause = Some(Cause::Mode { mode: label });
             self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });

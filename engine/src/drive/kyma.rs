@@ -112,9 +112,8 @@ impl Shared {
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
         stage(Stage::Prepare, self.prepare(&name, runtime)).await.map_err(Trouble::Crds)?;
-        self.journal.turn().await;
-        self.want_agent(&name, causes);
-        self.want_exchange(&name, causes.first().cloned());
+        self.want_agent(&name, causes).await;
+        self.want_exchange(&name, causes.first().cloned()).await;
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
         let wanted = wishes(&remote)?;
@@ -130,9 +129,8 @@ impl Shared {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
-        self.journal.turn().await;
-        let choices = self.choices_of(&name, &wanted, &local.templates);
-        self.note_required(&name, required(&choices));
+        let choices = self.choices_of(&name, &wanted, &local.templates).await;
+        self.note_required(&name, required(&choices)).await;
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.journal.look(&self.state).await.manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
@@ -172,8 +170,7 @@ impl Shared {
         let behind = self.execute(&name, &plan, &manifests, class, causes).await?;
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
-        self.journal.turn().await;
-        self.want_catalog(&name, &remote, causes);
+        self.want_catalog(&name, &remote, causes).await;
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         match behind {
@@ -184,13 +181,13 @@ impl Shared {
 
     /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma
     /// asks for its reconcile.
-    fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
+    async fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
         // As a rule the list is the one of the last time, and nobody has to wait.
-        if let Some(choices) = self.state.read().choose(kyma, wanted, local) {
+        if let Some(choices) = self.journal.look(&self.state).await.choose(kyma, wanted, local) {
             return choices;
         }
         let (noted, choices) = {
-            let mut state = self.state.write();
+            let mut state = self.journal.change(&self.state).await;
             (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
         };
         for (key, change) in noted {
@@ -202,9 +199,10 @@ impl Shared {
 
     /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
     /// reconcile of the Kyma, the mandatory ones included.
-    fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
-        if self.state.read().required(kyma) != &modules {
-            self.state.write().require(kyma, modules);
+    async fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
+        let is_known = self.journal.look(&self.state).await.required(kyma) == &modules;
+        if !is_known {
+            self.journal.change(&self.state).await.require(kyma, modules);
         }
     }
 
@@ -230,7 +228,7 @@ impl Shared {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
-        self.journal.turn().await;
+        let order = self.journal.change(&self.state).await;
         if error.discredits_client() {
             self.discredit(&kyma.name_any());
         }
@@ -238,6 +236,7 @@ impl Shared {
             // The namespace that was made is gone again.
             self.prepared.forget(&kyma.name_any());
         }
+        drop(order);
         if error.is_unreachable() {
             self.observer.reachable(&kyma.name_any(), false);
         }

@@ -71,7 +71,7 @@ impl Shared {
         let force = force::forced(kyma);
         let mut deletion = Deletion {
             kyma,
-            manifests: self.state.read().manifests_of(&name),
+            manifests: self.journal.look(&self.state).await.manifests_of(&name),
             runtime: None,
             remote: Value::Null,
             force,
@@ -160,8 +160,9 @@ impl Shared {
                         Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
                     }
                     if thing == Thing::AgentConfiguration {
+                        let mut state = self.journal.change(&self.state).await;
                         self.agents.forget(&name);
-                        self.state.write().forget_agent(&name);
+                        state.forget_agent(&name);
                     }
                     if let Runtime::There(there) = &mut left.runtime {
                         there.without(thing);
@@ -183,7 +184,7 @@ impl Shared {
         if let Some((namespace, owner)) = owner
             && namespace == self.config.namespace
             && owner != kyma
-            && self.state.read().kyma(owner).is_some()
+            && self.journal.look(&self.state).await.kyma(owner).is_some()
         {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok((Value::Null, InRuntime::default()));
@@ -255,7 +256,7 @@ impl Shared {
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
-        self.journal.turn().await;
+        let _order = self.journal.change(&self.state).await;
         self.discredit(&name);
         Ok(Finish::Done)
     }

@@ -113,7 +113,7 @@ impl Shared {
         if manifest.is_skipped() {
             return Ok(Finish::Done);
         }
-        let force = self.forced(kyma, &manifest);
+        let force = self.forced(kyma, &manifest).await;
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
@@ -328,8 +328,8 @@ impl Shared {
         if let Some(lost) = stopped.lost {
             return Err(lost);
         }
-        self.journal.turn().await;
         if stopped.discredits_client {
+            let _order = self.journal.change(&self.state).await;
             self.discredit(kyma);
         }
         let class = stopped.class;

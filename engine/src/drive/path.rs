@@ -17,7 +17,7 @@ impl Shared {
         };
         let Some(told) = told else { return Ok(Finish::Done) };
         if told.proven {
-            self.want_exchange(name, None);
+            self.want_exchange(name, None).await;
         }
         // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing.
         let says_so = |kyma: &tidewatch_api::Kyma| {

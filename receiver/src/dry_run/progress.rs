@@ -4,6 +4,7 @@
 use std::{io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tidewatch_telemetry::stdio;
 use tokio::time::Instant;
 
 /// Between two lines where there is no terminal.
@@ -28,14 +29,13 @@ impl Progress {
         Self { bar, said: Instant::now() }
     }
 
-    #[allow(clippy::print_stderr, reason = "progress; standard output is for the list")]
     pub(super) fn show(&mut self, done: usize, all: usize) {
         if let Some(bar) = &self.bar {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
         } else if self.said.elapsed() >= LINE {
             self.said = Instant::now();
-            eprintln!("{done} of {all} runtimes looked at");
+            stdio::note(&format!("{done} of {all} runtimes looked at"));
         }
     }
 

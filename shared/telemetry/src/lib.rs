@@ -10,6 +10,7 @@ pub mod logging;
 pub mod metrics;
 pub mod readiness;
 pub mod reply;
+pub mod stdio;
 
 pub use build::BuildInfo;
 pub use chain::chain;

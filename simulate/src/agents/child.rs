@@ -86,6 +86,7 @@ pub async fn run(args: AgentsArgs) -> Result<()> {
     let mut lines = BufReader::new(read).lines();
     let mut report = tokio::time::interval(REPORT);
     let tasks = Drain::new();
+    let mut reports = 0;
     loop {
         tokio::select! {
             line = lines.next_line() => match line? {
@@ -93,7 +94,8 @@ pub async fn run(args: AgentsArgs) -> Result<()> {
                 None => return Ok(()),
             },
             _ = report.tick() => {
-                let mut line = serde_json::to_vec(&world.state())?;
+                reports += 1;
+                let mut line = serde_json::to_vec(&State { reports, ..world.state() })?;
                 line.push(b'\n');
                 if write.write_all(&line).await.is_err() {
                     return Ok(());

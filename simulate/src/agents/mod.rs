@@ -78,6 +78,8 @@ pub enum Order {
 /// How the agents are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
+    /// Reports so far, with this one.
+    pub reports: u64,
     /// Run.
     pub started: usize,
     /// Have a connection to the receiver.

@@ -142,7 +142,7 @@ impl Run {
                 broken = broken => Err(anyhow::anyhow!(broken)),
             }?;
             let note = played.note;
-            let seconds = started.elapsed().as_secs_f64();
+            let seconds = (played.ended.unwrap_or_else(Instant::now) - started).as_secs_f64();
             steps.push(StepReport { what, seconds, note });
             if played.over {
                 break;

@@ -25,17 +25,34 @@ const PATHS: &str = "tidewatch_receiver_runtimes";
 /// Keys that are to be reconciled, or are.
 const QUEUED: [&str; 2] = ["tidewatch_receiver_queue_ready", "tidewatch_receiver_queue_working"];
 
+/// Without unrest, at least: two reports of the agents are made in it.
+const QUIET: Duration = Duration::from_millis(500);
+
 /// What came of a step.
 #[derive(Default)]
 pub(super) struct Played {
     pub(super) note: String,
     /// The rest makes no sense.
     pub(super) over: bool,
+    /// When what it has waited for was there, if that was before it was sure.
+    pub(super) ended: Option<Instant>,
 }
 
 impl Played {
-    fn note(note: String) -> Self {
-        Self { note, over: false }
+    pub(super) fn note(note: String) -> Self {
+        Self { note, ..Self::default() }
+    }
+}
+
+/// All is at rest, or something is not.
+struct Rested {
+    unrest: Option<String>,
+    since: Instant,
+}
+
+impl From<Rested> for Played {
+    fn from(Rested { unrest, since }: Rested) -> Self {
+        Self { note: unrest.unwrap_or_default(), over: false, ended: Some(since) }
     }
 }
 
@@ -43,13 +60,10 @@ impl Run {
     pub(super) async fn step(&self, step: &Step, index: usize) -> Result<Played> {
         match step {
             Step::Ready(Within { within }) => {
-                let unrest = self.rest(*within).await?;
-                let note = unrest.unwrap_or_default();
-                Ok(Played { over: !note.is_empty(), note })
+                let rested = self.rest(*within).await?;
+                Ok(Played { over: rested.unrest.is_some(), ..rested.into() })
             }
-            Step::Settle(Within { within }) => {
-                Ok(Played::note(self.rest(*within).await?.unwrap_or_default()))
-            }
+            Step::Settle(Within { within }) => Ok(self.rest(*within).await?.into()),
             Step::Wait(Time(time)) => {
                 sleep(*time).await;
                 Ok(Played::default())
@@ -119,21 +133,49 @@ impl Run {
             .collect()
     }
 
-    /// Waits until all is at rest; if it does not come, what is not.
-    async fn rest(&self, Time(within): Time) -> Result<Option<String>> {
+    /// Waits until all is at rest, and stays so; if it does not come, what is not.
+    ///
+    /// One look is not enough: what was repaired just now is as desired and its Kyma still Ready, while the news of it are on their way from
+    /// the runtime to its agent, and will make the Kyma wait for its Deployment.
+    async fn rest(&self, Time(within): Time) -> Result<Rested> {
         let until = Instant::now() + within;
+        let mut quiet: Option<(Instant, u64)> = None;
         loop {
             let looked = Instant::now();
+            let reports = self.reports();
             let unrest = match self.background.load(Ordering::Relaxed) {
                 0 => self.unrest().await?,
                 _ => Some("a fault is still in force".to_owned()),
             };
-            if unrest.is_none() || Instant::now() >= until {
-                return Ok(unrest);
+            let unrest = match unrest {
+                Some(unrest) => unrest,
+                None => {
+                    let (since, first) = *quiet.get_or_insert((looked, reports));
+                    // The next report may have been on its way when this was begun.
+                    let told = self.ours.is_none() || reports >= first + 2;
+                    if !told || since.elapsed() < QUIET {
+                        sleep(LOOK).await;
+                        continue;
+                    }
+                    match self.queued().await {
+                        Some(queued) => queued,
+                        None => return Ok(Rested { unrest: None, since }),
+                    }
+                }
+            };
+            quiet = None;
+            let now = Instant::now();
+            if now >= until {
+                return Ok(Rested { unrest: Some(unrest), since: now });
             }
             // A look at every Kyma of a large fleet takes a while, and may not take all the time.
             sleep(LOOK.max(looked.elapsed() * 10)).await;
         }
+    }
+
+    /// Reports that the agents have made so far.
+    fn reports(&self) -> u64 {
+        self.ours.as_ref().map_or(0, |ours| ours.agents.state().reports)
     }
 
     /// Waits until the receiver says that all registered runtimes are proven.
@@ -150,12 +192,12 @@ impl Run {
 
     /// Waits until the receiver has nothing to reconcile.
     async fn idle(&self, within: Time) -> Result<Played> {
-        self.receiver_says(within, |page| {
-            let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
-            let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
-            (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
-        })
-        .await
+        self.receiver_says(within, queued).await
+    }
+
+    /// What our receiver has to reconcile, if there is anything.
+    async fn queued(&self) -> Option<String> {
+        queued(self.ours.as_ref()?.receiver.metrics().await.as_ref())
     }
 
     /// Waits until nothing is lacking by the receiver's metrics. What is lacking at the end is noted.
@@ -335,6 +377,13 @@ impl Run {
         }
         Ok(Played::note(format!("{count} modules of runtimes")))
     }
+}
+
+/// What a receiver has to reconcile, by its metrics.
+fn queued(page: Option<&Page>) -> Option<String> {
+    let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
+    let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
+    (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
 }
 
 /// Waits until the n-th is due.

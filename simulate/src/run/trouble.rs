@@ -57,7 +57,7 @@ impl Run {
             // An error: their process has ended, which is found elsewhere.
             let _ended = agents.tell(&Order::Gate { runtimes: chosen, open: true }).await;
         });
-        Ok(Played { note: format!("{count} runtimes"), over: false })
+        Ok(Played::note(format!("{count} runtimes")))
     }
 
     pub(super) fn fault(&self, fault: &Fault, step: usize) -> Result<Played> {
@@ -93,7 +93,7 @@ impl Run {
                 }
             }
         });
-        Ok(Played { note: format!("{count} API servers"), over: false })
+        Ok(Played::note(format!("{count} API servers")))
     }
 
     pub(super) fn bad_registry(&self, registry: Registry) -> Played {

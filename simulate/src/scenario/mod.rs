@@ -5,7 +5,7 @@ mod units;
 
 use std::{fmt, path::Path};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 pub use trouble::{Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
 pub use units::{Group, Rate, Share, Time};
 
@@ -30,6 +30,7 @@ pub struct Scenario {
     #[serde(default)]
     pub goal: Option<Goal>,
     /// What happens, one after the other.
+    #[serde(deserialize_with = "steps")]
     pub steps: Vec<Step>,
 }
 
@@ -72,7 +73,7 @@ pub enum Step {
     /// Runtimes are cut off, in the background.
     Partition(Partition),
     /// API servers do wrong, in the background.
-    Fault(Fault),
+    Fault(#[serde(deserialize_with = "trouble::possible")] Fault),
     /// The registry of modules does wrong, in the background.
     Registry(Registry),
 }
@@ -315,19 +316,10 @@ impl Scenario {
     /// Reads and checks a text; `file` is for messages.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let wrong = |place, problem| ScenarioError::Wrong { file: file.to_owned(), place, problem };
-        let scenario: Self = serde_saphyr::from_str(text).map_err(|error| {
+        serde_saphyr::from_str(text).map_err(|error| {
             let place = error.location().map(|at| (at.line(), at.column()));
             wrong(place, first_line(&error.to_string()))
-        })?;
-        if scenario.steps.is_empty() || scenario.steps.len() > MAX_STEPS {
-            return Err(wrong(None, format!("steps: 1 to {MAX_STEPS} steps are allowed")));
-        }
-        for (index, step) in scenario.steps.iter().enumerate() {
-            if let Some(problem) = step.problem() {
-                return Err(wrong(None, format!("steps[{index}]: {problem}")));
-            }
-        }
-        Ok(scenario)
+        })
     }
 
     /// Whether it can be played where each runtime has so many modules.
@@ -342,20 +334,15 @@ impl Scenario {
     }
 }
 
-impl Step {
-    /// What is wrong with it that its types do not show.
-    fn problem(&self) -> Option<&'static str> {
-        match self {
-            Self::Fault(fault)
-                if fault.at == Where::Kcp
-                    && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) =>
-            {
-                Some("at: stuckNamespace and neverReady are for runtimes only")
-            }
-            _ => None,
-        }
+fn steps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Step>, D::Error> {
+    let steps = Vec::deserialize(deserializer)?;
+    if steps.is_empty() || steps.len() > MAX_STEPS {
+        return Err(D::Error::custom(format!("steps: 1 to {MAX_STEPS} steps are allowed")));
     }
+    Ok(steps)
+}
 
+impl Step {
     /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
     pub fn needs_ours(&self) -> bool {
         matches!(

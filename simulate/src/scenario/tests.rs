@@ -59,15 +59,19 @@ fn an_error_names_line_and_field_and_says_what_is_allowed() {
         ("- registry: {refuse: 200, for: 1s}", 3, &["200 is no refusal", "400 to 599"]),
         ("- change: {what: drift, runtimes: 0}", 3, &["nobody", "more than 0%"]),
         ("- fault: {kind: gone, runtimes: 0%, for: 1s}", 3, &["nobody"]),
+        (
+            "- wait: 1s\n- fault: {kind: neverReady, at: kcp, for: 1s}",
+            4,
+            &["at: stuckNamespace and neverReady are for runtimes"],
+        ),
         ("- wait: 1s\ngoal: {times: -1}", 4, &["-1", "1 to 1000"]),
     ] {
         let message = wrong(&format!("{head}{step}\n"));
         assert!(message.starts_with(&format!("my.yaml:{line}:")), "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
     }
-    assert!(wrong("name: mine\nsteps: []\n").contains("1 to 1000 steps"));
-    let of_kcp = wrong(&format!("{head}- fault: {{kind: neverReady, at: kcp, for: 1s}}\n"));
-    assert!(of_kcp.contains("steps[0]: at: stuckNamespace and neverReady are for runtimes"), "{of_kcp}");
+    let none = wrong("name: mine\nsteps: []\n");
+    assert!(none.starts_with("my.yaml:2:") && none.contains("1 to 1000 steps"), "{none}");
 }
 
 #[test]

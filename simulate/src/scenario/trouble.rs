@@ -1,6 +1,6 @@
 //! What goes wrong, in the background of a scenario.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{Group, Share, Time, units};
 
@@ -121,6 +121,15 @@ pub struct Fault {
     /// How long.
     #[serde(rename = "for")]
     pub lasts: Time,
+}
+
+/// A fault that can be where it is said to be.
+pub(super) fn possible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fault, D::Error> {
+    let fault = Fault::deserialize(deserializer)?;
+    if fault.at == Where::Kcp && matches!(fault.kind, FaultKind::StuckNamespace | FaultKind::NeverReady) {
+        return Err(D::Error::custom("at: stuckNamespace and neverReady are for runtimes only"));
+    }
+    Ok(fault)
 }
 
 /// The registry of modules does wrong.

@@ -71,13 +71,11 @@ impl Shared {
         let mut broken = BTreeSet::new();
         let mut served = served(runtime, &needed, &mut broken).await?;
         if served.len() < needed.len() {
-            self.journal.turn().await;
-            self.await_kinds(name, needed.difference(&served));
+            self.await_kinds(name, needed.difference(&served)).await;
             // What came before that was awaited is not told.
             served.extend(self::served(runtime, needed.difference(&served), &mut broken).await?);
         }
-        self.journal.turn().await;
-        self.await_kinds(name, needed.difference(&served));
+        self.await_kinds(name, needed.difference(&served)).await;
         let unmet = unmet(choices, manifests, &served);
         let now = self.now();
         let since = self.waiting.since(name, unmet.keys(), now);
@@ -95,13 +93,14 @@ impl Shared {
     }
 
     /// Has definitions of such kinds told to the Kyma, and of no others.
-    fn await_kinds<'a>(&self, kyma: &str, kinds: impl Iterator<Item = &'a GroupVersionKind>) {
+    async fn await_kinds<'a>(&self, kyma: &str, kinds: impl Iterator<Item = &'a GroupVersionKind> + Send) {
         let groups: BTreeSet<String> = kinds.map(|kind| kind.group.clone()).collect();
-        if self.state.read().awaits(kyma) == groups {
+        let is_known = self.journal.look(&self.state).await.awaits(kyma) == groups;
+        if is_known {
             return;
         }
-        self.state.write().await_kinds(kyma, groups);
-        self.want_agent(kyma, &[]);
+        self.journal.change(&self.state).await.await_kinds(kyma, groups);
+        self.want_agent(kyma, &[]).await;
     }
 }
 

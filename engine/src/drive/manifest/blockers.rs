@@ -110,14 +110,15 @@ impl Shared {
             &name,
             declared.iter().chain(defined.values()),
         );
-        self.want_agent(kyma, &[]);
+        self.want_agent(kyma, &[]).await;
 
         let cr = removable_cr(manifest);
         own.extend(cr.clone());
         if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
             return Ok(Some(Obstacle { what, kinds: declared }));
         }
-        if let Some(cr) = cr.filter(|cr| !self.is_needed(kyma, &name, cr))
+        if let Some(cr) = cr
+            && !self.is_needed(kyma, &name, &cr).await
             && apply::remove(runtime, &cr).await? == Deleted::Going
         {
             // Its operator may have to clean up for it.
@@ -130,8 +131,9 @@ impl Shared {
         Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect() }))
     }
 
-    fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
-        self.state.read().other_claims(kyma, manifest, object).iter().any(|claim| !claim.deleting)
+    async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
+        let others = self.journal.look(&self.state).await.other_claims(kyma, manifest, object);
+        others.iter().any(|claim| !claim.deleting)
     }
 
     /// Whether the end of each object of these kinds is an event for our engine.

@@ -21,12 +21,13 @@ use crate::{
 
 impl Shared {
     /// Whether the deletion of a Manifest is forced: by itself, or with that of its Kyma.
-    pub(super) fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
-        force::forced(manifest).or_else(|| {
-            let kyma = self.state.read().kyma(kyma);
-            kyma.and_then(|kyma| force::forced(kyma.as_ref()))
-                .filter(|_| manifest.metadata.deletion_timestamp.is_some())
-        })
+    pub(super) async fn forced(&self, kyma: &str, manifest: &Manifest) -> Option<Forced> {
+        if let Some(own) = force::forced(manifest) {
+            return Some(own);
+        }
+        manifest.metadata.deletion_timestamp.as_ref()?;
+        let kyma = self.journal.look(&self.state).await.kyma(kyma)?;
+        force::forced(kyma.as_ref())
     }
 
     /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with

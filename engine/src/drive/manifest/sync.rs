@@ -79,13 +79,8 @@ impl Shared {
             self.write_manifest_status(&manifest, &status).await?;
             manifest.status = Some(status);
         }
-        let claim = |objects: &[ObjectRef]| {
-            let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(&manifest)).collect();
-            self.state.write().owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
-        };
-        self.journal.turn().await;
-        claim(&all);
-        self.mark_shared(kyma, &manifest, &mut bundle);
+        self.claim(kyma, &manifest, &all).await;
+        self.mark_shared(kyma, &manifest, &mut bundle).await;
 
         let mut applied = Applied::default();
         let definitions = Definitions::of(&bundle.first);
@@ -113,7 +108,7 @@ impl Shared {
         }
         let objects = plan::union(&plan::union(&left, &kept), &bundle.objects);
         // What was let go is not held against others any more.
-        claim(&objects);
+        self.claim(kyma, &manifest, &objects).await;
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
         Ok(Synced { manifest, applied, left, objects, gone, only: None })
     }
@@ -133,8 +128,7 @@ impl Shared {
         for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
             phase.retain(has);
         }
-        self.journal.turn().await;
-        self.mark_shared(work.kyma, manifest, &mut bundle);
+        self.mark_shared(work.kyma, manifest, &mut bundle).await;
         let mut applied = Applied::default();
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
@@ -176,12 +170,20 @@ impl Shared {
         }
     }
 
+    /// What it owns from now on; others take that into account.
+    async fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
+        let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(manifest)).collect();
+        let mut state = self.journal.change(&self.state).await;
+        state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
+    }
+
     /// Marks objects that another Manifest has too for one of them.
-    fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
+    async fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
         let name = manifest.name_any();
+        let state = self.journal.look(&self.state).await;
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
-            let others = self.state.read().other_claims(kyma, &name, &id);
+            let others = state.other_claims(kyma, &name, &id);
             let marked = plan::marked_for(&name, &others);
             if marked != name {
                 transform::mark(object, (&self.config.namespace, marked));
