@@ -4,11 +4,14 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use serde_json::Value;
+use tidewatch_demo::pki::EventPath;
+use tidewatch_simulate::command::RECEIVER_COMMAND;
 
 fn simulate(folder: &Path, runtimes: &str, scenario: &str, more: &[&str]) -> Output {
     simulate_modules(folder, (runtimes, "1"), scenario, more)
@@ -312,10 +315,102 @@ fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
 }
 
 #[test]
+fn another_controller_that_is_given_kubeconfig_and_registry_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = folder.path().join("serve");
+    let scenario = folder.path().join("scenario.yaml");
+    let steps = "- ready: {within: 2m}\n- change: {what: drift, runtimes: 100%}\n- bump: {modules: 1}\n- settle: {within: 2m}\n";
+    fs::write(&scenario, format!("name: test\nsteps:\n{steps}")).unwrap();
+    let mut simulate = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
+        .args([
+            "simulate",
+            "--runtimes",
+            "2",
+            "--modules",
+            "1",
+            "--seed",
+            "7",
+            "-o",
+            "json",
+            "--now",
+            "--serve",
+        ])
+        .arg(&serve)
+        .arg("--scenario")
+        .arg(&scenario)
+        .arg("--folder")
+        .arg(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(simulate.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let registry =
+        said.find_map(|line| Some(line.split_once("modules are in the registry http://")?.1.to_owned()));
+    let registry = registry.expect("the registry is not told");
+    let rest = std::thread::spawn(move || said.collect::<Vec<_>>());
+
+    // Our receiver in the part of another's controller: it has no agents here, and looks once a second.
+    let event_path = EventPath::create(&folder.path().join("theirs")).unwrap();
+    let mut controller = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
+        .args([
+            RECEIVER_COMMAND,
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--rollout-window",
+            "0",
+        ])
+        .args(["--unknown-grace", "1", "--fallback-poll", "1"])
+        .args(["--modules", registry.trim_end_matches('/'), "--client-ca"])
+        .arg(&event_path.ca_file)
+        .arg("--tls-cert")
+        .arg(&event_path.server.cert)
+        .arg("--tls-key")
+        .arg(&event_path.server.key)
+        .arg("--kubeconfig")
+        .arg(serve.join("kcp.kubeconfig"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let output = simulate.wait_with_output().unwrap();
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    let report = report(&output);
+    assert!(output.status.success(), "{report:#}\n{:#?}", rest.join().unwrap());
+    assert_eq!(
+        (&report["verdict"]["lost"], &report["verdict"]["compared"]),
+        (&0.into(), &12.into()),
+        "{report:#}"
+    );
+    let lags = report["lags"].as_array().unwrap();
+    assert!(
+        ["drift", "new version in the channel"]
+            .iter()
+            .all(|what| lags.iter().any(|lag| lag["after"] == *what)),
+        "{lags:#?}"
+    );
+}
+
+#[test]
 fn a_scenario_that_is_wrong_is_told_where() {
     let folder = tempfile::tempdir().unwrap();
     let output = simulate(folder.path(), "3", "name: x\nsteps:\n- wait: long\n", &[]);
     assert!(!output.status.success());
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("scenario.yaml:3:") && message.contains("250ms, 30s"), "{message}");
+}
+
+#[test]
+fn somebody_who_reads_the_first_lines_only_makes_no_program_panic() {
+    for (arguments, code) in [(&["simulate", "--list"][..], 0), (&["lint", "windows", "no-such-file"], 1)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidewatch"));
+        let status =
+            command.args(arguments).stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
 }

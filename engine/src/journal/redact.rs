@@ -6,6 +6,17 @@ use serde_json::{Map, Value};
 pub const DATA: &str = "cmVkYWN0ZWQ=";
 /// What stands in place of text.
 const TEXT: &str = "redacted";
+/// Reasons of refusals that say nothing of what the object has in it.
+const WITHOUT_QUOTES: [&str; 8] = [
+    "AlreadyExists",
+    "Conflict",
+    "Expired",
+    "NotFound",
+    "ServerTimeout",
+    "Timeout",
+    "TooManyRequests",
+    "Unauthorized",
+];
 /// kubectl writes the whole object into it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -26,9 +37,7 @@ pub fn redact(value: &mut Value, secrets: bool) {
             let is_secret = kind == "Secret" || secrets && kind != "Status";
             let of_secrets = secrets || kind == "SecretList";
             if kind == "Status" && secrets {
-                // A refusal quotes what it refuses.
-                hide(object, "message");
-                hide(object, "details");
+                hide_quotes(object);
             }
             if is_secret {
                 hide_data(object);
@@ -44,9 +53,16 @@ pub fn redact(value: &mut Value, secrets: bool) {
     }
 }
 
-fn hide(object: &mut Map<String, Value>, key: &str) {
-    if let Some(value) = object.get_mut(key) {
-        *value = if value.is_object() { Value::Object(Map::new()) } else { TEXT.into() };
+/// A refusal quotes what it refuses, in its message and in its causes. What else stands in its details names the object, and says when to come
+/// again.
+fn hide_quotes(status: &mut Map<String, Value>) {
+    let reason = status.get("reason").and_then(Value::as_str).unwrap_or_default();
+    let quotes = !WITHOUT_QUOTES.contains(&reason);
+    if let Some(message) = status.get_mut("message").filter(|_| quotes) {
+        *message = TEXT.into();
+    }
+    if let Some(details) = status.get_mut("details").and_then(Value::as_object_mut) {
+        details.retain(|key, _| key != "causes");
     }
 }
 
@@ -111,6 +127,17 @@ mod tests {
         let text = redacted(refusal.clone(), true);
         assert!(!text.contains("hunter2") && text.contains("422"), "{text}");
         assert_eq!(redacted(refusal.clone(), false), refusal.to_string(), "of anything else it stays");
+    }
+
+    #[test]
+    fn when_to_come_again_is_kept_of_a_refusal_and_so_is_a_message_that_quotes_nothing() {
+        let busy = json!({"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "too many requests",
+                          "details": {"retryAfterSeconds": 3}});
+        assert_eq!(redacted(busy.clone(), true), busy.to_string());
+        let denied = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "hunter2 is too short",
+                            "details": {"name": "a", "causes": [{"message": "hunter2"}], "retryAfterSeconds": 3}});
+        let text = redacted(denied, true);
+        assert!(!text.contains("hunter2") && text.contains(r#""retryAfterSeconds":3"#), "{text}");
     }
 
     #[test]

@@ -147,26 +147,22 @@ impl Run {
                 0 => self.unrest().await?,
                 _ => Some("a fault is still in force".to_owned()),
             };
-            let unrest = match unrest {
-                Some(unrest) => unrest,
+            match unrest {
                 None => {
                     let (since, first) = *quiet.get_or_insert((looked, reports));
                     // The next report may have been on its way when this was begun.
                     let told = self.ours.is_none() || reports >= first + 2;
-                    if !told || since.elapsed() < QUIET {
-                        sleep(LOOK).await;
-                        continue;
-                    }
-                    match self.queued().await {
-                        Some(queued) => queued,
-                        None => return Ok(Rested { unrest: None, since }),
+                    if told && since.elapsed() >= QUIET {
+                        return Ok(Rested { unrest: None, since });
                     }
                 }
-            };
-            quiet = None;
-            let now = Instant::now();
-            if now >= until {
-                return Ok(Rested { unrest: Some(unrest), since: now });
+                Some(unrest) => {
+                    quiet = None;
+                    let now = Instant::now();
+                    if now >= until {
+                        return Ok(Rested { unrest: Some(unrest), since: now });
+                    }
+                }
             }
             // A look at every Kyma of a large fleet takes a while, and may not take all the time.
             sleep(LOOK.max(looked.elapsed() * 10)).await;
@@ -192,12 +188,12 @@ impl Run {
 
     /// Waits until the receiver has nothing to reconcile.
     async fn idle(&self, within: Time) -> Result<Played> {
-        self.receiver_says(within, queued).await
-    }
-
-    /// What our receiver has to reconcile, if there is anything.
-    async fn queued(&self) -> Option<String> {
-        queued(self.ours.as_ref()?.receiver.metrics().await.as_ref())
+        self.receiver_says(within, |page| {
+            let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
+            let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
+            (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
+        })
+        .await
     }
 
     /// Waits until nothing is lacking by the receiver's metrics. What is lacking at the end is noted.
@@ -377,13 +373,6 @@ impl Run {
         }
         Ok(Played::note(format!("{count} modules of runtimes")))
     }
-}
-
-/// What a receiver has to reconcile, by its metrics.
-fn queued(page: Option<&Page>) -> Option<String> {
-    let Some(page) = page else { return Some("the receiver does not answer".to_owned()) };
-    let keys: f64 = QUEUED.iter().map(|metric| page.sum(metric, &[])).sum();
-    (keys > 0.0).then(|| format!("{keys} keys wait or are reconciled"))
 }
 
 /// Waits until the n-th is due.
