@@ -91,7 +91,10 @@ fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'s
     let steps = || stages.iter().map(|time| time.stage);
     let at = steps().rfind(|stage| !said(stage)).or_else(|| steps().next_back());
     let waits = kind == "intended";
+    // What is left behind by an upgrade goes when the rest is applied.
+    let removes = steps().all(|stage| stage != Stage::Apply);
     let reason = match (key, at) {
+        (WorkKey::Kyma { .. }, Some(Stage::Delete)) => "kyma_deletion",
         (WorkKey::Kyma { .. }, _) if waits => "processing_kyma_state",
         (WorkKey::Kyma { .. }, None | Some(Stage::ReadKcp)) => "kyma_retrieval",
         (WorkKey::Kyma { .. }, Some(Stage::Connect)) => "sync_context_retrieval",
@@ -100,14 +103,18 @@ fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'s
         (WorkKey::Kyma { .. }, Some(Stage::WriteRuntime)) => "status_sync_to_remote",
         (WorkKey::Kyma { .. }, Some(_)) => "manifest_reconciliation",
         (WorkKey::Catalog { .. }, _) => "module_catalog_sync",
-        (WorkKey::Manifest { .. }, Some(Stage::Delete)) if waits => "manifest_prune_diff_not_finished",
+        (WorkKey::Manifest { .. }, Some(Stage::Delete)) => match (removes, waits) {
+            (true, true) => "manifest_pre_delete_enqueue_required",
+            (true, false) => "manifest_pre_delete",
+            (false, true) => "manifest_prune_diff_not_finished",
+            (false, false) => "manifest_prune_diff",
+        },
         (WorkKey::Manifest { .. }, _) if outcome == Outcome::Done => "manifest_reconcile_finished",
         (WorkKey::Manifest { .. }, _) if waits => "manifest_sync_resources_enqueue_required",
         (WorkKey::Manifest { .. }, None | Some(Stage::ReadKcp | Stage::WriteKcp)) => "manifest_retrieval",
         (WorkKey::Manifest { .. }, Some(Stage::Connect)) => "manifest_client_init",
         (WorkKey::Manifest { .. }, Some(Stage::Resolve)) => "manifest_parse_spec",
         (WorkKey::Manifest { .. }, Some(Stage::Render)) => "manifest_render_resources",
-        (WorkKey::Manifest { .. }, Some(Stage::Delete)) => "manifest_prune_diff",
         (WorkKey::Manifest { .. }, Some(_)) => "manifest_sync_resources",
         _ => return None,
     };
@@ -288,6 +295,10 @@ mod tests {
         let waiting = |all: &[Stage]| of(&manifest(), Outcome::Waiting, all).unwrap().0;
         assert_eq!(waiting(&[ReadKcp, Apply, Delete]), "manifest_prune_diff_not_finished");
         assert_eq!(waiting(&[ReadKcp, Apply]), "manifest_sync_resources_enqueue_required");
+        assert_eq!(waiting(&[ReadKcp, Delete, WriteKcp]), "manifest_pre_delete_enqueue_required");
+        assert_eq!(failed(&manifest(), &[ReadKcp, Delete]), "manifest_pre_delete");
+        assert_eq!(failed(&manifest(), &[ReadKcp, Apply, Delete]), "manifest_prune_diff");
+        assert_eq!(of(&kyma(), Outcome::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
         assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
     }
 
