@@ -33,7 +33,7 @@ use crate::{
 /// The receiver and the agent, as they call themselves to API servers.
 const PROGRAMS: [&str; 2] = ["tidewatch-receiver", "tidewatch-agent"];
 /// Until what the module's installation has caused is over, the first canaries included.
-const SETTLING: Duration = Duration::from_mins(3);
+pub const SETTLING: Duration = Duration::from_mins(3);
 const READS: [&str; 3] = ["get", "list", "watch"];
 
 /// Who has asked whom for what, and how often.
@@ -182,8 +182,9 @@ fn found(logs: &[(&str, PathBuf)], since: Timestamp, seconds: u64) -> Result<Idl
     Ok(Idle::of(asked, seconds))
 }
 
-/// Starts the demo's world, enables its module, lets everything settle, leaves it alone, and says what was asked for meanwhile.
-pub fn main(time: Duration, terminal: &Terminal) -> Result<Idle> {
+/// Starts the demo's world, enables its module, lets everything settle for a while, leaves it alone for `time`, and says what was asked for
+/// meanwhile.
+pub fn main(settling: Duration, time: Duration, terminal: &Terminal) -> Result<Idle> {
     let folder: &Path = &target_folder().join("idle");
     let _none_before = std::fs::remove_dir_all(folder);
     // Blocks, possibly for the build of the control planes.
@@ -192,13 +193,13 @@ pub fn main(time: Duration, terminal: &Terminal) -> Result<Idle> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
     runtime.block_on(async {
         tokio::select! {
-            result = run(time, harness, terminal) => result,
+            result = run((settling, time), harness, terminal) => result,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     })
 }
 
-async fn run(time: Duration, harness: Harness, terminal: &Terminal) -> Result<Idle> {
+async fn run((settling, time): (Duration, Duration), harness: Harness, terminal: &Terminal) -> Result<Idle> {
     terminal.working("starting etcd, a registry and three control planes");
     let env = Environment::start(harness).await?;
     // As users have it: what polls, and looks at everything twice a day, is on.
@@ -213,7 +214,7 @@ async fn run(time: Duration, harness: Harness, terminal: &Terminal) -> Result<Id
     .await?;
     fleet::kyma_in_state(&env.kcp.client()?, KCP_NAMESPACE, RUNTIMES[0].0, State::Ready).await?;
     fleet::settled(&world.receiver).await?;
-    left_alone("settling", SETTLING, terminal).await;
+    left_alone("settling", settling, terminal).await;
     let since = Timestamp::now();
     left_alone("nothing is changed", time, terminal).await;
     let clusters = [&env.kcp, &env.runtime1, &env.runtime2];

@@ -3,7 +3,10 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
-use tidewatch_tests::{idle, report::Terminal};
+use tidewatch_tests::{
+    idle::{self, SETTLING},
+    report::Terminal,
+};
 
 /// Leaves an unchanged world alone, and counts by the API servers' audit logs what our programs have asked for meanwhile. Fails if the
 /// engine did not leave it alone, too.
@@ -22,7 +25,7 @@ struct Args {
 fn main() -> ExitCode {
     let Args { time, output } = Args::parse();
     let terminal = Terminal::default();
-    let result = idle::main(Duration::from_secs(time), &terminal);
+    let result = idle::main(SETTLING, Duration::from_secs(time), &terminal);
     terminal.finish();
     let idle = match result {
         Ok(idle) => idle,
