@@ -8,6 +8,7 @@ mod decode;
 mod delete;
 mod garbage;
 mod log;
+mod options;
 mod read;
 mod refusal;
 mod request;
@@ -19,5 +20,5 @@ mod write;
 
 pub use cluster::{Cluster, Options};
 pub use refusal::Refusal;
-pub use request::{Answer, Listed, Outcome, PatchKind, Query, Request, Target, Verb};
+pub use request::{Answer, Listed, Outcome, PatchKind, Query, Repeated, Request, Target, Verb};
 pub use watch::{Said, WatchEvent, Watching};
