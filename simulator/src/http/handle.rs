@@ -21,7 +21,7 @@ use super::{
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
-    store::{Outcome, Query, Refusal, Repeated, Request, Target, Verb},
+    store::{Cluster, Outcome, Query, Refusal, Repeated, Request, Target, Verb},
 };
 
 /// What it says it is.
@@ -129,6 +129,20 @@ impl Exchange {
                 _ => Ask::path(&method.to_ascii_lowercase(), &self.path),
             };
             self.hosted.with(|cluster| cluster.authorize(&user, &ask))?;
+        }
+        let asked = match &path {
+            Path::Objects(Target { group, version, .. })
+            | Path::OldWatch(Target { group, version, .. })
+            | Path::Resources(group, version) => Some((group, version)),
+            _ => None,
+        };
+        let left_to_a_service = |cluster: &mut Cluster| {
+            asked.is_some_and(|(group, version)| {
+                cluster.delegated().any(|(of, at)| of == *group && at == *version)
+            })
+        };
+        if self.hosted.with(left_to_a_service) {
+            return Ok(answer::text(503, "text/plain; charset=utf-8", "service unavailable\n"));
         }
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));

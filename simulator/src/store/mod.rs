@@ -1,6 +1,7 @@
 //! A cluster as a value: requests go in, answers come out. No I/O, no clock, no runtime.
 
 mod admit;
+mod aggregation;
 mod authorize;
 mod cluster;
 mod controllers;
