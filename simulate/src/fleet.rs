@@ -263,7 +263,9 @@ impl Fleet {
     fn outcome(&self, hosted: &Hosted, id: &Id, verb: Verb) -> Outcome {
         let Id { group, version, resource, namespace, name } = id.clone();
         let target = Target { group, version, resource, namespace, name, subresource: String::new() };
-        let query = Query { field_manager: SOMEBODY.into(), force: true, ..Query::default() };
+        // No other patch may be forced.
+        let force = matches!(verb, Verb::Patch(PatchKind::Apply, _)).then_some(true);
+        let query = Query { field_manager: SOMEBODY.into(), force, ..Query::default() };
         let user = Arc::clone(&self.somebody);
         let request = Request { user, agent: SOMEBODY.into(), verb, target, query };
         hosted.apply(&request, hosted.now(Timestamp::now()))

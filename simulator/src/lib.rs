@@ -22,6 +22,6 @@ pub use faults::{Call, Fault, Faults, NoFaults};
 pub use http::{Hosted, Server, ServerOptions, StartError, Token};
 pub use object::{Shared, shared};
 pub use store::{
-    Answer, Cluster, Listed, Options, Outcome, PatchKind, Query, Refusal, Request, Said, Target, Verb,
-    WatchEvent, Watching,
+    Answer, Cluster, Listed, Options, Outcome, PatchKind, Query, Refusal, Repeated, Request, Said, Target,
+    Verb, WatchEvent, Watching,
 };

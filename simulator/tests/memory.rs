@@ -35,7 +35,7 @@ fn apply(
         name: object["metadata"]["name"].as_str().unwrap().into(),
         subresource: if status { "status".into() } else { String::new() },
     };
-    let query = Query { field_manager: "lifecycle".into(), force: true, ..Query::default() };
+    let query = Query { field_manager: "lifecycle".into(), force: Some(true), ..Query::default() };
     let verb = Verb::Patch(PatchKind::Apply, object.clone());
     let request = Request { user: Arc::clone(user), agent: "test".into(), verb, target, query };
     match cluster.apply(&request, Timestamp::now()) {

@@ -4,17 +4,24 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use serde_json::Value;
+use serde_json::{Value, json};
+use serde_saphyr::options::DuplicateKeyPolicy;
 
-use super::answer::{JSON, YAML};
+use super::{
+    answer::{JSON, YAML},
+    repeated,
+};
 use crate::{
     kinds::Kind,
     proto::{self, Undecodable},
-    store::{PatchKind, Refusal},
+    store::{PatchKind, Refusal, Repeated},
 };
 
 /// Longest body.
 const LARGEST: usize = 3 * 1024 * 1024;
+
+/// An object, and what it says twice.
+type Read = (Value, Vec<Repeated>);
 
 /// What is sent with a request.
 pub(crate) struct Sent<'a> {
@@ -33,7 +40,7 @@ impl<'a> Sent<'a> {
     }
 
     /// Of a create or an update.
-    pub(crate) async fn object(self) -> Result<Value, Refusal> {
+    pub(crate) async fn object(self) -> Result<Read, Refusal> {
         let Self { body, media, kind } = self;
         let bytes = bytes(body).await?;
         if media != proto::MEDIA {
@@ -44,10 +51,11 @@ impl<'a> Sent<'a> {
             return Err(Refusal::unsupported_media_type(&[JSON, YAML]));
         }
         let (version, name) = kind.map(|kind| (kind.api_version(), kind.kind.as_str())).unwrap_or_default();
-        proto::object(&bytes, &version, name).map_err(|why| undecodable(&why, name, &bytes))
+        let object = proto::object(&bytes, &version, name).map_err(|why| undecodable(&why, name, &bytes))?;
+        Ok((object, Vec::new()))
     }
 
-    pub(crate) async fn patch(self) -> Result<(PatchKind, Value), Refusal> {
+    pub(crate) async fn patch(self) -> Result<(PatchKind, Read), Refusal> {
         let (how, media) = match self.media.as_str() {
             "application/json-patch+json" => (PatchKind::Json, JSON),
             "application/merge-patch+json" => (PatchKind::Merge, JSON),
@@ -55,10 +63,15 @@ impl<'a> Sent<'a> {
             "application/apply-patch+yaml" => (PatchKind::Apply, YAML),
             _ => return Err(Refusal::unknown_media_type()),
         };
-        Ok((how, parse(&bytes(self.body).await?, media)?))
+        let (patch, mut repeated) = parse(&bytes(self.body).await?, media)?;
+        // It is the object that is told of, and not the patch.
+        if how == PatchKind::Json {
+            repeated.clear();
+        }
+        Ok((how, (patch, repeated)))
     }
 
-    /// Null if there are none.
+    /// Null if there is no body.
     pub(crate) async fn delete_options(self) -> Result<Value, Refusal> {
         let bytes = bytes(self.body).await?;
         if bytes.is_empty() {
@@ -67,7 +80,8 @@ impl<'a> Sent<'a> {
         if self.media == proto::MEDIA {
             return proto::delete_options(&bytes).map_err(|why| Refusal::bad_request(why.to_string()));
         }
-        parse(&bytes, &self.media)
+        let (options, _) = parse(&bytes, &self.media)?;
+        Ok(if options.is_null() { json!({}) } else { options })
     }
 }
 
@@ -78,24 +92,44 @@ async fn bytes(body: Incoming) -> Result<Bytes, Refusal> {
     Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
 }
 
-fn parse(bytes: &[u8], media: &str) -> Result<Value, Refusal> {
+fn parse(bytes: &[u8], media: &str) -> Result<Read, Refusal> {
     match media {
         YAML => {
-            let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+            let text =
+                std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
             // Most clients send JSON as YAML (RFC 9512, 3.4), and a JSON reader is much faster.
-            if let Some(value) = text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten() {
-                return Ok(value);
+            let json = text.starts_with('{').then(|| repeated::read(bytes).ok()).flatten();
+            match json.filter(|(_, twice)| twice.is_empty()) {
+                Some((value, _)) => Ok((value, Vec::new())),
+                None => {
+                    yaml(text).map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
+                }
             }
-            serde_saphyr::from_str(text)
-                .map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
         }
-        "" | JSON => serde_json::from_slice(bytes).map_err(|error| {
-            Refusal::bad_request(format!(
+        "" | JSON => match repeated::read(bytes) {
+            Ok((value, twice)) => Ok((value, twice.into_iter().map(Repeated::Field).collect())),
+            Err(error) => Err(Refusal::bad_request(format!(
                 "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
-            ))
-        }),
+            ))),
+        },
         _ => Err(Refusal::unsupported_media_type(&[JSON, YAML, proto::MEDIA])),
     }
+}
+
+/// Of what it says twice, the first is told.
+fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
+    let error = match serde_saphyr::from_str(text) {
+        Ok(value) => return Ok((value, Vec::new())),
+        Err(error) => error,
+    };
+    let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = error.without_snippet()
+    else {
+        return Err(error);
+    };
+    let told = format!("line {}: key {} already set in map", location.line(), Value::from(key.as_str()));
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+    let value = serde_saphyr::from_str_with_options(text, options)?;
+    Ok((value, vec![Repeated::Line(told)]))
 }
 
 /// As the real one says it.

@@ -17,8 +17,11 @@ const REVIEWS: [(&str, &str, &str); 2] = [
 /// What a cluster serves now, by group and version.
 #[derive(Debug)]
 pub(crate) struct Served {
-    groups: BTreeMap<String, BTreeMap<Version, Vec<Arc<Kind>>>>,
+    groups: Groups,
 }
+
+/// `None` for kinds that are left to a Service, of which nobody here knows.
+type Groups = BTreeMap<String, BTreeMap<Version, Option<Vec<Arc<Kind>>>>>;
 
 /// Orders versions as discovery does: `v2` before `v1` before `v1beta2` before `v1alpha1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,13 +52,17 @@ impl Version {
 
 impl Served {
     pub(crate) fn of(cluster: &Cluster) -> Self {
-        let mut groups: BTreeMap<String, BTreeMap<Version, Vec<Arc<Kind>>>> = BTreeMap::new();
+        let mut groups = Groups::new();
         for (group, _, _) in REVIEWS {
-            groups.entry(group.to_owned()).or_default().entry(Version::new("v1")).or_default();
+            groups.entry(group.to_owned()).or_default().insert(Version::new("v1"), Some(Vec::new()));
         }
         for kind in cluster.kinds() {
             let versions = groups.entry(kind.group.clone()).or_default();
-            versions.entry(Version::new(&kind.version)).or_default().push(Arc::clone(kind));
+            let kinds = versions.entry(Version::new(&kind.version)).or_default();
+            kinds.get_or_insert_default().push(Arc::clone(kind));
+        }
+        for (group, version) in cluster.delegated() {
+            groups.entry(group).or_default().insert(Version::new(&version), None);
         }
         Self { groups }
     }
@@ -67,9 +74,9 @@ impl Served {
         })
     }
 
-    /// The kinds of a version; `None`: it is not served.
+    /// The kinds of a version; `None`: it is not served, or not here.
     pub(crate) fn kinds(&self, group: &str, version: &str) -> Option<&[Arc<Kind>]> {
-        self.groups.get(group)?.get(&Version::new(version)).map(Vec::as_slice)
+        self.groups.get(group)?.get(&Version::new(version))?.as_deref()
     }
 
     /// `/apis`
@@ -139,6 +146,9 @@ impl Served {
                 let versions: Vec<Value> = versions
                     .iter()
                     .map(|(version, kinds)| {
+                        let Some(kinds) = kinds else {
+                            return json!({"version": version.name, "freshness": "Stale"});
+                        };
                         let mut resources: Vec<Value> = kinds.iter().map(|kind| aggregated(kind)).collect();
                         resources.extend(REVIEWS.iter().filter(|(of, _, _)| of == group).map(|(of, plural, kind)| {
                             json!({"resource": plural, "singularResource": kind.to_lowercase(), "scope": "Cluster",

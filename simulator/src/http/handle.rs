@@ -21,7 +21,7 @@ use super::{
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
-    store::{Outcome, Query, Refusal, Request, Target, Verb},
+    store::{Cluster, Outcome, Query, Refusal, Repeated, Request, Target, Verb},
 };
 
 /// What it says it is.
@@ -130,6 +130,20 @@ impl Exchange {
             };
             self.hosted.with(|cluster| cluster.authorize(&user, &ask))?;
         }
+        let asked = match &path {
+            Path::Objects(Target { group, version, .. })
+            | Path::OldWatch(Target { group, version, .. })
+            | Path::Resources(group, version) => Some((group, version)),
+            _ => None,
+        };
+        let left_to_a_service = |cluster: &mut Cluster| {
+            asked.is_some_and(|(group, version)| {
+                cluster.delegated().any(|(of, at)| of == *group && at == *version)
+            })
+        };
+        if self.hosted.with(left_to_a_service) {
+            return Ok(answer::text(503, "text/plain; charset=utf-8", "service unavailable\n"));
+        }
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
@@ -159,13 +173,14 @@ impl Exchange {
         }
         let kind = self.hosted.with(|cluster| cluster.find(&target));
         let sent = Sent::new(body, &parts.headers, kind.as_deref());
-        let verb = verb(&parts, sent, &target, is_watch).await?;
+        let (verb, repeated) = verb(&parts, sent, &target, is_watch).await?;
         let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
         let now = self.hosted.now((self.clock)());
         let look = Look { form, include: Include::of(include), now };
         let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
-        let request = Request { user, agent, verb, target, query: Query { metadata_only, ..query } };
+        let request =
+            Request { user, agent, verb, target, query: Query { repeated, metadata_only, ..query } };
         match self.hosted.apply(&request, now) {
             Outcome::Object(answer) => Ok(answer::object(answer, look)),
             Outcome::List(listed) => Ok(answer::list(listed, look)),
@@ -260,19 +275,25 @@ fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Ref
     Ok(target)
 }
 
-/// What the method, the body and its media type say.
-async fn verb(parts: &Parts, body: Sent<'_>, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
+/// What the method, the body and its media type say; what the body says twice.
+async fn verb(
+    parts: &Parts,
+    body: Sent<'_>,
+    target: &Target,
+    is_watch: bool,
+) -> Result<(Verb, Vec<Repeated>), Refusal> {
     let collection = target.name.is_empty();
+    let only = |verb| Ok((verb, Vec::new()));
     match parts.method.as_str() {
-        "GET" if is_watch => Ok(Verb::Watch),
-        "GET" if collection => Ok(Verb::List),
-        "GET" => Ok(Verb::Get),
-        "POST" => Ok(Verb::Create(body.object().await?)),
-        "PUT" => Ok(Verb::Update(body.object().await?)),
-        "PATCH" => body.patch().await.map(|(how, patch)| Verb::Patch(how, patch)),
+        "GET" if is_watch => only(Verb::Watch),
+        "GET" if collection => only(Verb::List),
+        "GET" => only(Verb::Get),
+        "POST" => body.object().await.map(|(object, twice)| (Verb::Create(object), twice)),
+        "PUT" => body.object().await.map(|(object, twice)| (Verb::Update(object), twice)),
+        "PATCH" => body.patch().await.map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
         "DELETE" => {
             let options = body.delete_options().await?;
-            Ok(if collection { Verb::DeleteCollection(options) } else { Verb::Delete(options) })
+            only(if collection { Verb::DeleteCollection(options) } else { Verb::Delete(options) })
         }
         _ => Err(Refusal::method_not_allowed()),
     }

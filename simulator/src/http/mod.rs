@@ -7,6 +7,7 @@ mod discovery;
 mod handle;
 mod hosted;
 mod openapi;
+mod repeated;
 mod route;
 mod server;
 mod stream;

@@ -17,10 +17,10 @@ const TITLE: &str = "Kubernetes";
 pub(crate) fn index(served: &Served, prefix: &str) -> Value {
     let mut paths = Map::new();
     for (group, version) in served.versions() {
+        let Some(kinds) = served.kinds(group, version) else { continue };
         let path =
             if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
         // Clients may keep a document as long as its hash is the same.
-        let kinds = served.kinds(group, version).unwrap_or_default();
         let hash = kinds.iter().fold(0, |hash: u128, kind| {
             let schema = kind.custom().map(|custom| custom.schema.to_string()).unwrap_or_default();
             hash.rotate_left(1) ^ xxh3_128(format!("{}{schema}", kind.kind).as_bytes())

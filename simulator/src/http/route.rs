@@ -125,22 +125,24 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
             "labelSelector" => query.label_selector = value,
             "fieldSelector" => query.field_selector = value,
             "limit" => {
-                query.limit = number(&value, &mut query.unreadable).try_into().unwrap_or_default();
+                query.limit = count(&value, &mut query.unreadable).try_into().unwrap_or_default();
             }
             "continue" => query.continue_token = value,
             "resourceVersion" => query.resource_version = value,
             "resourceVersionMatch" => query.resource_version_match = value,
             "timeoutSeconds" => {
-                let seconds = number(&value, &mut query.unreadable);
+                let seconds = count(&value, &mut query.unreadable);
                 query.timeout_seconds = seconds.try_into().ok().filter(|seconds| *seconds > 0);
             }
             "allowWatchBookmarks" => query.bookmarks = yes,
             "sendInitialEvents" => query.initial_events = Some(yes),
             "fieldManager" => query.field_manager = value,
-            "force" => query.force = yes,
+            "force" => query.force = Some(yes),
             "dryRun" => query.dry_run.push(value),
             "fieldValidation" => query.field_validation = value,
             "propagationPolicy" => query.propagation = value,
+            "orphanDependents" => query.orphan = Some(yes),
+            "gracePeriodSeconds" => _ = number(&value, &mut query.unreadable_grace),
             "watch" => watch = yes,
             "includeObject" => include = value,
             _ => {}
@@ -149,11 +151,13 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
     (query, watch, include)
 }
 
-/// As Go reads numbers of a query; nothing is 0.
+/// A number that is 0 if there is none.
+fn count(text: &str, unreadable: &mut Option<String>) -> i64 {
+    if text.is_empty() { 0 } else { number(text, unreadable) }
+}
+
+/// As Go reads numbers of a query.
 fn number(text: &str, unreadable: &mut Option<String>) -> i64 {
-    if text.is_empty() {
-        return 0;
-    }
     text.parse().unwrap_or_else(|_| {
         let quoted = serde_json::Value::from(text);
         unreadable.get_or_insert(format!("strconv.ParseInt: parsing {quoted}: invalid syntax"));

@@ -2,7 +2,7 @@
 
 mod strategic;
 
-use json_patch::{AddOperation, PatchOperation};
+use json_patch::{AddOperation, CopyOperation, MoveOperation, PatchOperation};
 use serde_json::{Map, Value};
 
 use crate::json::{DEEPEST, is_deeper};
@@ -22,6 +22,9 @@ pub(crate) enum PatchError {
     /// It cannot be done to this object.
     #[error("the server rejected our request due to an error in our request")]
     Inapplicable,
+    /// A directive that nobody knows, and the map in which it is.
+    #[error("unknown patch type: {0} in map: {1}")]
+    Directive(String, String),
     /// Too many operations.
     #[error("The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}")]
     TooLarge(usize),
@@ -32,6 +35,8 @@ pub(crate) enum PatchError {
 
 /// RFC 6902.
 pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let nothing = Value::Array(Vec::new());
+    let patch = if patch.is_null() { &nothing } else { patch };
     let operations = patch.as_array().filter(|all| all.iter().all(Value::is_object));
     let operations =
         operations.ok_or_else(|| PatchError::Malformed("a JSON patch is a list of objects".to_owned()))?;
@@ -43,6 +48,9 @@ pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         // What an operation lacks is found when it is done, not when the patch is read.
         let operation = serde_json::from_value(operation.clone()).map_err(|_| PatchError::Inapplicable)?;
         let operation = as_go(operation, &patched);
+        if !is_possible(&operation) {
+            return Err(PatchError::Inapplicable);
+        }
         if let Some(value) = placed(&operation, &patched) {
             if matches!(operation, PatchOperation::Copy(_)) {
                 copied += value.to_string().len();
@@ -58,6 +66,16 @@ pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         json_patch::patch(&mut patched, &[operation]).map_err(|_| PatchError::Inapplicable)?;
     }
     Ok(patched)
+}
+
+/// The library of real API servers can but replace an object as a whole, and not by nothing.
+fn is_possible(operation: &PatchOperation) -> bool {
+    match operation {
+        PatchOperation::Replace(replace) => !replace.path.is_root() || !replace.value.is_null(),
+        PatchOperation::Copy(CopyOperation { from, path })
+        | PatchOperation::Move(MoveOperation { from, path }) => !from.is_root() && !path.is_root(),
+        other => !other.path().is_root(),
+    }
 }
 
 /// What an operation puts at its place.

@@ -14,18 +14,21 @@ const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 
 /// The object with the patch in it.
 pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Result<Value, PatchError> {
-    let Value::Object(changes) = patch else {
-        return Err(PatchError::Malformed("a strategic merge patch is an object".to_owned()));
+    let nothing = Map::new();
+    let changes = match patch {
+        Value::Object(changes) => changes,
+        Value::Null => &nothing,
+        _ => return Err(PatchError::Malformed("a strategic merge patch is an object".to_owned())),
     };
-    match changes.get(DIRECTIVE).and_then(Value::as_str) {
-        Some("replace") => {
+    match changes.get(DIRECTIVE) {
+        Some(Value::String(what)) if what == "replace" => {
             let mut whole = changes.clone();
             whole.remove(DIRECTIVE);
             return Ok(Value::Object(whole));
         }
-        Some("delete") => return Ok(Value::Object(Map::new())),
-        Some("merge") | None => {}
-        Some(other) => return Err(PatchError::Malformed(format!("Unknown patch type found: {other}"))),
+        Some(Value::String(what)) if what == "delete" => return Ok(Value::Object(Map::new())),
+        Some(other) => return Err(PatchError::Directive(shown(other), shown(patch))),
+        None => {}
     }
     let mut merged = object.as_object().cloned().unwrap_or_default();
     if let Some(keep) = changes.get(RETAIN).and_then(Value::as_array) {
@@ -43,6 +46,8 @@ pub(crate) fn strategic(object: &Value, patch: &Value, schema: View<'_>) -> Resu
         let order = changes.get(&format!("{ORDER}{name}")).and_then(Value::as_array);
         match change {
             Value::Null => _ = merged.remove(name),
+            // What is not there follows no directive, and is not made by it.
+            Value::Object(map) if map.contains_key(DIRECTIVE) && !merged.contains_key(name) => {}
             Value::Object(_) => {
                 let before = merged.get(name).cloned().unwrap_or(Value::Null);
                 merged.insert(name.clone(), strategic(&before, change, below)?);
@@ -88,7 +93,11 @@ fn lists(
     if items.iter().any(|item| directive(item, "replace")) {
         return Ok(items.iter().filter(|item| !directive(item, "replace")).cloned().collect());
     }
-    for item in items {
+    let is_made = |item: &&Value| !server.is_empty() || item.get(DIRECTIVE).is_none();
+    for item in items.iter().filter(is_made) {
+        if let Some(other) = item.get(DIRECTIVE).filter(|what| *what != "delete") {
+            return Err(PatchError::Directive(shown(other), shown(item)));
+        }
         let Some(identity) = item.get(key) else {
             return Err(PatchError::Malformed(format!(
                 "map: {item} does not contain declared merge key: {key}"
@@ -107,6 +116,21 @@ fn lists(
         }
     }
     Ok(ordered(before, order.map_or(items, Vec::as_slice), server, Some(key)))
+}
+
+/// As Go shows a value.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let fields: Vec<String> =
+                map.iter().map(|(name, value)| format!("{name}:{}", shown(value))).collect();
+            format!("map[{}]", fields.join(" "))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Items that `order` names stand in that order, the others in that of `server`, where the list was before. Between the two, one of the

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
+    aggregation,
     cluster::Cluster,
     delete::{FOREGROUND, ORPHAN},
     refusal::Refusal,
@@ -60,6 +61,12 @@ impl Cluster {
             defaults::admit(object, kind);
         }
         defaults::always(object, kind);
+        if aggregation::is_api_service(kind)
+            && live.is_none()
+            && let Some(status) = aggregation::first_status(object)
+        {
+            put(meta::as_object(object), "status", Some(status));
+        }
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && live.is_none() {
             let versions = object.pointer("/spec/versions").and_then(Value::as_array);
             let stored: Vec<Value> = versions

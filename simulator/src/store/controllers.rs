@@ -192,6 +192,7 @@ impl Cluster {
             self.propagate(now);
             self.end_crds(now);
             self.end_namespaces(now);
+            self.judge_api_services(now);
             if self.revision == before {
                 return;
             }
@@ -389,7 +390,7 @@ impl Cluster {
         self.write_status(&kind, &stored, object, "kube-controller-manager", now);
     }
 
-    fn write_status(
+    pub(super) fn write_status(
         &mut self,
         kind: &Arc<Kind>,
         before: &Stored,
@@ -437,7 +438,7 @@ fn is_established(object: &Value) -> bool {
     })
 }
 
-fn same_conditions(before: Option<&Value>, after: &Value) -> bool {
+pub(super) fn same_conditions(before: Option<&Value>, after: &Value) -> bool {
     let bare = |value: &Value| -> Vec<Value> {
         let list = value.as_array().cloned().unwrap_or_default();
         list.into_iter()

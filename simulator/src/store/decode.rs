@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     refusal::Refusal,
-    request::{Query, Target},
+    request::{Query, Repeated, Target},
 };
 use crate::{
     kinds::{Kind, Origin},
@@ -12,37 +12,45 @@ use crate::{
     schema::{shape, times, unreadable, validate},
 };
 
-/// How to treat fields that the schema does not know.
+/// What a refusal for what is but odd begins with.
+const STRICT: &str = "strict decoding error: ";
+
+/// How to treat fields that the schema does not know, and those that a body has twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+enum Unknown {
     Ignore,
     Warn,
     Refuse,
 }
 
 impl Unknown {
-    pub(super) fn of(query: &Query) -> Result<Self, Refusal> {
+    /// What else is said is refused with the other options.
+    fn of(query: &Query) -> Self {
         match query.field_validation.as_str() {
-            "" | "Warn" => Ok(Self::Warn),
-            "Ignore" => Ok(Self::Ignore),
-            "Strict" => Ok(Self::Refuse),
-            other => {
-                let message = format!(
-                    "Unsupported value: {}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
-                    Value::from(other)
-                );
-                let cause = validate::Cause::new("fieldValidation", "FieldValueNotSupported", message);
-                Err(Refusal::invalid("CreateOptions", "meta.k8s.io", "", &[cause]))
-            }
+            "Ignore" => Self::Ignore,
+            "Strict" => Self::Refuse,
+            _ => Self::Warn,
         }
     }
 }
 
 /// An object of the kind, without what the schema does not know. Warnings are added.
 pub(super) fn decode(
+    object: Value,
+    kind: &Kind,
+    query: &Query,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    // What a real one does not know of its own kinds, it does not look into.
+    read(object, kind, query, !kind.is_builtin(), warnings)
+}
+
+/// With `reads_all`, what is there twice is told even of what the schema does not know.
+fn read(
     mut object: Value,
     kind: &Kind,
-    unknown: Unknown,
+    query: &Query,
+    reads_all: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
     let version = kind.api_version();
@@ -54,6 +62,9 @@ pub(super) fn decode(
             kind.kind
         ))
     };
+    if object.is_null() {
+        object = json!({});
+    }
     if !object.is_object() {
         return Err(as_kind("json: cannot unmarshal a value that is no object"));
     }
@@ -96,7 +107,7 @@ pub(super) fn decode(
     let managed = metadata_mut(&mut object).remove("managedFields");
     if let Origin::Builtin(_) = kind.origin {
         if let Some((path, have, want)) = validate::first_type_error(&object, kind.schema()) {
-            return Err(as_kind(&go_type_error(kind, &path, have, &want)));
+            return Err(as_kind(&go_type_error(&kind.kind, &path, have, &want)));
         }
         shape::drop_nulls(&mut object, kind.schema());
         if let Some(why) = unreadable::find(&object, kind.schema()) {
@@ -107,20 +118,38 @@ pub(super) fn decode(
         .get("metadata")
         .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))
     {
-        return Err(as_kind(&go_type_error(kind, &format!("metadata.{path}"), have, &want)));
+        return Err(as_kind(&go_type_error(&kind.kind, &format!("metadata.{path}"), have, &want)));
     } else {
         shape::drop_nulls(&mut object, kind.schema());
     }
+    let mode = Unknown::of(query);
     let mut removed = shape::prune(&mut object, kind.schema());
     removed.sort();
-    if !removed.is_empty() {
-        let lines: Vec<String> =
-            removed.iter().map(|path| format!("unknown field {}", Value::from(path.as_str()))).collect();
-        match unknown {
-            Unknown::Ignore => {}
-            Unknown::Warn => warnings.extend(lines),
-            Unknown::Refuse => return Err(as_kind(&format!("strict decoding error: {}", lines.join(", ")))),
+    let within = |place: &str, other: &String| {
+        place.strip_prefix(other.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let is_read = |place: &str| reads_all || !removed.iter().any(|unknown| within(place, unknown));
+    let quoted = |place: &str| Value::from(place).to_string();
+    let mut lines = Vec::new();
+    for repeated in &query.repeated {
+        match repeated {
+            Repeated::Field(place) if is_read(place) => {
+                lines.push(format!("duplicate field {}", quoted(place)));
+            }
+            Repeated::Field(_) => {}
+            Repeated::Line(line) if mode == Unknown::Refuse => {
+                lines.push(format!("yaml: unmarshal errors:\n  {line}"));
+            }
+            Repeated::Line(line) => lines.push(line.clone()),
         }
+    }
+    lines.extend(removed.iter().map(|place| format!("unknown field {}", quoted(place))));
+    match mode {
+        Unknown::Warn => warnings.extend(lines),
+        Unknown::Refuse if !lines.is_empty() => {
+            return Err(as_kind(&format!("{STRICT}{}", lines.join(", "))));
+        }
+        Unknown::Ignore | Unknown::Refuse => {}
     }
     let metadata = metadata_mut(&mut object);
     metadata.remove("selfLink");
@@ -136,14 +165,29 @@ pub(super) fn decode_patched(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
     let shown = Value::from(patched.to_string());
-    decode(patched, kind, Unknown::of(query)?, warnings).map_err(|refusal| match refusal.code {
+    read(patched, kind, query, true, warnings).map_err(|refusal| match refusal.code {
         400 => Refusal::invalid("", "", "", &[validate::Cause::invalid("patch", &shown, &refusal.message)]),
         _ => refusal,
     })
 }
 
+/// The same of what is applied, which is always read as YAML.
+pub(super) fn decode_applied(
+    config: Value,
+    kind: &Kind,
+    query: &Query,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    decode(config, kind, query, warnings).map_err(|refusal| match refusal.message.split_once(STRICT) {
+        Some((_, why)) => {
+            Refusal::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {why}"))
+        }
+        None => refusal,
+    })
+}
+
 /// As Go's JSON package says it.
-fn go_type_error(kind: &Kind, path: &str, have: &str, want: &str) -> String {
+pub(super) fn go_type_error(kind: &str, path: &str, have: &str, want: &str) -> String {
     let have = match have {
         "boolean" => "bool",
         "integer" => "number",
@@ -154,7 +198,7 @@ fn go_type_error(kind: &Kind, path: &str, have: &str, want: &str) -> String {
         "integer" => "int32",
         other => other,
     };
-    format!("json: cannot unmarshal {have} into Go struct field {}.{path} of type {want}", kind.kind)
+    format!("json: cannot unmarshal {have} into Go struct field {kind}.{path} of type {want}")
 }
 
 fn shortened(object: &Value) -> String {

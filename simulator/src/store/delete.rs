@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 use super::{
     cluster::Cluster,
     log::Key,
+    options,
     refusal::Refusal,
-    request::{Answer, Listed, Outcome, Query, Request},
-    rules::dry_run,
-    selector::Selector,
+    request::{Answer, Outcome, Query, Request},
 };
 use crate::{
     kinds::Kind,
@@ -20,6 +19,7 @@ use crate::{
         meta::{self, metadata_mut},
         stored,
     },
+    schema::validate::Cause,
 };
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
@@ -48,7 +48,7 @@ impl Cluster {
         if dry {
             return Ok(match Self::marked(kind, &stored, propagation, now) {
                 Marked::Free => gone(kind, &stored),
-                Marked::Held(object) => {
+                Marked::Held(object) | Marked::Passing(object) => {
                     Outcome::Object(Answer { code: 200, object, warnings, kind: Some(Arc::clone(kind)) })
                 }
                 Marked::Waiting => Self::answer_with(kind, &stored, 200, warnings),
@@ -56,7 +56,7 @@ impl Cluster {
         }
         let key = Self::key(kind, &request.target.namespace, name);
         match self.end(kind, &key, &stored, propagation, now) {
-            Some(waiting) => Ok(Self::answer_with(kind, &waiting, 200, warnings)),
+            Some(marked) => Ok(Self::answer_with(kind, &marked, 200, warnings)),
             None => Ok(gone(kind, &stored)),
         }
     }
@@ -68,33 +68,20 @@ impl Cluster {
         options: &Value,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let query = &request.query;
-        let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
-        let (dry, propagation, _) = how(kind, query, options)?;
-        let all: Vec<(Key, Arc<Stored>)> = self
-            .range(kind, &request.target.namespace)
-            .filter(|(_, stored)| selector.matches_stored(kind, stored))
-            .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
-            .collect();
-        let mut items = Vec::new();
-        for (key, stored) in all {
+        let Outcome::List(listed) = self.list(kind, request)? else { return Err(Refusal::unknown_path()) };
+        let (dry, propagation, _) = how(kind, &request.query, options)?;
+        for item in &listed.items {
+            let key = Self::key(kind, meta::text(item, "namespace").unwrap_or_default(), meta::name(item));
+            let Some(stored) = self.objects.get(&key).cloned() else { continue };
             preconditions(kind, &stored, options)?;
-            items.push(Self::render(kind, &stored));
             if !dry {
                 self.end(kind, &key, &stored, propagation, now);
             }
         }
-        let revision = self.revision;
-        Ok(Outcome::List(Listed {
-            items,
-            revision,
-            next: String::new(),
-            remaining: None,
-            kind: Arc::clone(kind),
-        }))
+        Ok(Outcome::List(listed))
     }
 
-    /// Deletes an object, or, if something holds it, marks it as deleted and returns it.
+    /// Deletes an object, marks it as deleted if something holds it, or both; returns it as it is marked.
     pub(super) fn end(
         &mut self,
         kind: &Arc<Kind>,
@@ -110,6 +97,11 @@ impl Cluster {
             }
             Marked::Waiting => Some(Arc::clone(stored)),
             Marked::Held(object) => Some(self.store(kind, object, now)),
+            Marked::Passing(object) => {
+                let marked = self.store(kind, object, now);
+                self.remove(key);
+                Some(marked)
+            }
         }
     }
 
@@ -130,7 +122,8 @@ impl Cluster {
             }
         }
         let held = !finalizers.is_empty() || kind.is("", "namespaces");
-        if !held {
+        let graceful = kind.is("", "pods");
+        if !held && !graceful {
             return Marked::Free;
         }
         if stored.is_deleted() && finalizers.len() == before {
@@ -161,7 +154,7 @@ impl Cluster {
                 "lastTransitionTime": stored::time(now.as_second()),
             }));
         }
-        Marked::Held(object)
+        if held { Marked::Held(object) } else { Marked::Passing(object) }
     }
 }
 
@@ -173,6 +166,8 @@ enum Marked {
     Waiting,
     /// Something holds it: it is marked as deleted.
     Held(Value),
+    /// It is marked, as what is given time to end, and goes at once, since nothing runs here.
+    Passing(Value),
 }
 
 /// What becomes of what an object owns.
@@ -188,26 +183,17 @@ pub(super) enum Propagation {
 
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// Whether it is but tried, what becomes of what the object owns, and a warning about that. A body says all of it:
-/// beside one, the query counts for nothing.
+/// Whether it is but tried, what becomes of what the object owns, and a warning about that.
 fn how(kind: &Kind, query: &Query, options: &Value) -> Result<(bool, Propagation, Vec<String>), Refusal> {
-    let mut query = query.clone();
-    if !options.is_null() {
-        let modes = options.get("dryRun").and_then(Value::as_array);
-        query.dry_run = modes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-        let policy = options.get("propagationPolicy").and_then(Value::as_str);
-        policy.unwrap_or_default().clone_into(&mut query.propagation);
+    let query = options::of_delete(query, options)?;
+    let (dry, mode) = options::dry_run(&query);
+    let (propagation, policy) = propagation(&query);
+    let causes: Vec<Cause> = policy.into_iter().chain(mode).collect();
+    options::refuse("DeleteOptions", &causes)?;
+    // From before there was a choice.
+    if query.orphan.is_none() && query.propagation.is_empty() && kind.is("batch", "jobs") {
+        return Ok((dry, Propagation::Orphan, vec![PODS_STAY.to_owned()]));
     }
-    let dry = dry_run(&query, "DeleteOptions")?;
-    let propagation = match options.get("orphanDependents").and_then(Value::as_bool) {
-        Some(true) => Propagation::Orphan,
-        Some(false) => Propagation::Background,
-        // From before there was a choice.
-        None if query.propagation.is_empty() && kind.is("batch", "jobs") => {
-            return Ok((dry, Propagation::Orphan, vec![PODS_STAY.to_owned()]));
-        }
-        None => propagation(&query.propagation)?,
-    };
     Ok((dry, propagation, Vec::new()))
 }
 
@@ -225,19 +211,21 @@ fn preconditions(kind: &Kind, stored: &Stored, options: &Value) -> Result<(), Re
     Ok(())
 }
 
-fn propagation(given: &str) -> Result<Propagation, Refusal> {
-    match given {
-        "" | "Background" => Ok(Propagation::Background),
-        "Foreground" => Ok(Propagation::Foreground),
-        "Orphan" => Ok(Propagation::Orphan),
-        other => {
-            let message = format!(
-                "Unsupported value: {}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
-                Value::from(other)
-            );
-            let cause =
-                crate::schema::validate::Cause::new("propagationPolicy", "FieldValueNotSupported", message);
-            Err(Refusal::invalid("DeleteOptions", "meta.k8s.io", "", &[cause]))
+/// What becomes of what the object owns; what is wrong with how that is said.
+fn propagation(query: &Query) -> (Propagation, Option<Cause>) {
+    const FIELD: &str = "propagationPolicy";
+    let policy = Value::from(query.propagation.as_str());
+    match (query.orphan, query.propagation.as_str()) {
+        (Some(true), "") | (None, "Orphan") => (Propagation::Orphan, None),
+        (_, "") | (None, "Background") => (Propagation::Background, None),
+        (None, "Foreground") => (Propagation::Foreground, None),
+        (None, _) => {
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            (Propagation::Background, Some(Cause::unsupported(FIELD, &policy, &known)))
+        }
+        (Some(_), _) => {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            (Propagation::Background, Some(Cause::invalid(FIELD, &policy, why)))
         }
     }
 }

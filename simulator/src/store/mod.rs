@@ -1,6 +1,7 @@
 //! A cluster as a value: requests go in, answers come out. No I/O, no clock, no runtime.
 
 mod admit;
+mod aggregation;
 mod authorize;
 mod cluster;
 mod controllers;
@@ -8,6 +9,7 @@ mod decode;
 mod delete;
 mod garbage;
 mod log;
+mod options;
 mod read;
 mod refusal;
 mod request;
@@ -19,5 +21,5 @@ mod write;
 
 pub use cluster::{Cluster, Options};
 pub use refusal::Refusal;
-pub use request::{Answer, Listed, Outcome, PatchKind, Query, Request, Target, Verb};
+pub use request::{Answer, Listed, Outcome, PatchKind, Query, Repeated, Request, Target, Verb};
 pub use watch::{Said, WatchEvent, Watching};

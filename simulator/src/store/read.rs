@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::{
     cluster::Cluster,
     log::Key,
+    options,
     refusal::Refusal,
     request::{Answer, Listed, Outcome, Request},
     selector::Selector,
 };
-use crate::{kinds::Kind, object::Stored, schema::validate::Cause};
+use crate::{kinds::Kind, object::Stored};
 
 impl Cluster {
     /// An object in the version of that kind.
@@ -82,13 +83,8 @@ impl Cluster {
 
     pub(super) fn list(&self, kind: &Arc<Kind>, request: &Request) -> Result<Outcome, Refusal> {
         let query = &request.query;
-        query.readable()?;
+        options::of_list(query)?;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
-        let invalid = |cause: Cause| Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause]);
-        if query.initial_events.is_some() {
-            let why = "sendInitialEvents is forbidden for list";
-            return Err(invalid(Cause::forbidden("sendInitialEvents", why)));
-        }
         let wanted = Self::parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
         // From a cache, in the real one, which has no pages.
@@ -96,27 +92,7 @@ impl Cluster {
         let limit = if from_cache { 0 } else { query.limit };
         let exact = match query.resource_version_match.as_str() {
             "" => wanted > 0 && query.limit > 0,
-            _ if !given => {
-                let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-                return Err(invalid(Cause::forbidden("resourceVersionMatch", why)));
-            }
-            _ if !query.continue_token.is_empty() => {
-                let why = "resourceVersionMatch is forbidden when continue is provided";
-                return Err(invalid(Cause::forbidden("resourceVersionMatch", why)));
-            }
-            "Exact" if wanted == 0 => {
-                let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-                return Err(invalid(Cause::forbidden("resourceVersionMatch", why)));
-            }
-            "Exact" => true,
-            "NotOlderThan" => false,
-            other => {
-                let message = format!(
-                    "Unsupported value: {}: supported values: \"Exact\", \"NotOlderThan\", \"\"",
-                    Value::from(other)
-                );
-                return Err(invalid(Cause::new("resourceVersionMatch", "FieldValueNotSupported", message)));
-            }
+            matching => matching == "Exact",
         };
         let mut after = None;
         let mut revision = if exact { wanted } else { self.revision };

@@ -127,23 +127,32 @@ pub struct Query {
     /// `fieldManager`
     pub field_manager: String,
     /// `force`
-    pub force: bool,
+    pub force: Option<bool>,
     /// `dryRun`
     pub dry_run: Vec<String>,
     /// `fieldValidation`
     pub field_validation: String,
     /// `propagationPolicy`
     pub propagation: String,
+    /// `orphanDependents`
+    pub orphan: Option<bool>,
     /// Why its numbers cannot be read, if so. Lists and watches are refused then.
     pub unreadable: Option<String>,
+    /// Why `gracePeriodSeconds` cannot be read, if so. Deletions without a body are refused then.
+    pub unreadable_grace: Option<String>,
+    /// What the body says twice.
+    pub repeated: Vec<Repeated>,
     /// Nothing but metadata is shown of lists and watches, so nothing else has to be there (`Accept`).
     pub metadata_only: bool,
 }
 
-impl Query {
-    pub(super) fn readable(&self) -> Result<(), Refusal> {
-        self.unreadable.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
-    }
+/// A name that a map of a body has twice. The last one counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// In JSON: its place.
+    Field(String),
+    /// In YAML: in which line, and which name.
+    Line(String),
 }
 
 /// A request, as far as the cluster is concerned.

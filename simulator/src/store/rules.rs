@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     refusal::Refusal,
-    request::{Answer, Outcome, PatchKind, Query, Request},
+    request::{Answer, Outcome, PatchKind, Request},
 };
 use crate::{
     fields::managed::{Door, Writer},
@@ -55,6 +55,7 @@ fn unpatched(error: &patch::PatchError) -> Refusal {
     match error {
         patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
         patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
+        patch::PatchError::Directive(..) => Refusal::new(500, "", error.to_string()),
         patch::PatchError::TooDeep => Refusal::too_deep(),
         patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
     }
@@ -63,6 +64,7 @@ fn unpatched(error: &patch::PatchError) -> Refusal {
 pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) -> Result<Value, Refusal> {
     let result = match how {
         PatchKind::Json => patch::json(live, patch),
+        PatchKind::Merge if patch.is_null() => return Err(Refusal::bad_request("Invalid JSON Patch")),
         PatchKind::Merge if !patch.is_object() => {
             Err(patch::PatchError::Malformed("a merge patch is an object".to_owned()))
         }
@@ -154,19 +156,6 @@ pub(super) fn takes_managed(object: &mut Value) -> Option<Vec<Value>> {
         Some(Value::Array(entries)) => Some(entries),
         _ => None,
     }
-}
-
-pub(super) fn dry_run(query: &Query, options: &str) -> Result<bool, Refusal> {
-    if query.dry_run.iter().all(String::is_empty) {
-        return Ok(false);
-    }
-    if query.dry_run.iter().all(|mode| mode == "All") {
-        return Ok(true);
-    }
-    let given = Value::from(query.dry_run.clone());
-    let message = format!("Unsupported value: {given}: supported values: \"All\"");
-    let cause = Cause::new("dryRun", "FieldValueNotSupported", message);
-    Err(Refusal::invalid(options, "meta.k8s.io", "", &[cause]))
 }
 
 pub(super) fn dry_answer(kind: &Arc<Kind>, object: Value, code: u16, warnings: Vec<String>) -> Outcome {

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     cluster::Cluster,
-    decode::{Unknown, decode, decode_patched, place},
+    decode::{decode, decode_patched, place},
     refusal::Refusal,
     request::{Answer, Outcome, PatchKind, Request, Target},
-    rules::{dry_run, patched},
+    rules::patched,
 };
 use crate::{
     kinds::{Kind, builtin},
@@ -40,11 +40,12 @@ impl Cluster {
         kind: &Arc<Kind>,
         request: &Request,
         body: Value,
+        dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let mut warnings = Vec::new();
-        let wanted = decode(body, builtin::scale(), Unknown::of(&request.query)?, &mut warnings)?;
-        self.rescale(kind, request, wanted, warnings, now)
+        let wanted = decode(body, builtin::scale(), &request.query, &mut warnings)?;
+        self.rescale(kind, request, wanted, warnings, dry, now)
     }
 
     /// Gives an object the replicas of a Scale.
@@ -54,6 +55,7 @@ impl Cluster {
         request: &Request,
         mut wanted: Value,
         mut warnings: Vec<String>,
+        dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let Target { namespace, name, .. } = &request.target;
@@ -77,11 +79,13 @@ impl Cluster {
         if let Some(revision) = meta::text(&wanted, "resourceVersion") {
             metadata_mut(&mut patch).insert("resourceVersion".into(), revision.into());
         }
-        let dry = dry_run(&request.query, "UpdateOptions")?;
         match self.patch_object(kind, request, PatchKind::Merge, &patch, dry, now)? {
             Outcome::Object(answer) => {
                 let object = scale(kind, &answer.object);
-                warnings.extend(answer.warnings);
+                // What the body says twice is told of the Scale already.
+                let more: Vec<String> =
+                    answer.warnings.into_iter().filter(|one| !warnings.contains(one)).collect();
+                warnings.extend(more);
                 Ok(Outcome::Object(Answer { code: 200, object, warnings, kind: None }))
             }
             other => Ok(other),
@@ -94,6 +98,7 @@ impl Cluster {
         request: &Request,
         how: PatchKind,
         patch: &Value,
+        dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let stored = self.lookup(kind, &request.target.namespace, &request.target.name)?;
@@ -106,7 +111,7 @@ impl Cluster {
         if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
             metadata_mut(&mut after).remove("resourceVersion");
         }
-        self.rescale(kind, request, after, warnings, now)
+        self.rescale(kind, request, after, warnings, dry, now)
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     cluster::Cluster,
     log::Entry,
+    options,
     refusal::Refusal,
     request::{Outcome, Request},
     selector::Selector,
@@ -15,7 +16,6 @@ use crate::{
     fields::managed,
     kinds::Kind,
     object::{Stored, meta},
-    schema::validate::Cause,
 };
 
 /// A watch that has begun.
@@ -122,24 +122,8 @@ impl Watching {
 impl Cluster {
     pub(super) fn watch(&self, kind: &Arc<Kind>, request: &Request) -> Result<Outcome, Refusal> {
         let query = &request.query;
-        query.readable()?;
+        options::of_watch(query)?;
         let selector = Selector::parse(&query.label_selector, &query.field_selector, kind)?;
-        let invalid = |field: &str, why: &str| {
-            let cause = Cause::forbidden(field, why);
-            Refusal::invalid("ListOptions", "meta.k8s.io", "", &[cause])
-        };
-        let matching = query.resource_version_match.as_str();
-        let known = Cause::unsupported("resourceVersionMatch", &matching.into(), &["NotOlderThan"]);
-        if query.initial_events.is_some() && matching != "NotOlderThan" {
-            let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            return Err(invalid("resourceVersionMatch", why));
-        }
-        if query.initial_events.is_none() && !matching.is_empty() {
-            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-            let mut causes = vec![Cause::forbidden("resourceVersionMatch", why)];
-            causes.extend((matching != "NotOlderThan").then_some(known));
-            return Err(Refusal::invalid("ListOptions", "meta.k8s.io", "", &causes));
-        }
         let from = Self::parse_revision(&query.resource_version).map_err(|refusal| {
             // A watch says so in other words than a list.
             let message = refusal.message.trim_start_matches("invalid resource version: ");

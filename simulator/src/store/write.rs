@@ -7,10 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     cluster::Cluster,
-    decode::{Unknown, decode, decode_patched, keep_servers, place, strip_servers},
+    decode::{decode, decode_applied, decode_patched, keep_servers, place, strip_servers},
+    options::of_write,
     refusal::Refusal,
     request::{Answer, Outcome, PatchKind, Request, Target, Verb},
-    rules::{dry_answer, dry_run, patched, spec_differs, takes_managed, through, typed, writer},
+    rules::{dry_answer, patched, spec_differs, takes_managed, through, typed, writer},
 };
 use crate::{
     authz::Ask,
@@ -50,8 +51,8 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let mut warnings = Vec::new();
-        let dry = dry_run(&request.query, "CreateOptions")?;
-        let object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        let dry = of_write(&request.verb, &request.query)?;
+        let object = decode(body, kind, &request.query, &mut warnings)?;
         let revision = meta::text(&object, "resourceVersion").unwrap_or_default();
         if !matches!(revision, "" | "0") {
             return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
@@ -146,12 +147,12 @@ impl Cluster {
         body: Value,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
+        let dry = of_write(&request.verb, &request.query)?;
         if request.target.subresource == "scale" {
-            return self.put_scale(kind, request, body, now);
+            return self.put_scale(kind, request, body, dry, now);
         }
         let mut warnings = Vec::new();
-        let dry = dry_run(&request.query, "UpdateOptions")?;
-        let mut object = decode(body, kind, Unknown::of(&request.query)?, &mut warnings)?;
+        let mut object = decode(body, kind, &request.query, &mut warnings)?;
         if meta::name(&object).is_empty() {
             return Err(Refusal::nameless(&request.target.name));
         }
@@ -179,7 +180,7 @@ impl Cluster {
         patch: &Value,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let dry = dry_run(&request.query, "PatchOptions")?;
+        let dry = of_write(&request.verb, &request.query)?;
         if how == PatchKind::Apply {
             return self.apply_patch(kind, request, patch, dry, now);
         }
@@ -192,7 +193,7 @@ impl Cluster {
             return Err(Refusal::unsupported_media_type(&accepted));
         }
         if request.target.subresource == "scale" {
-            return self.patch_scale(kind, request, how, patch, now);
+            return self.patch_scale(kind, request, how, patch, dry, now);
         }
         self.patch_object(kind, request, how, patch, dry, now)
     }
@@ -211,6 +212,9 @@ impl Cluster {
         let patched = patched(&live, how, patch, kind)?;
         let mut warnings = Vec::new();
         let mut object = decode_patched(patched, kind, &request.query, &mut warnings)?;
+        if meta::name(&object).is_empty() {
+            return Err(Refusal::nameless(&request.target.name));
+        }
         place(&mut object, kind, &request.target)?;
         let change =
             Change { kind, request, now, warnings, managed: None, unconditional: true, whole: false };
@@ -225,22 +229,18 @@ impl Cluster {
         dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let options = |cause: Cause| Refusal::invalid("PatchOptions", "meta.k8s.io", "", &[cause]);
-        if request.query.field_manager.is_empty() {
-            return Err(options(Cause::required("fieldManager", "is required for apply patch")));
-        }
         if request.target.subresource == "scale" {
             return Err(Refusal::not_simulated("server-side apply of /scale"));
         }
         let mut warnings = Vec::new();
         typed(config, kind)?;
-        let mut config = decode(config.clone(), kind, Unknown::of(&request.query)?, &mut warnings)?;
+        let mut config = decode_applied(config.clone(), kind, &request.query, &mut warnings)?;
         place(&mut config, kind, &request.target)?;
         if takes_managed(&mut config).is_some() {
             return Err(Refusal::bad_request("metadata.managedFields must be nil"));
         }
         let writer = writer(kind, request);
-        let apply = Apply { writer: &writer, force: request.query.force, now: now.as_second() };
+        let apply = Apply { writer: &writer, force: request.query.force == Some(true), now: now.as_second() };
         let conflict = |conflicts: Vec<_>| Refusal::apply_conflict(&conflicts);
         let key = Self::key(kind, &request.target.namespace, &request.target.name);
         let Some(stored) = self.objects.get(&key).cloned() else {

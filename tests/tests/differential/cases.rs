@@ -49,6 +49,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "tables",
     "times",
     "forms",
+    "options",
     "scale",
     "known",
     "deletions",

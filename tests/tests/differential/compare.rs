@@ -223,6 +223,7 @@ fn message(text: String) -> String {
         ("error decoding patch: ", "undecodable patch"),
         ("the patch cannot be read", "undecodable patch"),
         ("the object provided is unrecognized", "unrecognized"),
+        ("couldn't get version/kind", "unrecognized"),
         ("406: Not Acceptable", "406"),
     ] {
         if text.starts_with(begin) {

@@ -484,6 +484,10 @@ pub(crate) fn kinds() -> Vec<Call> {
         of(
             "/api/v1/pods",
             json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false, "containers": [{"name": "a", "image": "b"}]}}),
-        ),
+        )
+        .saved("p"),
+        // It is seen to be marked before it is seen to go.
+        Call::new("DELETE", "/api/v1/namespaces/fixed/pods/p", Value::Null),
+        Call::get("/api/v1/namespaces/fixed/pods?watch=1&timeoutSeconds=1&resourceVersion={p.rv}"),
     ]
 }

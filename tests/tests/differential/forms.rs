@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::pair::{Call, YAML};
+use crate::pair::{APPLY, Call, JSON, JSON_PATCH, MERGE, STRATEGIC, YAML};
 
 const MAPS: &str = "/api/v1/namespaces/fixed/configmaps";
 const FOOS: &str = "/apis/fixed.example.org/v1/namespaces/fixed/foos";
@@ -12,10 +12,17 @@ const WORDS: &str = "metadata: {name: y1, labels: {yaml: \"1\"}}\ndata: {a: \"no
                      aa: \"a\\tb\", o: \"\\u00e9\", p: \"- x\", q: \"0o7\", r: \"012\", s: \"12:30:45\", t: \"yes\", u: \".5\", \
                      v: \"\\n\", w: \"x \", z: \"y\"}\n";
 
+const TWICE: &str = r#"{"metadata": {"name": "b", "name": "a"}, "data": {"a": "1", "a": "2", "a": "3"}, "data": {"a": "1", "a": "2"},
+                     "kind": "ConfigMap", "kind": "ConfigMap", "zap": {"x": 1, "x": 2}, "zap": 1}"#;
+const TWICE_CUSTOM: &str = r#"{"apiVersion": "fixed.example.org/v1", "kind": "Foo", "metadata": {"name": "tw"}, "spec": {"a": "x", "a": "y", "al": [{"q": 1, "q": 2}]},
+                            "spec": {"a": "z", "zap": {"x": 1, "x": 2}}}"#;
+const APPLIED: &str = "apiVersion: v1\nkind: ConfigMap\ndata: {a: \"1\", a: \"2\"}\n";
+
 /// One call for each.
 pub(crate) fn calls() -> Vec<Call> {
     let text =
         |method, path: String, media, text: &str| Call::raw(method, path, media, text.as_bytes().to_vec());
+    let twice = |path: &str, media, sent: &str| text("POST", path.to_owned(), media, sent);
     let anybody = |authorization| Call::get("/api/v1/namespaces").authorized(authorization);
     let custom = "{apiVersion: fixed.example.org/v1, kind: Foo, metadata: {name: y1}, spec: {a: x}}";
     let old = |path: &str| Call::get(format!("{path}?timeoutSeconds=1"));
@@ -30,6 +37,63 @@ pub(crate) fn calls() -> Vec<Call> {
         text("POST", FOOS.into(), "application/cbor", "x"),
         text("DELETE", format!("{FOOS}/y1"), "application/cbor", "x"),
         text("DELETE", format!("{FOOS}/y1"), YAML, "propagationPolicy: Background"),
+        // Names that are there twice.
+        twice(&format!("{MAPS}?dryRun=All"), JSON, TWICE),
+        twice(&format!("{MAPS}?dryRun=All&fieldValidation=Strict"), JSON, TWICE),
+        twice(&format!("{MAPS}?dryRun=All&fieldValidation=Ignore"), JSON, TWICE),
+        twice(
+            &format!("{MAPS}?dryRun=All"),
+            YAML,
+            r#"{"metadata": {"name": "a"}, "data": {"a": "1", "a": "2"}}"#,
+        ),
+        twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: a}\ndata:\n  a: x\n  a: z\nzap: 1"),
+        twice(
+            &format!("{MAPS}?dryRun=All&fieldValidation=Strict"),
+            YAML,
+            "metadata: {name: a}\ndata:\n  a: x\n  a: z\nzap: 1",
+        ),
+        twice(&format!("{FOOS}?dryRun=All"), JSON, TWICE_CUSTOM),
+        twice(&format!("{FOOS}?dryRun=All&fieldValidation=Strict"), JSON, TWICE_CUSTOM),
+        text(
+            "PUT",
+            format!("{MAPS}/y1?dryRun=All&fieldValidation=Strict"),
+            JSON,
+            r#"{"metadata": {"name": "y1"}, "data": {"a": "1", "a": "2"}}"#,
+        ),
+        text(
+            "PATCH",
+            format!("{MAPS}/y1?dryRun=All"),
+            MERGE,
+            r#"{"data": {"a": "1", "a": "2"}, "zap": {"b": 1, "b": 2}}"#,
+        ),
+        text(
+            "PATCH",
+            format!("{MAPS}/y1?dryRun=All&fieldValidation=Strict"),
+            MERGE,
+            r#"{"data": {"a": "1", "a": "2"}}"#,
+        ),
+        text("PATCH", format!("{MAPS}/y1?dryRun=All"), STRATEGIC, r#"{"data": {"a": "1", "a": "2"}}"#),
+        text("PATCH", format!("{MAPS}/y1?dryRun=All&fieldManager=x&force=1"), APPLY, APPLIED),
+        text(
+            "PATCH",
+            format!("{MAPS}/y1?dryRun=All&fieldManager=x&force=1&fieldValidation=Strict"),
+            APPLY,
+            APPLIED,
+        ),
+        text("DELETE", format!("{MAPS}/y1"), JSON, r#"{"dryRun": ["x"], "dryRun": ["All"]}"#),
+        // Null is a body, beside which the query counts for nothing.
+        text("POST", MAPS.into(), JSON, r#"{"metadata": {"name": "nulled"}}"#),
+        text("POST", MAPS.into(), JSON, "null"),
+        text("POST", MAPS.into(), YAML, "null"),
+        text("PUT", format!("{MAPS}/nulled"), JSON, "null"),
+        text("POST", FOOS.into(), JSON, "null"),
+        text("PATCH", format!("{MAPS}/nulled"), MERGE, "null"),
+        text("PATCH", format!("{MAPS}/nulled"), MERGE, "[]"),
+        text("PATCH", format!("{MAPS}/nulled"), JSON_PATCH, "null"),
+        text("PATCH", format!("{MAPS}/nulled"), STRATEGIC, "null"),
+        text("PATCH", format!("{MAPS}/nulled?fieldManager=x"), APPLY, "null"),
+        text("DELETE", format!("{MAPS}/nulled?dryRun=All"), JSON, "null"),
+        Call::get(format!("{MAPS}/nulled")),
         Call::get(format!("{MAPS}?labelSelector=yaml")).accepting(YAML),
         Call::get(format!("{MAPS}/y1"))
             .accepting("application/yaml;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json"),

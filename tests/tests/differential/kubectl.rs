@@ -145,6 +145,10 @@ async fn kubectl_works_with_a_simulated_cluster() -> Result<()> {
             .await?
             .contains("rollingUpdate\t<RollingUpdateDeployment>")
     );
+    kubectl.run("autoscale deploy app --max=3 --cpu=50%").await?;
+    let target =
+        "get hpa app -o jsonpath={.spec.maxReplicas}/{.spec.metrics[0].resource.target.averageUtilization}";
+    assert_eq!(kubectl.run(target).await?, "3/50");
     kubectl.run("label cm app q=r").await?;
     assert!(kubectl.run("get cm -l q=r --output=name").await?.contains("configmap/app"));
     assert!(kubectl.run("api-resources").await?.contains("customresourcedefinitions"));

@@ -8,6 +8,7 @@ macro_rules! say {
 }
 
 mod access;
+mod aggregation;
 mod cases;
 mod compare;
 mod expired;
@@ -52,6 +53,7 @@ async fn both_servers_answer_alike() -> Result<()> {
     let mut differences = facts::compare(&pair).await?;
     differences.extend(fixed::run(&pair).await?);
     differences.extend(protobuf::run(&pair).await?);
+    differences.extend(aggregation::run(&pair).await?);
     differences.extend(kubectl::compare(&pair).await?);
     differences.extend(cases::run(&pair).await?);
     differences.extend(known::run(&pair).await?);

@@ -1,0 +1,145 @@
+//! JSON in which a map has a name twice. The last one counts, and who sent it is told.
+
+use std::fmt;
+
+use k8s_openapi::serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Most places that are looked at, and most characters of each: together what fits into the headers of an answer.
+const MOST: usize = 16;
+const LONGEST: usize = 256;
+
+/// The value of a text, and the places that are there twice: in the order of the text, each once.
+pub(super) fn read(text: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
+    let mut twice = Twice { places: Vec::new(), seen: 0 };
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let value = Reading { place: &Place::Top, twice: &mut twice }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok((value, twice.places))
+}
+
+struct Twice {
+    places: Vec<String>,
+    /// Those that are in there already count, too.
+    seen: usize,
+}
+
+impl Twice {
+    fn add(&mut self, place: &Place<'_>) {
+        self.seen += 1;
+        if self.seen > MOST {
+            return;
+        }
+        let place = place.to_string().chars().take(LONGEST).collect();
+        if !self.places.contains(&place) {
+            self.places.push(place);
+        }
+    }
+}
+
+/// Written out only for what is told.
+enum Place<'a> {
+    Top,
+    Field(&'a Place<'a>, &'a str),
+    Item(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Top => Ok(()),
+            Self::Field(Self::Top, name) => out.write_str(name),
+            Self::Field(above, name) => write!(out, "{above}.{name}"),
+            Self::Item(above, index) => write!(out, "{above}[{index}]"),
+        }
+    }
+}
+
+/// Reads the value of one place.
+struct Reading<'a> {
+    place: &'a Place<'a>,
+    twice: &'a mut Twice,
+}
+
+impl<'de> DeserializeSeed<'de> for Reading<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reading<'_> {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("any JSON")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            let place = Place::Item(self.place, list.len());
+            match items.next_element_seed(Reading { place: &place, twice: &mut *self.twice })? {
+                Some(item) => list.push(item),
+                None => return Ok(list.into()),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let place = Place::Field(self.place, &name);
+            if map.contains_key(&name) {
+                self.twice.add(&place);
+            }
+            let value = fields.next_value_seed(Reading { place: &place, twice: &mut *self.twice })?;
+            map.insert(name, value);
+        }
+        Ok(map.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_one_counts_and_each_place_is_told_once() {
+        let (value, twice) =
+            read(br#"{"a": {"b": 1, "b": 2, "b": 3}, "l": [{}, {"x": null, "x": true}], "a": {"b": -4, "b": 5.5}}"#)
+                .unwrap();
+        assert_eq!(value, json!({"a": {"b": 5.5}, "l": [{}, {"x": true}]}));
+        assert_eq!(twice, ["a.b", "l[1].x", "a"]);
+        let many = format!("{{{}\"a\": 1}}", "\"a\": 1, \"b\": 2, ".repeat(100));
+        assert_eq!(read(many.as_bytes()).unwrap().1, ["a", "b"]);
+        assert!(read(b"{} x").is_err() && read("[".repeat(1_000).as_bytes()).is_err());
+    }
+}

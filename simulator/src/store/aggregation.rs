@@ -1,0 +1,87 @@
+//! `APIServices`: those that are local are available. One that names a Service is not, since nothing runs in a simulated
+//! cluster that could answer; what is asked of it gets 503.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{cluster::Cluster, controllers::same_conditions};
+use crate::{
+    json::{list, text},
+    kinds::{Kind, builtin},
+    object::{Stored, meta, stored},
+};
+
+const GROUP: &str = "apiregistration.k8s.io";
+const PLURAL: &str = "apiservices";
+
+pub(super) fn is_api_service(kind: &Kind) -> bool {
+    kind.is(GROUP, PLURAL)
+}
+
+/// The status with which one begins; those of Services are looked at a moment later.
+pub(super) fn first_status(object: &Value) -> Option<Value> {
+    let local = object.pointer("/spec/service").is_none();
+    let time = object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default();
+    local.then(|| json!({"conditions": [local_condition(&time)]}))
+}
+
+fn local_condition(time: &Value) -> Value {
+    condition("True", "Local", "Local APIServices are always available", time)
+}
+
+fn condition(status: &str, reason: &str, message: &str, time: &Value) -> Value {
+    json!({"type": "Available", "status": status, "reason": reason, "message": message, "lastTransitionTime": time})
+}
+
+impl Cluster {
+    fn api_services(&self) -> impl Iterator<Item = (&Arc<Kind>, &Arc<Stored>)> {
+        let kind = builtin::find(GROUP, "v1", PLURAL);
+        kind.into_iter().flat_map(|kind| self.range(kind, "").map(move |(_, stored)| (kind, stored)))
+    }
+
+    /// Group and version of all that is left to Services.
+    pub(crate) fn delegated(&self) -> impl Iterator<Item = (String, String)> {
+        let all = self.api_services().map(|(_, stored)| stored.render());
+        let all = all.filter(|object| object.pointer("/spec/service").is_some());
+        let named = all.map(|object| {
+            let spec = &object["spec"];
+            (text(spec, "group").to_owned(), text(spec, "version").to_owned())
+        });
+        // What is served here would be asked for here.
+        named.filter(|(group, version)| !self.serves(group, version))
+    }
+
+    /// Says of each whether it is available, where that has changed.
+    pub(super) fn judge_api_services(&mut self, now: Timestamp) {
+        let time = stored::time(now.as_second());
+        let all: Vec<_> =
+            self.api_services().map(|(kind, stored)| (Arc::clone(kind), Arc::clone(stored))).collect();
+        for (kind, stored) in all {
+            let mut object = Self::render(&kind, &stored);
+            let conditions = json!([self.availability(&object, &time)]);
+            if !same_conditions(object.pointer("/status/conditions"), &conditions) {
+                meta::child_mut(&mut object, "status").insert("conditions".into(), conditions);
+                self.write_status(&kind, &stored, object, "kube-apiserver", now);
+            }
+        }
+    }
+
+    fn availability(&self, object: &Value, time: &Value) -> Value {
+        let Some(wanted) = object.pointer("/spec/service") else { return local_condition(time) };
+        let (name, namespace) = (text(wanted, "name"), text(wanted, "namespace"));
+        let service = format!("service/{name} in {}", Value::from(namespace));
+        let kind = builtin::find("", "v1", "services");
+        let there = kind.and_then(|kind| self.objects.get(&Self::key(kind, namespace, name)));
+        let Some(there) = there.map(|stored| stored.render()) else {
+            return condition("False", "ServiceNotFound", &format!("{service} is not present"), time);
+        };
+        let port = &wanted["port"];
+        if !list(&there["spec"]["ports"]).iter().any(|one| one["port"] == *port) {
+            let why = format!("{service} is not listening on port {port}");
+            return condition("False", "ServicePortError", &why, time);
+        }
+        condition("False", "EndpointsNotFound", &format!("cannot find endpointslices for {service}"), time)
+    }
+}
