@@ -14,6 +14,7 @@ mod rendered;
 mod schemas;
 mod source;
 mod standing;
+mod stray;
 mod stuck;
 mod sync;
 mod transforms;
@@ -112,6 +113,9 @@ impl Shared {
         };
         if manifest.is_skipped() {
             return Ok(Finish::Done);
+        }
+        if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
+            return Ok(finish);
         }
         let force = self.forced(kyma, &manifest).await;
         let runtime = match self.access(kyma).await? {

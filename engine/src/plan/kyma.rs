@@ -16,12 +16,15 @@ use tidewatch_api::{
     Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject, names,
 };
 
-pub(crate) use self::manifest_of::same;
 use self::{
     manifest_of::hold_version,
     orphans::{OfModule, orphaned},
     stands::stands,
     status::{kyma_status, leaving, tracked, tracking},
+};
+pub(crate) use self::{
+    manifest_of::same,
+    orphans::{Stray, is_nobodys},
 };
 pub(in crate::plan) use self::{
     manifest_of::{manifest_for, take_over},

@@ -1,4 +1,4 @@
-//! Which version a module has by its Kyma's channel.
+//! Which version a module has by its Kyma's channel; in the channel `none` it gets no other one.
 
 use anyhow::{Result, ensure};
 use kube::{
@@ -7,7 +7,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma,
+    Kyma, ModuleStatus, State,
     names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
 };
 use tidewatch_tests::{modules::Version, observed, solo::Solo};
@@ -38,5 +38,32 @@ async fn a_module_follows_its_kymas_channel_unless_it_has_its_own() -> Result<()
     solo.ready("gate", "1.0.0").await?;
     let maps = solo.objects(CONFIG_MAP, Some("default"));
     ensure!(maps.get("lock").await?.data["data"]["version"] == "1.1.0", "it is not what is installed");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_channel_none_offers_nothing_and_removes_nothing() -> Result<()> {
+    let solo = Solo::start("kcp-no-channel", "weir").await?;
+    let offer = |version: &str| Version::new("lock", version, vec![map("lock", version)]);
+    let refused = |m: &ModuleStatus| m.state == State::Error && m.message.contains("'none'");
+    let maps = solo.objects(CONFIG_MAP, Some("default"));
+    solo.offer(&offer("1.0.0")).await?;
+    let none = json!([{"name": "lock", "channel": "none"}]);
+    solo.enable(&none).await?;
+    let said = solo.module("lock", "to be refused", refused).await?;
+    ensure!(said.manifest.is_none() && maps.get_opt("lock").await?.is_none(), "it is installed: {said:?}");
+
+    solo.enable(&json!([{"name": "lock"}])).await?;
+    solo.ready("lock", "1.0.0").await?;
+    solo.enable(&none).await?;
+    solo.module("lock", "to be refused again", refused).await?;
+    solo.offer(&offer("1.1.0")).await?;
+    solo.look().await?;
+    let manifest = solo.manifest("lock").await?;
+    ensure!(
+        manifest.metadata.deletion_timestamp.is_none() && manifest.spec.version == "1.0.0",
+        "{manifest:?}"
+    );
+    ensure!(maps.get("lock").await?.data["data"]["version"] == "1.0.0", "what is installed has changed");
     observed::no_panic(&solo.receiver.process)
 }

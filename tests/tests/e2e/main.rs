@@ -22,7 +22,7 @@ mod managed;
 mod mandatory;
 mod operator;
 mod orphans;
-
+mod readiness;
 mod resync;
 mod routes;
 mod service;

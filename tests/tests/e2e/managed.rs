@@ -1,4 +1,4 @@
-//! Modules that their users take over and give back.
+//! Modules, and default custom resources, that their users take over and give back.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -8,13 +8,13 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, Manifest, State,
-    names::{annotations, labels},
+    Kyma, Manifest, ModuleStatus, State,
+    names::{annotations, finalizers, labels},
 };
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
@@ -221,4 +221,62 @@ async fn removing_the_entry_of_an_unmanaged_module_leaves_its_objects() -> Resul
     solo.gone("slipway").await?;
     given_up(&solo, "slipway", &slipway).await?;
     observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
+    let solo = Solo::start("kcp-ignore", "tender").await?;
+    solo.offer(&version("thole", "1.0.0")).await?;
+    let (quay, under) = (
+        ("thole.example.test", "v1", "Quay"),
+        |policy| json!([{"name": "thole", "customResourcePolicy": policy}]),
+    );
+    let quays = solo.objects(quay, Some("thole"));
+    solo.enable(&under("Ignore")).await?;
+    solo.ready("thole", "1.0.0").await?;
+    ensure!(quays.get_opt("one").await?.is_none(), "it was made");
+    let manifest = solo.manifest("thole").await?;
+    ensure!(
+        manifest.metadata.finalizers.as_deref() == Some(&[finalizers::MANIFEST.to_owned()]),
+        "{manifest:?}"
+    );
+
+    // What was made before it is ignored stays, and is not made again.
+    solo.enable(&under("CreateAndDelete")).await?;
+    let made = wait::until("it to be made", SOON, || async { Ok(quays.get_opt("one").await?) }).await?;
+    solo.enable(&under("Ignore")).await?;
+    wait::until("the Manifest to be without it", SOON, || async {
+        let manifest = solo.manifest("thole").await?;
+        Ok(manifest.spec.resource.is_none().then_some(()))
+    })
+    .await?;
+    settled(&solo, "thole", "1.0.0").await?;
+    ensure!(quays.get("one").await?.metadata.uid == made.metadata.uid, "it was made anew");
+    quays.delete("one", &DeleteParams::default()).await?;
+    solo.told(CONFIG_MAP, "thole", "settings").await?;
+    ensure!(quays.get_opt("one").await?.is_none(), "it was made again");
+
+    // The user makes it, so it holds the module's end up.
+    quays.create(&PostParams::default(), &stripped(made)).await?;
+    solo.enable(&json!([])).await?;
+    let waits = |m: &ModuleStatus| m.message.starts_with("waiting for module crs deletion: Quay thole/one");
+    solo.module("thole", "to wait for its user's object", waits).await?;
+    objects(&solo, "thole").await.context("objects are gone")?;
+    quays.delete("one", &DeleteParams::default()).await?;
+    solo.tell(quay, "thole", "one").await?;
+    solo.gone("thole").await?;
+    ensure!(
+        solo.objects(NAMESPACE, None)
+            .get_opt("thole")
+            .await?
+            .is_none_or(|n| n.metadata.deletion_timestamp.is_some())
+    );
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// The object as its user would make it.
+fn stripped(object: DynamicObject) -> DynamicObject {
+    let DynamicObject { types, metadata, data } = object;
+    let metadata = ObjectMeta { name: metadata.name, namespace: metadata.namespace, ..ObjectMeta::default() };
+    DynamicObject { types, metadata, data }
 }

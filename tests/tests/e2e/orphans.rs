@@ -1,11 +1,11 @@
-//! Manifests that are left alone, and second ones of a module.
+//! Manifests that are left alone, those that no Kyma owns, and second ones of a module.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use tidewatch_api::{
@@ -132,5 +132,65 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
         Ok((marks.get(annotations::OWNED_BY) == Some(&mark)).then_some(()))
     })
     .await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> {
+    let solo = Solo::start("kcp-orphaned", "flotsam").await?;
+    solo.offer(&version("dock", "1.0.0")).await?;
+    solo.enable(&json!([{"name": "dock"}])).await?;
+    solo.ready("dock", "1.0.0").await?;
+    let dock = solo.manifest("dock").await?;
+    let mut stray = dock.clone();
+    let mut labels = stray.metadata.labels.take().unwrap_or_default();
+    labels.insert(labels::MODULE_NAME.into(), "raft".into());
+    stray.metadata = ObjectMeta { name: Some("stray".into()), labels: Some(labels), ..ObjectMeta::default() };
+    stray.status = None;
+    let applies = solo.applies().await?;
+    manifests(&solo).create(&PostParams::default(), &stray).await?;
+    let told = solo.module("raft", "to be told of", |m| m.message.starts_with("orphaned:")).await?;
+    ensure!(told.message.contains("stray") && told.message.contains("delete it"), "{}", told.message);
+    wait::until("a reconcile of the stray", SOON, || async {
+        let page = solo.receiver.runtime(solo.kyma).await?;
+        let mut reconciles = page["reconciles"].as_array().into_iter().flatten();
+        Ok(reconciles.any(|r| r["key"].as_str().is_some_and(|key| key.ends_with("/stray"))).then_some(()))
+    })
+    .await?;
+    let left = manifests(&solo).get("stray").await?;
+    ensure!(left.metadata.finalizers.is_none() && left.status.is_none(), "{left:?}");
+    ensure!(solo.applies().await? == applies, "its objects were written");
+
+    // One that loses its owner: what is installed stays as it is, and goes on when its Kyma takes it over.
+    let (name, settings) = (dock.metadata.name.context("no name")?, solo.objects(CONFIG_MAP, Some("dock")));
+    let (skip, go_on) =
+        (json!({labels::SKIP_RECONCILIATION: "true"}), json!({labels::SKIP_RECONCILIATION: null}));
+    let disown = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+    solo.label(&skip).await?;
+    solo.look().await?;
+    manifests(&solo).patch(&name, &PatchParams::default(), &disown).await?;
+    let edit = json!({"data": {"version": "theirs"}});
+    solo.patch(CONFIG_MAP, "dock", "settings", "user", &edit).await?;
+    // The first reconcile that ends may have another reason.
+    solo.told(CONFIG_MAP, "dock", "settings").await?;
+    solo.told(CONFIG_MAP, "dock", "settings").await?;
+    ensure!(settings.get("settings").await?.data["data"]["version"] == "theirs", "it is repaired");
+    solo.label(&go_on).await?;
+    wait::until("the settings to be the module's again", SOON, || async {
+        Ok((settings.get("settings").await?.data["data"]["version"] == "1.0.0").then_some(()))
+    })
+    .await?;
+    ensure!(solo.manifest("dock").await?.metadata.owner_references == dock.metadata.owner_references);
+
+    // Its end is an end like any other.
+    solo.label(&skip).await?;
+    solo.look().await?;
+    manifests(&solo).patch(&name, &PatchParams::default(), &disown).await?;
+    manifests(&solo).delete(&name, &DeleteParams::default()).await?;
+    wait::until("the Manifest to be gone", SOON, || async {
+        Ok(manifests(&solo).get_opt(&name).await?.is_none().then_some(()))
+    })
+    .await?;
+    ensure!(settings.get_opt("settings").await?.is_none(), "its objects are left");
     observed::no_panic(&solo.receiver.process)
 }

@@ -43,7 +43,7 @@ pub(super) struct Applied {
     /// Objects that were left out because their namespace is being deleted.
     pub(super) stuck: Vec<ObjectRef>,
     pub(super) failed: Option<Stopped>,
-    /// Objects that are not ready, and of which more can be found out.
+    /// Objects that are not known to be ready, and of which more can be found out.
     pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
     pub(super) parked: Vec<Parked>,
@@ -160,13 +160,14 @@ impl Installer<'_> {
             match result {
                 Ok(Settled::There(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
-                    let is_unclear = judged.is_unready() && applied.unclear.len() < causes::OBJECTS;
+                    let is_unclear =
+                        applied.unclear.len() < causes::OBJECTS && causes::can_tell_more(&object, &judged);
                     if let Some(id) = ObjectRef::of(&object) {
                         self.seen.saw(self.key, &id, &object);
                         applied.judged.push((id, judged));
                     }
                     applied.parked.extend(parked);
-                    if is_unclear && causes::can_tell_more(&object) {
+                    if is_unclear {
                         applied.unclear.push(object);
                     }
                 }

@@ -49,9 +49,9 @@ fn inside(gvk: &Gvk) -> Option<Inside> {
     }
 }
 
-/// Whether more can be found out about an object than it tells.
-pub(super) fn can_tell_more(object: &Value) -> bool {
-    ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
+/// Whether more can be found out about an object than it tells. A claim without a volume does not even tell whether it waits for one.
+pub(super) fn can_tell_more(object: &Value, judged: &ObjectReadiness) -> bool {
+    *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
 }
 
 /// How long the objects of a Manifest may be on their way.
@@ -139,7 +139,24 @@ async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Option<Value>, 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_claim_that_does_not_tell_is_looked_into() {
+        let claim = |phase: &str| {
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "n"},
+                   "spec": {"storageClassName": "s"}, "status": {"phase": phase}})
+        };
+        let tells_more = |object: &Value| {
+            can_tell_more(object, &readiness::readiness(object, &Facts::default(), Timestamp::UNIX_EPOCH))
+        };
+        assert!(tells_more(&claim("Pending")) && !tells_more(&claim("Bound")));
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}});
+        assert!(!tells_more(&map), "there is nothing to look into");
+    }
 
     #[test]
     fn a_look_never_comes_later_than_it_would_have() {

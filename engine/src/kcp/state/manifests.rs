@@ -7,7 +7,7 @@ use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, store, unindex}
 use crate::{
     key::WorkKey,
     plan::{
-        kyma::{leaving_message, progress_at},
+        kyma::{Stray, is_nobodys, leaving_message, progress_at},
         manifest::{Claim, has_been_ready, inventory},
         object::ObjectRef,
         owners::Speaker,
@@ -36,12 +36,15 @@ impl KcpState {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
-        let objects: Vec<ObjectRef> = synced.into_iter().chain(default_cr(&manifest)).collect();
+        // What no Kyma owns has what it has installed, and makes no more.
+        let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
+        let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
         let spec = |m: &Manifest| {
             (
                 m.metadata.generation,
                 m.labels().clone(),
                 m.annotations().clone(),
+                m.owner_references().to_vec(),
                 m.metadata.deletion_timestamp.is_some(),
             )
         };
@@ -72,8 +75,9 @@ impl KcpState {
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
             Some(_) => None,
         };
-        // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift.
-        let settled = old.is_none() && is_settled(&manifest);
+        // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
+        // more has still to say so.
+        let settled = old.is_none() && is_settled(&manifest) && !is_nobodys(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
@@ -151,7 +155,7 @@ impl KcpState {
         others.filter(|claim| !claim.deleting).map(|claim| claim.manifest).find(managed)
     }
 
-    /// Another Manifest of the same module and owner that is there to stay, as last seen.
+    /// Another Manifest of the same module and owner that is installed and there to stay, as last seen.
     pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
         let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
         manifest.module_name()?;
@@ -162,6 +166,7 @@ impl KcpState {
                 && owner(m) == owner(manifest)
                 && m.metadata.deletion_timestamp.is_none()
                 && !m.is_unmanaged()
+                && Stray::of(self.kymas.get(kyma).map(AsRef::as_ref), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
         Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })

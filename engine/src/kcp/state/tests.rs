@@ -16,6 +16,10 @@ fn kyma(name: &str, runtime: &str, version: u32, generation: i64) -> Kyma {
     .unwrap()
 }
 
+fn owned_by(uid: &str) -> Value {
+    json!([{"apiVersion": "v1", "kind": "Kyma", "name": "a", "uid": uid}])
+}
+
 fn manifest(name: &str, version: u32, state: &str, deployment: Option<&str>) -> Manifest {
     let synced: Vec<Value> = deployment
         .map(|d| json!({"group": "apps", "version": "v1", "kind": "Deployment", "namespace": "s", "name": d}))
@@ -23,7 +27,7 @@ fn manifest(name: &str, version: u32, state: &str, deployment: Option<&str>) -> 
         .collect();
     serde_json::from_value(json!({
         "metadata": {"name": name, "generation": 1, "resourceVersion": version.to_string(),
-            "labels": {"operator.kyma-project.io/kyma-name": "a"}},
+            "labels": {"operator.kyma-project.io/kyma-name": "a"}, "ownerReferences": owned_by("u")},
         "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}},
         "status": {"state": state, "synced": synced, "conditions": [{"type": "Resources", "status": "True",
             "reason": "R", "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
@@ -89,6 +93,26 @@ fn a_manifest_status_reaches_its_kyma_at_once() {
 fn a_settled_manifest_costs_nothing_at_a_start() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", None))), ["Kyma/a"]);
+}
+
+#[test]
+fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
+    let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}});
+    let mut ours = manifest("m", 2, "Ready", Some("d"));
+    ours.spec.resource = serde_json::from_value(cr.clone()).unwrap();
+    let mut nobodys = ours.clone();
+    nobodys.metadata.owner_references = None;
+    let (installed, cr) = (inventory_of(&ours), ObjectRef::of(&cr).unwrap());
+    let owners = |state: &KcpState| [&installed, &cr].map(|object| state.owners.of("a", object).len());
+    let mut state = KcpState::default();
+    assert_eq!(keys(state.apply_manifest(nobodys)), ["Manifest/m", "Kyma/a", "Agent/a"]);
+    assert_eq!(
+        owners(&state),
+        [1, 0],
+        "it will not make its default CR, so another's is not held back by it"
+    );
+    assert_eq!(keys(state.apply_manifest(ours)), ["Manifest/m"]);
+    assert_eq!(owners(&state), [1, 1]);
 }
 
 #[test]
@@ -298,15 +322,18 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     let of = |name: &str, owner: &str, state: &str| {
         let mut manifest = manifest(name, 1, state, Some("d"));
         manifest.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "beacon".into());
-        let owner = json!([{"apiVersion": "v1", "kind": "Kyma", "name": "a", "uid": owner}]);
-        manifest.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        manifest.metadata.owner_references = serde_json::from_value(owned_by(owner)).unwrap();
         manifest
     };
     let old = of("m", "u", "Ready");
     let mut state = KcpState::default();
+    let mut owner = kyma("a", "r1", 1, 1);
+    owner.metadata.uid = Some("u".into());
+    state.apply_kyma(owner);
     state.apply_manifest(old.clone());
     state.apply_manifest(of("n", "another", "Ready"));
     assert_eq!(state.successor("a", &old), None);
+    assert_eq!(state.successor("a", &of("l", "another", "Ready")), None, "of strays nothing is installed");
     state.apply_manifest(of("o", "u", "Processing"));
     assert_eq!(state.successor("a", &old), Some(Successor { name: "o".into(), settled: None }));
     let ready = of("o", "u", "Ready");

@@ -1,5 +1,7 @@
 //! Manifests that carry a Kyma's name and are not what is planned for it: of nobody, of another Kyma, or second ones of a module.
 
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, ModuleStatus, State, names::labels};
 
@@ -12,6 +14,10 @@ use crate::plan::{
     versions::Choice,
 };
 
+/// How old a Manifest that no Kyma owns has to be for its own status to say so: whoever restores a backup makes one object after the
+/// other. Installed it is not before that either.
+const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
+
 /// Why a Manifest is not this Kyma's, though it carries its name; `None` if it is.
 pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String> {
     if manifest.module_name().is_none() {
@@ -20,17 +26,60 @@ pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String
             "orphaned: the Manifest {name} names no module; set its label {label}, or delete it"
         ));
     }
-    let mut owners = manifest.owner_references().iter().filter(|owner| owner.kind == "Kyma").peekable();
+    unowned(Some(kyma), manifest)
+}
+
+/// Why a Manifest is not owned by the Kyma whose name it carries; `None` if it is.
+fn unowned(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<String> {
+    let mut owners = owners(manifest).peekable();
     let first = owners.peek().map(|owner| owner.uid.as_str());
-    if owners.any(|owner| Some(&owner.uid) == kyma.metadata.uid.as_ref()) {
+    let uid = kyma.and_then(|kyma| kyma.metadata.uid.as_ref());
+    if owners.any(|owner| Some(&owner.uid) == uid) {
         return None;
     }
-    let whose = first.map_or_else(
-        || "is owned by no Kyma".to_owned(),
-        |uid| format!("is owned by another Kyma of this name (uid {uid})"),
-    );
+    let whose = match first {
+        None => "is owned by no Kyma".to_owned(),
+        Some(uid) if kyma.is_none() => format!("is owned by a Kyma that is not there (uid {uid})"),
+        Some(uid) => format!("is owned by another Kyma of this name (uid {uid})"),
+    };
     let name = manifest.name_any();
     Some(format!("orphaned: the Manifest {name} {whose}; delete it if nobody needs it"))
+}
+
+fn owners(manifest: &Manifest) -> impl Iterator<Item = &OwnerReference> {
+    manifest.owner_references().iter().filter(|owner| owner.kind == "Kyma")
+}
+
+/// A Manifest of which nothing is installed, changed or removed, since no Kyma owns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stray {
+    /// The cause and what ends it.
+    pub(crate) message: String,
+    /// From when on its status says so.
+    pub(crate) told_from: Timestamp,
+}
+
+impl Stray {
+    /// `kyma` is the one whose name it carries, if there is one. What is being deleted or given up comes to its end whoever owns
+    /// it, and a mandatory module's Manifest is made for its release.
+    pub(crate) fn of(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<Self> {
+        if !must_be_owned(manifest) {
+            return None;
+        }
+        let message = unowned(kyma, manifest)?;
+        let made = manifest.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let told_from = made.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
+        Some(Self { message, told_from })
+    }
+}
+
+/// Whether a Manifest is a stray whatever Kymas there are.
+pub(crate) fn is_nobodys(manifest: &Manifest) -> bool {
+    must_be_owned(manifest) && owners(manifest).next().is_none()
+}
+
+fn must_be_owned(manifest: &Manifest) -> bool {
+    manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged() && !manifest.is_mandatory()
 }
 
 /// The Manifests of one module.

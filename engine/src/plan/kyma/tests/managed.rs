@@ -1,5 +1,7 @@
 //! Modules that are given up, and Manifests that are not planned.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::*;
 use crate::plan::policy::PolicyError;
 
@@ -93,6 +95,45 @@ fn what_is_not_this_kymas_is_told_of_and_never_deleted() {
     let back = run(&wanted(&["lighthouse"]), &[foreign]);
     assert_eq!(back.apply[0].owner_references()[0].uid, "kyma-uid");
     assert_eq!((back.delete.len(), back.status.modules.len()), (0, 1));
+}
+
+#[test]
+fn a_manifest_that_no_kyma_owns_is_a_stray_until_one_does() {
+    const MADE: i64 = 1_000;
+    let (kyma, mut ours) = (kyma(), installed(State::Ready));
+    ours.metadata.creation_timestamp = Some(Time(Timestamp::from_second(MADE).unwrap()));
+    let (mut nobodys, mut foreign) = (ours.clone(), ours.clone());
+    nobodys.metadata.owner_references = None;
+    foreign.owner_references_mut()[0].uid = "another".into();
+    let stray = |kyma: Option<&Kyma>, manifest: &Manifest| {
+        let Stray { message, told_from } = Stray::of(kyma, manifest)?;
+        assert_eq!(told_from.as_second(), MADE + 300);
+        let name = format!("orphaned: the Manifest {} ", manifest.name_any());
+        Some(
+            message
+                .strip_prefix(&name)
+                .unwrap()
+                .strip_suffix("; delete it if nobody needs it")
+                .unwrap()
+                .to_owned(),
+        )
+    };
+    assert_eq!(stray(Some(&kyma), &ours), None);
+    assert_eq!(stray(Some(&kyma), &nobodys).unwrap(), "is owned by no Kyma");
+    assert_eq!(stray(Some(&kyma), &foreign).unwrap(), "is owned by another Kyma of this name (uid another)");
+    assert_eq!(stray(None, &ours).unwrap(), "is owned by a Kyma that is not there (uid kyma-uid)");
+    assert_eq!([&ours, &nobodys, &foreign].map(is_nobodys), [false, true, false]);
+    nobodys.owner_references_mut().extend(ours.owner_references().to_vec());
+    assert_eq!(stray(Some(&kyma), &nobodys), None, "it has one again");
+
+    nobodys.metadata.owner_references = None;
+    let mut leaving = nobodys.clone();
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut mandatory = nobodys.clone();
+    mandatory.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    for manifest in [leaving, mandatory, unmanaged(nobodys)] {
+        assert_eq!((stray(Some(&kyma), &manifest), is_nobodys(&manifest)), (None, false));
+    }
 }
 
 #[test]

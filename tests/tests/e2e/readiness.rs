@@ -1,0 +1,161 @@
+//! When a module is ready, by which of its objects, and how long it may take.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tidewatch_api::{Kyma, ModuleStatus, State};
+use tidewatch_tests::{modules::Version, observed, solo::Solo, wait};
+
+const SOON: Duration = Duration::from_mins(1);
+/// The module with something of every kind, and its namespace.
+const MODULE: &str = "bollard";
+
+type Gvk = (&'static str, &'static str, &'static str);
+const CLAIM: Gvk = ("", "v1", "PersistentVolumeClaim");
+const DAEMON_SET: Gvk = ("apps", "v1", "DaemonSet");
+const DEPLOYMENT: Gvk = ("apps", "v1", "Deployment");
+const JOB: Gvk = ("batch", "v1", "Job");
+const NODE: Gvk = ("", "v1", "Node");
+const POD: Gvk = ("", "v1", "Pod");
+const SERVICE: Gvk = ("", "v1", "Service");
+const STATEFUL_SET: Gvk = ("apps", "v1", "StatefulSet");
+
+/// An object in a module's namespace.
+fn object((group, version, kind): Gvk, module: &str, name: &str, spec: &Value) -> Value {
+    let api = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    json!({"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": module}, "spec": spec})
+}
+
+/// A workload, with more of its spec. Nothing runs its pods; they may be on a node that no kubelet has made ready.
+fn workload(gvk: Gvk, module: &str, name: &str, more: &Value) -> Value {
+    let labels = json!({"app": name});
+    let pod = json!({"containers": [{"name": "main", "image": "example.test/none:1"}], "tolerations": [{"operator": "Exists"}]});
+    let mut spec = json!({"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    object(gvk, module, name, &spec)
+}
+
+fn namespace(module: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": module}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts() -> Result<()> {
+    let solo = Solo::start("kcp-deadline", "davit").await?;
+    let objects = || {
+        let deployment = workload(DEPLOYMENT, "davit", "davit", &json!({"replicas": 0}));
+        let winch = workload(STATEFUL_SET, "davit", "winch", &json!({"serviceName": "winch"}));
+        vec![namespace("davit"), deployment, winch]
+    };
+    let mut version = Version::new("davit", "1.0.0", objects());
+    version.template = json!({"progressDeadlineSeconds": 5});
+    solo.offer(&version).await?;
+    solo.enable(&json!([{"name": "davit"}])).await?;
+    let late =
+        solo.module("davit", "to be in Error once its time is over", |m| m.state == State::Error).await?;
+    let cause = "StatefulSet davit/winch: not ready within 5 s: its replica is not available";
+    ensure!(late.message == cause, "{}", late.message);
+
+    let mut version = Version::new("davit", "1.1.0", objects());
+    version.template = json!({"progressDeadlineSeconds": 5, "manager": {
+        "group": "apps", "version": "v1", "kind": "Deployment", "name": "davit", "namespace": "davit"}});
+    solo.offer(&version).await?;
+    solo.ready("davit", "1.1.0").await?;
+    let winch = solo.objects(STATEFUL_SET, Some("davit")).get("winch").await?;
+    ensure!(winch.data["status"]["readyReplicas"].as_i64().unwrap_or(0) == 0, "it is not stuck any more");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Waits until the module says this, while an object is told of as an agent would.
+async fn says(
+    solo: &Solo,
+    (gvk, name): (Gvk, &str),
+    what: &str,
+    is: impl Fn(&ModuleStatus) -> bool + Sync,
+) -> Result<()> {
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    wait::until(what, SOON, || async {
+        solo.tell(gvk, MODULE, name).await?;
+        let kyma = kymas.get(solo.kyma).await?;
+        let said = kyma.module_status(MODULE).context("it has no status")?;
+        ensure!(is(said), "it says: {} {}", said.state, said.message);
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Waits until this object is the first for which the module waits.
+async fn waits_for(solo: &Solo, (gvk, name): (Gvk, &str), why: &str) -> Result<()> {
+    let cause = format!("{} {MODULE}/{name}: {why}", gvk.2);
+    let is = |m: &ModuleStatus| m.state == State::Processing && m.message == cause;
+    says(solo, (gvk, name), &format!("the module to wait for {cause}"), is).await
+}
+
+/// Has the pod of a workload say this, as a kubelet would.
+async fn pod_says(solo: &Solo, workload: &str, status: &Value) -> Result<()> {
+    let pods = solo.objects(POD, Some(MODULE));
+    let name = wait::until(&format!("a pod of {workload}"), SOON, || async {
+        let all = pods.list(&ListParams::default().labels(&format!("app={workload}"))).await?;
+        Ok(all.items.into_iter().find_map(|pod| pod.metadata.name))
+    })
+    .await?;
+    let patch = Patch::Merge(json!({"status": status}));
+    pods.patch_status(&name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> Result<()> {
+    let solo = Solo::start("kcp-kinds", "bulwark").await?;
+    // Without a node, nothing of a DaemonSet is missing.
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "berth"}});
+    let nodes = solo.objects(NODE, None);
+    nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+    let claim = json!({"storageClassName": MODULE, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let job = json!({"template": {"metadata": {"labels": {"app": "caulk"}}, "spec": {
+        "restartPolicy": "Never", "containers": [{"name": "main", "image": "example.test/none:1"}]}}});
+    let objects = vec![
+        namespace(MODULE),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": MODULE},
+               "provisioner": "example.test/none", "volumeBindingMode": "Immediate"}),
+        object(CLAIM, MODULE, "store", &claim),
+        workload(DAEMON_SET, MODULE, "lookout", &json!({})),
+        object(JOB, MODULE, "caulk", &job),
+        workload(STATEFUL_SET, MODULE, "winch", &json!({"serviceName": "winch"})),
+        object(
+            SERVICE,
+            MODULE,
+            "gate",
+            &json!({"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "winch"}}),
+        ),
+    ];
+    solo.offer(&Version::new(MODULE, "1.0.0", objects)).await?;
+    solo.enable(&json!([{"name": MODULE}])).await?;
+
+    waits_for(&solo, (CLAIM, "store"), "it waits for a volume").await?;
+    let merge = |status: Value| Patch::Merge(json!({"status": status}));
+    let (params, claims) = (PatchParams::default(), solo.objects(CLAIM, Some(MODULE)));
+    claims.patch_status("store", &params, &merge(json!({"phase": "Bound"}))).await?;
+
+    let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+    waits_for(&solo, (DAEMON_SET, "lookout"), "its pod is not available on every node").await?;
+    pod_says(&solo, "lookout", &ready).await?;
+    waits_for(&solo, (JOB, "caulk"), "it is not complete").await?;
+    pod_says(&solo, "caulk", &json!({"phase": "Succeeded"})).await?;
+    waits_for(&solo, (STATEFUL_SET, "winch"), "its replica is not available").await?;
+    pod_says(&solo, "winch", &ready).await?;
+    waits_for(&solo, (SERVICE, "gate"), "its load balancer has no address yet").await?;
+    let address = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    solo.objects(SERVICE, Some(MODULE)).patch_status("gate", &params, &merge(address)).await?;
+    says(&solo, (SERVICE, "gate"), "the module to be Ready", |m| m.state == State::Ready).await?;
+
+    nodes.delete("berth", &DeleteParams::default()).await?;
+    observed::no_panic(&solo.receiver.process)
+}
