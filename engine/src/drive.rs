@@ -132,7 +132,7 @@ pub(crate) struct Shared {
     registry: Registry,
     /// For what runtimes name themselves: without credentials, and with a cache of its own.
     tenants: Registry,
-    sources: sources::Sources,
+    sources: sources::Descriptors,
     patience: patience::Patience,
     budgets: Arc<budget::Budgets>,
     prepared: prepare::Prepared,
@@ -196,7 +196,7 @@ impl Engine {
             connector: Connector::new(Arc::new(config.addresses.clone())),
             registry,
             tenants,
-            sources: sources::Sources::default(),
+            sources: sources::Descriptors::default(),
             patience: patience::Patience::new(config.workers),
             budgets: Arc::new(budget::Budgets::new(config.workers)),
             prepared: prepare::Prepared::default(),

@@ -10,7 +10,7 @@ use prometheus::{IntCounter, IntCounterVec};
 use tidewatch_api::Watcher;
 use tidewatch_engine::{
     Acknowledge, Engine, WorkKey,
-    journal::{Line, RuntimeEvent},
+    journal::{Line, RuntimeEvent, WorkName},
     kcp,
     plan::{agent::watch_name, object::ObjectRef},
     queue::{Class, Push},
@@ -122,6 +122,11 @@ impl EngineHost {
     ) -> Fate {
         let mut told = told(runtime, request, event);
         let targets = route::wanted(&told, &self.engine.state().read());
+        let names: Vec<WorkName> = if self.engine.journal().is_recording() {
+            targets.iter().map(Into::into).collect()
+        } else {
+            Vec::new()
+        };
         let guards = ticket.hold(Route::engine(), targets.len());
         let owned = !targets.is_empty();
         let mut news = Vec::new();
@@ -137,7 +142,7 @@ impl EngineHost {
             }
         }
         // Before anything begins for it.
-        self.engine.journal().note(|| Line::Event(told.clone()));
+        self.note(&mut told, names);
         for (key, guard) in news {
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %object_of(event), %key, "event queued");
             let (class, cause) = (route::class(&told), Some(route::cause(&told)));
@@ -147,6 +152,21 @@ impl EngineHost {
             return Fate::Unowned;
         }
         Fate::Queued
+    }
+}
+
+impl EngineHost {
+    /// Notes an event in the record, if one is written. What is known is not held while its guards are let go, for who lets them go may wait for
+    /// somebody who wants to know: if it has changed meanwhile, a replay would find other targets at this place, and is told.
+    fn note(&self, told: &mut RuntimeEvent, targets: Vec<WorkName>) {
+        if !self.engine.journal().is_recording() {
+            return;
+        }
+        let state = self.engine.state().read();
+        let now: Vec<WorkName> = route::wanted(told, &state).iter().map(Into::into).collect();
+        told.targets = (now != targets).then_some(targets);
+        // With the lock in hand.
+        self.engine.journal().note(|| Line::Event(Box::new(told.clone())));
     }
 }
 
@@ -245,8 +265,11 @@ impl Host for EngineHost {
             change: "changed".to_owned(),
             ..RuntimeEvent::default()
         };
-        self.engine.journal().note(|| Line::Event(told.clone()));
-        let targets = route::wanted(&told, &self.engine.state().read());
+        let targets = {
+            let state = self.engine.state().read();
+            self.engine.journal().note(|| Line::Event(Box::new(told.clone())));
+            route::wanted(&told, &state)
+        };
         if targets.is_empty() {
             return Fate::Unowned;
         }
@@ -286,6 +309,7 @@ fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> 
         change: change.to_owned(),
         listed: event.listed,
         no_news: Vec::new(),
+        targets: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidewatch_api::names;
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
-    journal::RuntimeEvent,
+    journal::{RuntimeEvent, WorkName},
     kcp::KcpState,
     plan::{
         object::{Gvk, ObjectRef},
@@ -111,7 +111,8 @@ pub fn cause(event: &RuntimeEvent) -> Cause {
 
 /// Asks for what an event asks for, with nobody who waits: for a replay.
 pub fn replay(engine: &Engine, event: &RuntimeEvent) {
-    let wanted = wanted(event, &engine.state().read());
+    let known = event.targets.as_ref().map(|targets| targets.iter().filter_map(WorkName::key).collect());
+    let wanted: Vec<WorkKey> = known.unwrap_or_else(|| wanted(event, &engine.state().read()));
     for key in wanted {
         if event.no_news.contains(&(&key).into()) {
             continue;

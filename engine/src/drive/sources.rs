@@ -20,7 +20,7 @@ use crate::{
     journal::millis,
     oci::{ComponentDescriptor, OciError, Registry},
     plan::{
-        kyma::{ComponentVersion, Source, SourceFault, Sources as Found},
+        kyma::{ComponentVersion, Source, SourceFault, Sources},
         versions::{Choice, Chosen},
     },
 };
@@ -49,13 +49,13 @@ type Reads = Mutex<HashMap<ComponentVersion, WeakShared<Read>>>;
 
 /// What was read so far, and what is being read.
 #[derive(Default)]
-pub(super) struct Sources {
+pub(super) struct Descriptors {
     central: Known,
     tenants: Known,
     reads: Arc<Reads>,
 }
 
-impl Sources {
+impl Descriptors {
     /// Joins the running read of a descriptor, or starts one with what `begin` gives. It lives as long as somebody waits for it, and at
     /// most as long as `begin` lets it.
     fn joined(&self, key: &ComponentVersion, begin: impl FnOnce() -> Read) -> Joint<Read> {
@@ -116,7 +116,7 @@ fn further(descriptor: &ComponentDescriptor) -> BTreeMap<String, Option<Layer>> 
 
 impl Shared {
     /// The sources of all chosen versions.
-    pub(super) async fn sources_of(&self, choices: &[Choice]) -> Result<Found, Lost> {
+    pub(super) async fn sources_of(&self, choices: &[Choice]) -> Result<Sources, Lost> {
         self.sources_for(choices.iter().filter_map(|c| c.outcome.as_ref().ok())).await
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     pub(super) async fn sources_for<'a>(
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
-    ) -> Result<Found, Lost> {
+    ) -> Result<Sources, Lost> {
         let crowded = || Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
         if self.journal.noted(CROWDED).is_some() {
             return Err(crowded());
@@ -205,7 +205,7 @@ impl Shared {
 }
 
 /// When it is of use to try all of that again which could not be read; `None`: at any time.
-pub(super) fn rest_of(found: &Found) -> Option<Duration> {
+pub(super) fn rest_of(found: &Sources) -> Option<Duration> {
     let faults = found.faults().filter(|fault| fault.retryable);
     faults.map(|fault| fault.retry_after.unwrap_or_default()).min().filter(|wait| !wait.is_zero())
 }
@@ -309,7 +309,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_descriptor_is_read_once_for_all_who_ask_meanwhile() {
-        let (sources, reads) = (Sources::default(), Arc::new(AtomicUsize::new(0)));
+        let (sources, reads) = (Descriptors::default(), Arc::new(AtomicUsize::new(0)));
         let ask = |component: &str| {
             let reads = Arc::clone(&reads);
             sources.joined(&key(component), || {
@@ -339,7 +339,7 @@ mod tests {
             let retry_after = seconds.map(Duration::from_secs);
             Err(SourceFault { message: String::new(), retryable: true, retry_after })
         };
-        let found = |faults: &[Option<u64>]| -> Found {
+        let found = |faults: &[Option<u64>]| -> Sources {
             faults.iter().enumerate().map(|(n, wait)| (key(&n.to_string()), fault(*wait))).collect()
         };
         assert_eq!(rest_of(&found(&[])), None);

@@ -29,7 +29,7 @@ pub enum Line {
     /// A watch on KCP told something.
     Kcp(KcpEvent),
     /// An agent's event was taken, after its sender was verified.
-    Event(RuntimeEvent),
+    Event(Box<RuntimeEvent>),
     /// Somebody else than engine, KCP or an agent asked for a reconcile.
     Push {
         /// What was asked for, as `Kind/name`.
@@ -261,6 +261,9 @@ pub struct RuntimeEvent {
     /// The reconciles that it was no news for: they had read or written that very version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub no_news: Vec<WorkName>,
+    /// The reconciles that it was for, if what is known had changed between the look for them and this line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<WorkName>>,
 }
 
 /// A reconcile's key in a record.

@@ -147,7 +147,7 @@ fn each_line_is_read_as_it_was_written() {
     let all = [
         Line::Start(Box::new(start())),
         Line::Kcp(event),
-        Line::Event(told),
+        Line::Event(Box::new(told)),
         Line::Ask(ask),
         Line::Answer { call: 1, answer },
         Line::Answer { call: 1, answer: Answer::Throttled { retry_after: None } },

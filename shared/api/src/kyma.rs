@@ -1,10 +1,11 @@
 //! Kyma: one runtime, and the modules its user wants.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::marks::{annotation, is_true, label};
 use crate::names::{self, annotations, labels};
 use crate::schema;
 use crate::state::{CustomResourcePolicy, LastOperation, State};
@@ -179,12 +180,12 @@ pub struct PartialMeta {
 impl Kyma {
     /// Id of the runtime, which its agent's certificate carries as CN.
     pub fn runtime_id(&self) -> Option<&str> {
-        self.labels().get(labels::RUNTIME_ID).map(String::as_str).filter(|id| !id.is_empty())
+        label(self, labels::RUNTIME_ID).filter(|id| !id.is_empty())
     }
 
     /// Domain of the runtime, which its agent's certificate carries as SAN.
     pub fn skr_domain(&self) -> Option<&str> {
-        self.annotations().get(annotations::SKR_DOMAIN).map(String::as_str).filter(|name| !name.is_empty())
+        annotation(self, annotations::SKR_DOMAIN).filter(|name| !name.is_empty())
     }
 
     /// Whether an operator asked to leave this Kyma alone.
@@ -220,9 +221,4 @@ impl Kyma {
     pub fn module_status(&self, name: &str) -> Option<&ModuleStatus> {
         self.status.as_ref()?.modules.iter().find(|module| module.name == name)
     }
-}
-
-/// Whether the object carries this label with the value `true`.
-pub(crate) fn is_true(object: &impl ResourceExt, label: &str) -> bool {
-    object.labels().get(label).is_some_and(|value| value == "true")
 }

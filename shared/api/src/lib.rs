@@ -10,6 +10,7 @@
 pub mod crds;
 pub mod kyma;
 pub mod manifest;
+pub mod marks;
 pub mod modulereleasemeta;
 pub mod moduletemplate;
 pub mod names;

@@ -1,11 +1,11 @@
 //! Manifest: one module in one runtime, in one version.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
-use kube::{CustomResource, ResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kyma::is_true;
+use crate::marks::{annotation, is_true, label};
 use crate::names::{annotations, labels};
 use crate::raw::{EmbeddedObject, RawObject};
 use crate::schema;
@@ -217,12 +217,12 @@ impl ImageSpec {
 impl Manifest {
     /// Name of the KCP Kyma that the Manifest belongs to.
     pub fn kyma_name(&self) -> Option<&str> {
-        self.labels().get(labels::KYMA_NAME).map(String::as_str).filter(|name| !name.is_empty())
+        label(self, labels::KYMA_NAME).filter(|name| !name.is_empty())
     }
 
     /// Name of the module that the Manifest installs.
     pub fn module_name(&self) -> Option<&str> {
-        self.labels().get(labels::MODULE_NAME).map(String::as_str).filter(|name| !name.is_empty())
+        label(self, labels::MODULE_NAME).filter(|name| !name.is_empty())
     }
 
     /// Whether an operator asked to leave this Manifest alone.
@@ -237,12 +237,12 @@ impl Manifest {
 
     /// Whether the user took the module over.
     pub fn is_unmanaged(&self) -> bool {
-        self.annotations().get(annotations::IS_UNMANAGED).is_some_and(|value| value == "true")
+        annotation(self, annotations::IS_UNMANAGED) == Some("true")
     }
 
     /// Whether its ModuleTemplate was made in the runtime: it gets no credentials and no Secrets of the centre.
     pub fn is_of_runtime_template(&self) -> bool {
-        self.annotations().get(annotations::RUNTIME_TEMPLATE).is_some_and(|value| value == "true")
+        annotation(self, annotations::RUNTIME_TEMPLATE) == Some("true")
     }
 
     /// Where the module's objects come from. The fields of an OCI source must not be empty; the other

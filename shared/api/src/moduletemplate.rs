@@ -4,8 +4,8 @@ use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kyma::is_true;
 use crate::manifest::Manager;
+use crate::marks::{annotation, is_true};
 use crate::names::{annotations, labels};
 use crate::raw::{EmbeddedObject, RawObject};
 use crate::schema;
@@ -218,7 +218,7 @@ impl ModuleTemplate {
 
     /// Whether the default custom resource is cluster-scoped.
     pub fn is_cluster_scoped(&self) -> bool {
-        self.annotations().get(annotations::IS_CLUSTER_SCOPED).is_some_and(|value| value == "true")
+        annotation(self, annotations::IS_CLUSTER_SCOPED) == Some("true")
     }
 
     /// Whether the module is for Kymas that take beta modules.

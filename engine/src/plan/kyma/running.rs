@@ -5,7 +5,7 @@
 //! unknown, so it says it itself, in an annotation. So all that is known is in KCP, and nothing is written only to know it.
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ModuleStatus, State, names::annotations};
+use tidewatch_api::{Manifest, ModuleStatus, State, marks::mark, names::annotations};
 
 use crate::plan::{
     manifest::has_been_ready,
@@ -15,17 +15,17 @@ use crate::plan::{
 /// The version that runs; `None` before the first one is Ready, and where nobody has noted it.
 fn runs(manifest: &Manifest) -> Option<&str> {
     let version = if has_been_ready(manifest, manifest.metadata.generation) {
-        &manifest.spec.version
+        manifest.spec.version.as_str()
     } else {
-        manifest.annotations().get(annotations::RUNNING_VERSION)?
+        mark(manifest.annotations(), annotations::RUNNING_VERSION)?
     };
-    Some(version.as_str()).filter(|version| !version.is_empty())
+    Some(version).filter(|version| !version.is_empty())
 }
 
 /// Has the Manifest that takes the place of `old` say which version runs. With the same spec it says what it has said.
 pub(super) fn remember(old: &Manifest, wanted: &mut Manifest) {
     let noted = if old.spec == wanted.spec {
-        old.annotations().get(annotations::RUNNING_VERSION).map(String::as_str)
+        mark(old.annotations(), annotations::RUNNING_VERSION)
     } else {
         runs(old)
     };

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tidewatch_api::{
     CustomResourcePolicy, EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplate,
     ModuleTemplateSpec, ModuleTerms, RawObject,
+    marks::mark,
     names::{self, annotations, labels},
 };
 
@@ -61,7 +62,7 @@ fn has_annotations(
     source: &Source,
 ) -> bool {
     let template = &chosen.template.spec;
-    let of = |key: &str| present.get(key).map(String::as_str);
+    let of = |key: &str| mark(present, key);
     let local = (chosen.origin == Origin::Local).then_some("true");
     // A default CR that the user makes is among the terms.
     let plain = template.data.is_none() || creates(module);

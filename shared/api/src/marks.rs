@@ -1,0 +1,41 @@
+//! Labels and annotations.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
+/// The value of a key among labels or annotations.
+///
+/// They are few, and their keys begin alike: to compare each with the one that is wanted, by their lengths first, takes less time than to find
+/// its place by order, which reads the same beginnings again and again.
+#[must_use]
+pub fn mark<'a>(marks: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
+    marks.iter().find(|(found, _)| *found == key).map(|(_, value)| value.as_str())
+}
+
+/// A label of an object.
+pub(crate) fn label<'a>(object: &'a impl ResourceExt, key: &str) -> Option<&'a str> {
+    mark(object.labels(), key)
+}
+
+/// An annotation of an object.
+pub(crate) fn annotation<'a>(object: &'a impl ResourceExt, key: &str) -> Option<&'a str> {
+    mark(object.annotations(), key)
+}
+
+/// Whether the object carries this label with the value `true`.
+pub(crate) fn is_true(object: &impl ResourceExt, key: &str) -> bool {
+    label(object, key) == Some("true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_found_by_its_whole_key() {
+        let marks = ["a/b", "a/bc", "a/c"].map(|key| (key.to_owned(), format!("of {key}"))).into();
+        assert_eq!(mark(&marks, "a/bc"), Some("of a/bc"));
+        assert_eq!((mark(&marks, "a/"), mark(&marks, "a/cd")), (None, None));
+    }
+}
