@@ -108,7 +108,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
         wanted.push(there);
     }
     for manifest in input.manifests {
-        if manifest.is_mandatory() || wanted.iter().any(|module| module.has(manifest)) {
+        if wanted.iter().any(|module| module.has(manifest)) || manifest.is_mandatory() {
             continue;
         }
         if let Some(why) = orphan(input.kyma, manifest) {

@@ -31,19 +31,21 @@ pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String
 
 /// Why a Manifest is not owned by the Kyma whose name it carries; `None` if it is.
 fn unowned(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<String> {
-    let mut owners = owners(manifest).peekable();
-    let first = owners.peek().map(|owner| owner.uid.as_str());
-    let uid = kyma.and_then(|kyma| kyma.metadata.uid.as_ref());
-    if owners.any(|owner| Some(&owner.uid) == uid) {
+    if kyma.is_some_and(|kyma| is_owned(kyma, manifest)) {
         return None;
     }
-    let whose = match first {
+    let whose = match owners(manifest).next().map(|owner| owner.uid.as_str()) {
         None => "is owned by no Kyma".to_owned(),
         Some(uid) if kyma.is_none() => format!("is owned by a Kyma that is not there (uid {uid})"),
         Some(uid) => format!("is owned by another Kyma of this name (uid {uid})"),
     };
     let name = manifest.name_any();
     Some(format!("orphaned: the Manifest {name} {whose}; delete it if nobody needs it"))
+}
+
+fn is_owned(kyma: &Kyma, manifest: &Manifest) -> bool {
+    let uid = kyma.metadata.uid.as_ref();
+    owners(manifest).any(|owner| Some(&owner.uid) == uid)
 }
 
 fn owners(manifest: &Manifest) -> impl Iterator<Item = &OwnerReference> {
@@ -106,7 +108,7 @@ impl<'a> OfModule<'a> {
         };
         let mut all = manifests.iter().filter(counts).map(|(_, manifest)| *manifest);
         let (Some(first), second) = (all.next(), all.next()) else { return Self::default() };
-        if second.is_none() && orphan(kyma, first).is_none() {
+        if second.is_none() && is_owned(kyma, first) {
             return Self { current: Some(first), others: Vec::new() };
         }
         let planned = planned();
@@ -115,7 +117,7 @@ impl<'a> OfModule<'a> {
             .into_iter()
             .chain(second)
             .chain(all)
-            .filter(|m| is_planned(m) || orphan(kyma, m).is_none())
+            .filter(|m| is_planned(m) || is_owned(kyma, m))
             .collect();
         all.sort_by_key(|m| (!is_planned(m), m.metadata.deletion_timestamp.is_some()));
         let mut all = all.into_iter();
