@@ -36,7 +36,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube::Client;
 use pace::{CROWDED, NEXT_TRY, PATIENCE, RECHECK, RETRY, backoff, next_try, until};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -316,6 +316,16 @@ impl Engine {
 }
 
 impl Shared {
+    /// What is known, to look at; see [`Journal::look`].
+    async fn look(&self, place: &'static str) -> RwLockReadGuard<'_, KcpState> {
+        self.journal.look(place, &self.state).await
+    }
+
+    /// What is known, to change; see [`Journal::change`].
+    async fn change(&self, place: &'static str) -> RwLockWriteGuard<'_, KcpState> {
+        self.journal.change(place, &self.state).await
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.now(|| (self.clock)())
     }
@@ -433,7 +443,7 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
-        drop(self.journal.look(&self.state).await);
+        drop(self.look("reconcile").await);
         self.gate.begin(key)?;
         let _leave = Box::pin(self.leave(key, why)).await?;
         let causes = why.causes;
@@ -442,7 +452,7 @@ impl Shared {
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => {
                 {
-                    let mut state = self.journal.change(&self.state).await;
+                    let mut state = self.change("work on manifest").await;
                     // Looks at set times are for what does not get ready.
                     if is_due(why) && state.is_ready(name) {
                         return Ok(Finish::Done);

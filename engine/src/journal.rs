@@ -43,8 +43,8 @@ pub trait Player: Send + Sync + 'static {
     fn noted(&self, work: u64, what: &str) -> Option<Value>;
     /// The objects of a layer.
     fn layer(&self, digest: &str) -> Option<Vec<Value>>;
-    /// A reconcile wants to look at what is known of KCP; resolves when it did so in the record.
-    fn turn(&self, work: u64) -> BoxFuture<'static, ()>;
+    /// A reconcile wants to look at what is known of KCP, at this place in it; resolves when it did so in the record.
+    fn turn(&self, work: u64, place: &'static str) -> BoxFuture<'static, ()>;
     /// A reconcile has ended; resolves when it did so in the record, and says when that was. `None`: the record has no word of it.
     fn end(&self, ended: Ended) -> BoxFuture<'static, Option<Instant>>;
     /// What the clock says.
@@ -168,30 +168,37 @@ impl Journal {
 
     /// The reconcile in which this is called looks at what is known. In a record it is certain then what was told before and what after:
     /// both are written down with the lock in hand.
-    pub(crate) async fn look<'a, T>(&self, at: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
-        self.turn_of_player().await;
+    ///
+    /// `place` tells it from the other looks of the same reconcile: one that a replay makes and the record does not, since it shares with
+    /// others what it learns, takes no other's turn.
+    pub(crate) async fn look<'a, T>(&self, place: &'static str, at: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
+        self.turn_of_player(place).await;
         let guard = at.read();
-        self.note_turn();
+        self.note_turn(place);
         guard
     }
 
     /// The same, to change it.
-    pub(crate) async fn change<'a, T>(&self, what: &'a RwLock<T>) -> RwLockWriteGuard<'a, T> {
-        self.turn_of_player().await;
+    pub(crate) async fn change<'a, T>(
+        &self,
+        place: &'static str,
+        what: &'a RwLock<T>,
+    ) -> RwLockWriteGuard<'a, T> {
+        self.turn_of_player(place).await;
         let guard = what.write();
-        self.note_turn();
+        self.note_turn(place);
         guard
     }
 
-    async fn turn_of_player(&self) {
+    async fn turn_of_player(&self, place: &'static str) {
         if let (Some(player), Some(work)) = (self.player(), current()) {
-            player.turn(work).await;
+            player.turn(work, place).await;
         }
     }
 
-    fn note_turn(&self) {
+    fn note_turn(&self, place: &str) {
         if let (Some(Kind::Record(recorder)), Some(work)) = (&self.0, current()) {
-            recorder.note(Line::Turn { work });
+            recorder.note(Line::Turn { work, place: place.to_owned() });
         }
     }
 

@@ -158,9 +158,32 @@ struct Conductor {
     tape: Tape,
     engine: Engine,
     inlets: BTreeMap<String, mpsc::Sender<KcpEvent>>,
-    /// By key: for what its last reconcile was done here besides what the record says. The record has another one for that.
-    surplus: HashMap<WorkName, Vec<Value>>,
+    /// By key.
+    surplus: HashMap<WorkName, Surplus>,
     decisions: usize,
+}
+
+/// For what the last reconcile of a key was done here besides what the record says. The record has another one for that.
+#[derive(Debug, Default, PartialEq)]
+struct Surplus {
+    causes: Vec<Value>,
+    /// How many more: of many causes, the first few are known.
+    more: usize,
+}
+
+impl Surplus {
+    fn of((played, count): (&[Value], usize), (recorded, recorded_count): (&[Value], usize)) -> Self {
+        let causes = without(played, recorded);
+        let more = count.saturating_sub(recorded_count).saturating_sub(causes.len());
+        Self { causes, more }
+    }
+
+    /// Whether all that has asked for a reconcile in the record was seen to here before. A retry that waited for its time was done with it.
+    fn has(&self, recorded: &[Value]) -> bool {
+        let left = without(recorded, &self.causes);
+        let unknown = left.iter().filter(|cause| !is_retry(cause)).count();
+        (left.len() < recorded.len() || unknown > 0) && unknown <= self.more
+    }
 }
 
 impl Conductor {
@@ -195,7 +218,7 @@ impl Conductor {
                 Err(_) => tape.note("a policy of maintenance windows cannot be read any more".to_owned()),
             },
             Line::Begin { work, key, causes, count, .. } => self.begin(*work, key, causes, *count),
-            Line::Turn { work } => tape.pass(*work),
+            Line::Turn { work, place } => tape.pass(*work, place),
             Line::Answer { call, answer } => tape.answer(*call, answer),
             Line::Value { work, what, .. } => tape.read(*work, what),
             Line::End { work, outcome, message, .. } => tape.finish(*work, outcome, message),
@@ -223,13 +246,9 @@ impl Conductor {
         let causes: Vec<Value> = played.causes.iter().filter_map(|c| serde_json::to_value(c).ok()).collect();
         let before = self.surplus.remove(name);
         // Two threads of the recorded program may have met here: what asked for this was already seen to, here.
-        // A retry that waited for its time was done with it.
-        let was_seen_to = || {
-            let left = before.as_ref().map(|before| without(recorded, before)).unwrap_or_default();
-            before.is_some() && left.len() < recorded.len() && left.iter().all(is_retry)
-        };
-        let told = if played.was_asked || was_seen_to() { None } else { Some(()) };
-        self.surplus.insert(name.clone(), without(&causes, recorded));
+        let was_seen_to = before.is_some_and(|before| before.has(recorded));
+        let told = if played.was_asked || was_seen_to { None } else { Some(()) };
+        self.surplus.insert(name.clone(), Surplus::of((&causes, played.count), (recorded, count)));
         let shown = if played.causes.is_empty() { known } else { played.causes };
         self.tape.begin(work, shown);
         if told.is_some() {
@@ -283,4 +302,27 @@ fn class_of(label: &str) -> Option<Class> {
 
 fn cause_of(value: Option<&Value>) -> Option<Cause> {
     serde_json::from_value(value?.clone()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_came_with_many_others_was_seen_to_with_them() {
+        let event = |seq: u32| json!({"type": "event", "object": "ConfigMap a", "epoch": "e", "seq": seq, "watch": "w"});
+        let retry = || json!({"type": "retry", "key": "Manifest/m", "attempt": 1, "reason": "waiting"});
+        let known: Vec<Value> = (0..8).map(event).collect();
+        // An event that came while the reconcile began is the record's next reason, and was among the many here.
+        let many = Surplus::of((&known, 15), (&known, 14));
+        assert!(many.has(&[retry(), event(14)]));
+        assert!(!many.has(&[event(14), event(15)]), "there was one more, and not two");
+        let few = Surplus::of((&known[..2], 2), (&known[..1], 1));
+        assert_eq!(few, Surplus { causes: vec![event(1)], more: 0 });
+        assert!(few.has(&[retry(), event(1)]) && !few.has(&[event(2)]));
+        assert!(!few.has(&[retry()]), "a retry that nothing has brought forward");
+        assert!(!Surplus::default().has(&[event(1)]));
+    }
 }

@@ -44,11 +44,11 @@ pub enum ReadError {
     /// Something else than a record.
     #[error("{0:?} is no record; `tidewatch-receiver --record FILE` writes one")]
     NoRecord(PathBuf),
-    /// From a later version.
+    /// From another version.
     #[error(
-        "the record is of format {found}, and this program reads up to {FORMAT}; use the version that wrote it: {version}"
+        "the record is of format {found}, and this program reads format {FORMAT}; use the version that wrote it: {version}"
     )]
-    Newer {
+    OtherFormat {
         /// Its format.
         found: u64,
         /// The version that wrote it.
@@ -147,9 +147,9 @@ fn first(path: &Path, text: &[u8]) -> Result<Start, ReadError> {
         return Err(no_record());
     }
     let found = value["format"].as_u64().ok_or_else(no_record)?;
-    if found > u64::from(FORMAT) {
+    if found != u64::from(FORMAT) {
         let version = value["version"].as_str().unwrap_or("unknown").to_owned();
-        return Err(ReadError::Newer { found, version });
+        return Err(ReadError::OtherFormat { found, version });
     }
     match serde_json::from_value::<Stamped>(value) {
         Ok(Stamped { line: Line::Start(start), .. }) => Ok(*start),
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     const START: &str = concat!(
-        r#"{"at":0.0,"type":"start","format":1,"program":"p","version":"1.2.3","started":"2026-01-01T00:00:00Z","namespace":"kcp","#,
+        r#"{"at":0.0,"type":"start","format":2,"program":"p","version":"1.2.3","started":"2026-01-01T00:00:00Z","namespace":"kcp","#,
         r#""modules":"m","workers":1,"per_runtime":1,"deadline":1,"call_deadline":1,"agent_users":[],"restricted_modules":[],"module_cr_state":true,"#,
         r#""min_window":0,"rollout_window":0}"#
     );
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_there_of_a_record_that_is_cut_off_is_read() {
         let whole = format!(
-            "{START}\n{{\"at\":1.5,\"type\":\"turn\",\"work\":1}}\n{{\"at\":2.0,\"type\":\"closed\"}}\n"
+            "{START}\n{{\"at\":1.5,\"type\":\"turn\",\"work\":1,\"place\":\"a\"}}\n{{\"at\":2.0,\"type\":\"closed\"}}\n"
         );
         let record = read(&whole).unwrap();
         assert_eq!((record.lines.len(), record.end, record.duration().round()), (2, End::Closed, 2.0));
@@ -191,9 +191,11 @@ mod tests {
         for text in ["", "hello\n", "{}\n", "{\"type\":\"turn\",\"at\":0,\"work\":1}\n"] {
             assert!(matches!(read(text), Err(ReadError::NoRecord(_))), "{text}");
         }
-        let newer = START.replace("\"format\":1", "\"format\":2");
-        let error = read(&format!("{newer}\n")).unwrap_err().to_string();
-        assert!(error.contains("format 2") && error.contains("1.2.3"), "{error}");
+        for other in [1, 3] {
+            let start = START.replace("\"format\":2", &format!("\"format\":{other}"));
+            let error = read(&format!("{start}\n")).unwrap_err().to_string();
+            assert!(error.contains(&format!("format {other},")) && error.contains("1.2.3"), "{error}");
+        }
         let damaged = read(&format!("{START}\nnonsense\n{{\"at\":1.0,\"type\":\"closed\"}}\n")).unwrap_err();
         assert!(matches!(damaged, ReadError::Damaged { line: 2, .. }));
     }

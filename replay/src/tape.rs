@@ -35,6 +35,15 @@ struct Recorded {
     waiting: Vec<oneshot::Sender<Answer>>,
 }
 
+/// The turns of a reconcile at one place.
+#[derive(Default)]
+struct Turns {
+    /// Lines that are still to come, and such that have come before somebody waited.
+    to_come: usize,
+    passed: usize,
+    turners: VecDeque<oneshot::Sender<()>>,
+}
+
 /// A reconcile of the record.
 #[derive(Default)]
 struct Work {
@@ -43,10 +52,8 @@ struct Work {
     began: Option<f64>,
     causes: Vec<Cause>,
     asks: Vec<Recorded>,
-    /// Lines of turns that are still to come, and such that have come before somebody waited.
-    turns: usize,
-    passed: usize,
-    turners: VecDeque<oneshot::Sender<()>>,
+    /// By place.
+    turns: HashMap<String, Turns>,
     values: HashMap<String, VecDeque<Value>>,
     /// By what: values whose lines were reached before somebody asked, and who asked before.
     read: HashMap<String, usize>,
@@ -102,7 +109,9 @@ impl Tape {
         for line in &record.lines {
             match &line.line {
                 Line::Begin { work, key, .. } => inner.work(*work).key = Some(key.clone()),
-                Line::Turn { work } => inner.work(*work).turns += 1,
+                Line::Turn { work, place } => {
+                    inner.work(*work).turns.entry(place.clone()).or_default().to_come += 1;
+                }
                 Line::Ask(ask) => {
                     let asks = &mut inner.works.entry(ask.work).or_default().asks;
                     inner.calls.insert(ask.call, (ask.work, asks.len()));
@@ -167,13 +176,13 @@ impl Tape {
     }
 
     /// A turn's line was reached.
-    pub(crate) fn pass(&self, work: u64) {
+    pub(crate) fn pass(&self, work: u64, place: &str) {
         let mut inner = self.0.lock();
-        let of = inner.work(work);
-        of.turns = of.turns.saturating_sub(1);
-        match of.turners.pop_front() {
+        let Some(turns) = inner.work(work).turns.get_mut(place) else { return };
+        turns.to_come = turns.to_come.saturating_sub(1);
+        match turns.turners.pop_front() {
             Some(turner) => drop(turner.send(())),
-            None => of.passed += 1,
+            None => turns.passed += 1,
         }
     }
 
@@ -194,7 +203,7 @@ impl Tape {
         let of = inner.work(work);
         of.end = Some((outcome.to_owned(), message.to_owned()));
         of.end_at = Some(at);
-        of.turners.clear();
+        of.turns.clear();
         of.readers.clear();
         if of.ended.is_some() {
             inner.tell(work);
@@ -426,18 +435,21 @@ impl Player for Tape {
         self.0.lock().layers.get(digest).cloned()
     }
 
-    fn turn(&self, work: u64) -> BoxFuture<'static, ()> {
+    fn turn(&self, work: u64, place: &'static str) -> BoxFuture<'static, ()> {
         let mut inner = self.0.lock();
-        let of = inner.work(work);
-        if of.passed > 0 {
-            of.passed -= 1;
+        // One that the record does not have: what is learned together, this one learns here, or the reconcile has ended there.
+        let Some(turns) = inner.work(work).turns.get_mut(place) else {
+            return futures::future::ready(()).boxed();
+        };
+        if turns.passed > 0 {
+            turns.passed -= 1;
             return futures::future::ready(()).boxed();
         }
-        if of.turns == 0 || of.end.is_some() {
+        if turns.to_come == turns.turners.len() {
             return futures::future::ready(()).boxed();
         }
         let (sender, receiver) = oneshot::channel();
-        of.turners.push_back(sender);
+        turns.turners.push_back(sender);
         told(receiver)
     }
 
@@ -464,5 +476,42 @@ impl Player for Tape {
         let now = recorded.unwrap_or_else(|| inner.started.saturating_add(passed).unwrap_or(inner.last));
         inner.last = now;
         now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use tidewatch_engine::{
+        drive::EngineConfig,
+        journal::{Stamped, Start},
+    };
+
+    use super::*;
+    use crate::read::End;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_the_record_does_not_have_takes_no_others_turn() {
+        let turn = |place: &str| Line::Turn { work: 1, place: place.to_owned() };
+        let lines = [turn("claim"), turn("claim"), turn("end")];
+        let record = Record {
+            start: Start::new("p", "1", Timestamp::UNIX_EPOCH, &EngineConfig::default()),
+            lines: lines.into_iter().map(|line| Stamped { at: 1.0, line }).collect(),
+            end: End::Closed,
+        };
+        let tape = Tape::new(&record);
+        let waits =
+            async |place| tokio::time::timeout(Duration::from_secs(1), tape.turn(1, place)).await.is_err();
+        // What others have learned in the record is learned here.
+        assert!(!waits("reach").await);
+        let (first, second) = (tape.turn(1, "claim"), tape.turn(1, "claim"));
+        assert!(!waits("claim").await, "the record has two");
+        tape.pass(1, "end");
+        tape.pass(1, "claim");
+        first.await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), second).await.is_err());
+        assert!(!waits("end").await, "its line was reached before");
     }
 }

@@ -136,7 +136,7 @@ impl Shared {
 
     /// A client of the runtime, from the cache or newly made.
     pub(super) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
-        let mut secrets = self.journal.look(&self.state).await.secrets_of(kyma);
+        let mut secrets = self.look("access").await.secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {
@@ -173,7 +173,7 @@ impl Shared {
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
-        let order = self.journal.change(&self.state).await;
+        let order = self.change("reach").await;
         let before = self.reached.before(kyma, &version);
         if !matches!(before, Before::Known(_)) {
             // What was prepared there before does not count.

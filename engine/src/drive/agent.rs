@@ -99,7 +99,7 @@ fn binding(users: &[String]) -> Value {
 impl Shared {
     /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
     pub(super) async fn want_agent(&self, kyma: &str, causes: &[Cause]) {
-        let state = self.journal.look(&self.state).await;
+        let state = self.look("want agent").await;
         if !self.agents.has(kyma, &state.agent_input(kyma)) {
             let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
@@ -108,7 +108,7 @@ impl Shared {
 
     pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
         let (kyma, input, is_done, modules) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("reconcile agent").await;
             let input = state.agent_input(name);
             let is_done = self.agents.has(name, &input);
             (state.kyma(name), input, is_done, state.has_manifests(name))
@@ -130,7 +130,7 @@ impl Shared {
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok(Derived { missing, left_out, .. }) if missing.is_empty() => {
-                let order = self.journal.change(&self.state).await;
+                let order = self.change("agent configured").await;
                 self.agents.0.lock().insert(name.to_owned(), input.hash);
                 drop(order);
                 if left_out.is_empty() {
@@ -146,7 +146,7 @@ impl Shared {
                 Ok(Finish::Patient(format!("not watched before they are served: {}", missing.join(", "))))
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
-                let _order = self.journal.change(&self.state).await;
+                let _order = self.change("agent without namespace").await;
                 // An apply creates what is not there, so it is the namespace that is not.
                 self.prepared.forget(name);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
@@ -200,7 +200,7 @@ impl Shared {
         }
         let text = config.text();
         // Before it is written: an agent is fast.
-        self.journal.change(&self.state).await.configure_agent(kyma, config);
+        self.change("configure").await.configure_agent(kyma, config);
 
         let role = rbac("ClusterRole");
         let present = apply::get(runtime, &role).await?;
@@ -225,7 +225,7 @@ impl Shared {
     /// Says in a Watcher's status what has become of it; lets a deleted one go.
     pub(super) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
         let (watcher, plan) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("reconcile watcher").await;
             (state.watcher(name), state.agent_plan())
         };
         let Some(watcher) = watcher else { return Ok(Finish::Done) };

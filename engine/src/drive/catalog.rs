@@ -85,7 +85,7 @@ impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
     pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
-        let state = self.journal.look(&self.state).await;
+        let state = self.look("want catalog").await;
         // A look at the whole does not trust what was done before.
         if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
             self.catalogs.forget(kyma);
@@ -104,7 +104,7 @@ impl Shared {
 
     pub(super) async fn reconcile_catalog(&self, name: &str) -> Result<Finish, Lost> {
         let (kyma, view, mark) = {
-            let mut state = self.journal.change(&self.state).await;
+            let mut state = self.change("reconcile catalog").await;
             (state.kyma(name), state.view(name), state.catalog_mark(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
@@ -122,7 +122,7 @@ impl Shared {
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let says = match &synced {
             Ok(()) => {
-                let order = self.journal.change(&self.state).await;
+                let order = self.change("catalog written").await;
                 self.catalogs.put(name, mark, &view);
                 drop(order);
                 (true, "module templates are synchronized".to_owned())

@@ -122,13 +122,14 @@ impl Engine {
             self.0.queue.take(key, slack)
         });
         let causes = lease.as_ref().map(numbered).unwrap_or_default();
+        let count = lease.as_ref().map_or(0, |lease| lease.cause_count);
         let task = lease.map(|mut lease| {
             if !why.0.is_empty() {
                 (lease.causes, lease.cause_count) = why;
             }
             tokio::spawn(journal::within(Some(Trace::new(work)), Arc::clone(&self.0).work(lease)))
         });
-        Played { was_asked, causes, task }
+        Played { was_asked, causes, count, task }
     }
 }
 
@@ -137,8 +138,10 @@ impl Engine {
 pub struct Played {
     /// Whether something has asked for it.
     pub was_asked: bool,
-    /// What has.
+    /// What has; the first few.
     pub causes: Vec<Cause>,
+    /// How many causes there were.
+    pub count: usize,
     /// Its task; `None` if the key is still worked on.
     pub task: Option<JoinHandle<()>>,
 }

@@ -80,7 +80,7 @@ impl Shared {
                 Ok(Some(object))
             }
             Ok(object) => {
-                self.journal.change(&self.state).await.wrote(&K::kind(&()), name, object.resource_version());
+                self.change("apply kcp").await.wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
@@ -108,7 +108,7 @@ impl Shared {
                 Ok(None)
             }
             Ok(object) => {
-                self.journal.change(&self.state).await.wrote(&K::kind(&()), name, object.resource_version());
+                self.change("merge kcp").await.wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),

@@ -119,7 +119,7 @@ impl Shared {
         let wanted = wishes(&remote)?;
         let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
-        let policy = self.journal.look(&self.state).await.policy();
+        let policy = self.look("policy").await.policy();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
                 let (wanted, ruled) = rule(&wanted, policy, kyma.labels());
@@ -132,11 +132,11 @@ impl Shared {
         let choices = self.choices_of(&name, &wanted, &local.templates).await;
         self.note_required(&name, required(&choices)).await;
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
-        let seen = self.journal.look(&self.state).await.manifests_of(&name);
+        let seen = self.look("manifests").await.manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("manifests again").await;
             (state.manifests_of(&name), state.mandatory())
         };
         let windows = self.windows.policy();
@@ -183,11 +183,11 @@ impl Shared {
     /// asks for its reconcile.
     async fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
         // As a rule the list is the one of the last time, and nobody has to wait.
-        if let Some(choices) = self.journal.look(&self.state).await.choose(kyma, wanted, local) {
+        if let Some(choices) = self.look("choose").await.choose(kyma, wanted, local) {
             return choices;
         }
         let (noted, choices) = {
-            let mut state = self.journal.change(&self.state).await;
+            let mut state = self.change("choose anew").await;
             (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
         };
         for (key, change) in noted {
@@ -200,9 +200,9 @@ impl Shared {
     /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
     /// reconcile of the Kyma, the mandatory ones included.
     async fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
-        let is_known = self.journal.look(&self.state).await.required(kyma) == &modules;
+        let is_known = self.look("required").await.required(kyma) == &modules;
         if !is_known {
-            self.journal.change(&self.state).await.require(kyma, modules);
+            self.change("require").await.require(kyma, modules);
         }
     }
 
@@ -228,7 +228,7 @@ impl Shared {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
-        let order = self.journal.change(&self.state).await;
+        let order = self.change("runtime failed").await;
         if error.discredits_client() {
             self.discredit(&kyma.name_any());
         }

@@ -71,7 +71,7 @@ impl Shared {
         let force = force::forced(kyma);
         let mut deletion = Deletion {
             kyma,
-            manifests: self.journal.look(&self.state).await.manifests_of(&name),
+            manifests: self.look("delete kyma").await.manifests_of(&name),
             runtime: None,
             remote: Value::Null,
             force,
@@ -160,7 +160,7 @@ impl Shared {
                         Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
                     }
                     if thing == Thing::AgentConfiguration {
-                        let mut state = self.journal.change(&self.state).await;
+                        let mut state = self.change("agent removed").await;
                         self.agents.forget(&name);
                         state.forget_agent(&name);
                     }
@@ -184,7 +184,7 @@ impl Shared {
         if let Some((namespace, owner)) = owner
             && namespace == self.config.namespace
             && owner != kyma
-            && self.journal.look(&self.state).await.kyma(owner).is_some()
+            && self.look("left in").await.kyma(owner).is_some()
         {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok((Value::Null, InRuntime::default()));
@@ -256,7 +256,7 @@ impl Shared {
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
-        let _order = self.journal.change(&self.state).await;
+        let _order = self.change("let kyma go").await;
         self.discredit(&name);
         Ok(Finish::Done)
     }

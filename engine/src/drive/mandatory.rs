@@ -29,7 +29,7 @@ impl Shared {
         causes: &[Cause],
     ) -> Result<Finish, Lost> {
         let (kyma, offers, manifests, (chosen_by_users, asked)) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("reconcile mandatory").await;
             (state.kyma(name), state.mandatory(), state.manifests_of(name), state.chosen_by_users(name))
         };
         let Some(kyma) = kyma else { return Ok(Finish::Done) };
@@ -79,7 +79,7 @@ impl Shared {
     /// everywhere, and lets it go when a fresh list has none.
     pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
         let (holders, offer) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("reconcile release").await;
             let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
             (state.holders(module), offer)
         };

@@ -108,7 +108,7 @@ impl Shared {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
-            self.journal.change(&self.state).await.owners.release(kyma, name);
+            self.change("release claims").await.owners.release(kyma, name);
             return Ok(Finish::Done);
         };
         if manifest.is_skipped() {
@@ -141,7 +141,7 @@ impl Shared {
             return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
         }
         if manifest.metadata.deletion_timestamp.is_some() {
-            let successor = self.journal.look(&self.state).await.successor(kyma, &manifest);
+            let successor = self.look("successor").await.successor(kyma, &manifest);
             if let Some(successor) = successor {
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
             }
@@ -166,7 +166,7 @@ impl Shared {
         passed: Option<&Passed>,
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
         let (secrets, watched) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("manifest of").await;
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)
@@ -333,7 +333,7 @@ impl Shared {
             return Err(lost);
         }
         if stopped.discredits_client {
-            let _order = self.journal.change(&self.state).await;
+            let _order = self.change("stopped with").await;
             self.discredit(kyma);
         }
         let class = stopped.class;

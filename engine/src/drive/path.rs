@@ -12,7 +12,7 @@ impl Shared {
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
     pub(super) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
         let (told, seen) = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("reconcile path").await;
             (state.path(name), state.kyma(name))
         };
         let Some(told) = told else { return Ok(Finish::Done) };

@@ -138,11 +138,11 @@ impl Shared {
                 }
                 (About::RuntimeKyma, None) => continue,
                 (About::Kyma, _) => {
-                    let uid = self.journal.look(&self.state).await.kyma(kyma).and_then(|k| k.uid());
+                    let uid = self.look("tell of kyma").await.kyma(kyma).and_then(|k| k.uid());
                     (reference("Kyma", namespace, kyma, uid), None)
                 }
                 (About::Manifest(name), _) => {
-                    let manifests = self.journal.look(&self.state).await.manifests_of(kyma);
+                    let manifests = self.look("tell of manifest").await.manifests_of(kyma);
                     let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
                     (reference("Manifest", namespace, name, uid), None)
                 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// The format that this program writes. A reader refuses a higher one.
-pub const FORMAT: u32 = 1;
+/// The format that this program writes, and the only one that it reads: a record is for the code that wrote it, or little newer.
+pub const FORMAT: u32 = 2;
 
 /// A line with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +94,8 @@ pub enum Line {
     Turn {
         /// The reconcile.
         work: u64,
+        /// Where in it.
+        place: String,
     },
     /// A reconcile calls an API server.
     Ask(Ask),

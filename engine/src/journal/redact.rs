@@ -7,12 +7,13 @@ pub const DATA: &str = "cmVkYWN0ZWQ=";
 /// What stands in place of text.
 const TEXT: &str = "redacted";
 /// Reasons of refusals that say nothing of what the object has in it.
-const WITHOUT_QUOTES: [&str; 8] = [
+const WITHOUT_QUOTES: [&str; 9] = [
     "AlreadyExists",
     "Conflict",
     "Expired",
     "NotFound",
     "ServerTimeout",
+    "ServiceUnavailable",
     "Timeout",
     "TooManyRequests",
     "Unauthorized",

@@ -18,7 +18,7 @@ fn lines(path: &Path) -> Vec<Stamped> {
 }
 
 fn turn(work: u64) -> Line {
-    Line::Turn { work }
+    Line::Turn { work, place: "here".to_owned() }
 }
 
 #[tokio::test]

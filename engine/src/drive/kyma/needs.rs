@@ -95,11 +95,11 @@ impl Shared {
     /// Has definitions of such kinds told to the Kyma, and of no others.
     async fn await_kinds<'a>(&self, kyma: &str, kinds: impl Iterator<Item = &'a GroupVersionKind> + Send) {
         let groups: BTreeSet<String> = kinds.map(|kind| kind.group.clone()).collect();
-        let is_known = self.journal.look(&self.state).await.awaits(kyma) == groups;
+        let is_known = self.look("awaited").await.awaits(kyma) == groups;
         if is_known {
             return;
         }
-        self.journal.change(&self.state).await.await_kinds(kyma, groups);
+        self.change("await").await.await_kinds(kyma, groups);
         self.want_agent(kyma, &[]).await;
     }
 }

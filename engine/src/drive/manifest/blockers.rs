@@ -105,11 +105,7 @@ impl Shared {
             .map(|gvk| defined.get(&(gvk.group.clone(), gvk.kind.clone())).cloned().unwrap_or(gvk))
             .collect();
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
-        self.journal.change(&self.state).await.owners.wait_for(
-            kyma,
-            &name,
-            declared.iter().chain(defined.values()),
-        );
+        self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
 
         let cr = removable_cr(manifest);
@@ -132,7 +128,7 @@ impl Shared {
     }
 
     async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
-        let others = self.journal.look(&self.state).await.other_claims(kyma, manifest, object);
+        let others = self.look("is needed").await.other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
     }
 
@@ -154,7 +150,7 @@ impl Shared {
         is: impl Fn(&AgentWatch) -> bool,
     ) -> bool {
         let config = {
-            let state = self.journal.look(&self.state).await;
+            let state = self.look("are watched").await;
             state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
         };
         // A watch that begins later than this reports what has happened before, too.

@@ -26,7 +26,7 @@ impl Shared {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let kyma = self.journal.look(&self.state).await.kyma(kyma)?;
+        let kyma = self.look("forced").await.kyma(kyma)?;
         force::forced(kyma.as_ref())
     }
 

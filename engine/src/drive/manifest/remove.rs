@@ -189,7 +189,7 @@ impl Shared {
     ) -> Result<Option<Left>, ObjectError> {
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
-        let others = self.journal.look(&self.state).await.other_claims(kyma, &name, object);
+        let others = self.look("remove one").await.other_claims(kyma, &name, object);
         match plan::verdict((&self.config.namespace, &name), &there.marks, &others) {
             Verdict::Delete => {}
             Verdict::Shared(other) => {

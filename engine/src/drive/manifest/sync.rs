@@ -173,14 +173,14 @@ impl Shared {
     /// What it owns from now on; others take that into account.
     async fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
         let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(manifest)).collect();
-        let mut state = self.journal.change(&self.state).await;
+        let mut state = self.change("claim").await;
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
     /// Marks objects that another Manifest has too for one of them.
     async fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
         let name = manifest.name_any();
-        let state = self.journal.look(&self.state).await;
+        let state = self.look("mark shared").await;
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
             let others = state.other_claims(kyma, &name, &id);
