@@ -169,6 +169,16 @@ impl Receiver {
         self.start_again().await
     }
 
+    /// The same with other arguments: `change` gets those that it has.
+    pub async fn restart_with(&mut self, change: impl FnOnce(&mut Vec<String>)) -> Result<()> {
+        self.process.begin_end();
+        wait::until("the receiver to end", SOON, || async { Ok(self.process.ended()) }).await?;
+        let mut spec = self.process.spec().clone();
+        change(&mut spec.args);
+        self.process = Process::start(&spec)?;
+        self.ready().await
+    }
+
     /// Starts it again after it has ended or was killed, and waits until it is ready. Its log begins anew.
     pub async fn start_again(&mut self) -> Result<()> {
         self.start_again_unready()?;

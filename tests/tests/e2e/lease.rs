@@ -99,9 +99,38 @@ async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result
     Ok(())
 }
 
+async fn is_paused(solo: &Solo, wanted: u64) -> Result<()> {
+    wait::until("the receiver to know whether it is paused", SOON, || async {
+        let paused = observed::metric(&solo.receiver.admin, "tidewatch_receiver_paused").await?;
+        Ok((paused == wanted).then_some(()))
+    })
+    .await
+}
+
+/// What a user changes while it is paused stays.
+async fn an_edit_stays(solo: &Solo, value: &str) -> Result<()> {
+    is_paused(solo, 1).await?;
+    let before = solo.applies().await?;
+    solo.patch(CONFIG_MAP, "kyma-system", "dune", "user", &json!({"data": {"a": value}})).await?;
+    solo.told(CONFIG_MAP, "kyma-system", "dune").await?;
+    let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
+    ensure!(map.data["data"]["a"] == value && solo.applies().await? == before, "it was written while paused");
+    Ok(())
+}
+
+async fn it_is_undone(solo: &Solo) -> Result<()> {
+    is_paused(solo, 0).await?;
+    wait::until("the edit to be undone", SOON, || async {
+        let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
+        Ok((map.data["data"]["a"] == "1").then_some(()))
+    })
+    .await?;
+    solo.module("dune", "to be Ready", |m| m.state == State::Ready).await.map(drop)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
-    let solo = Solo::start("kcp-pause", "strand").await?;
+    let mut solo = Solo::start("kcp-pause", "strand").await?;
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dune", "namespace": "kyma-system"},
                         "data": {"a": "1"}});
     solo.offer(&Version::new("dune", "1.0.0", vec![object])).await?;
@@ -111,31 +140,15 @@ async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let pause = json!({"metadata": {"name": "tidewatch-engine"}, "data": {"paused": "true"}});
     maps.create(&PostParams::default(), &serde_json::from_value(pause)?).await?;
-    let is_paused = async |wanted: u64| -> Result<()> {
-        wait::until("the receiver to know whether it is paused", SOON, || async {
-            let paused = observed::metric(&solo.receiver.admin, "tidewatch_receiver_paused").await?;
-            Ok((paused == wanted).then_some(()))
-        })
-        .await
-    };
-    is_paused(1).await?;
-    let before = solo.applies().await?;
-    let edit = json!({"data": {"a": "theirs"}});
-    solo.patch(CONFIG_MAP, "kyma-system", "dune", "user", &edit).await?;
-    solo.told(CONFIG_MAP, "kyma-system", "dune").await?;
-    let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
-    ensure!(
-        map.data["data"]["a"] == "theirs" && solo.applies().await? == before,
-        "it was written while paused"
-    );
-
+    an_edit_stays(&solo, "theirs").await?;
     maps.delete("tidewatch-engine", &DeleteParams::default()).await?;
-    is_paused(0).await?;
-    wait::until("the edit to be undone", SOON, || async {
-        let map = solo.objects(CONFIG_MAP, Some("kyma-system")).get("dune").await?;
-        Ok((map.data["data"]["a"] == "1").then_some(()))
-    })
-    .await?;
-    solo.module("dune", "to be Ready", |m| m.state == State::Ready).await?;
+    it_is_undone(&solo).await?;
+
+    // The flag holds from the start of a process to its end, whatever the ConfigMap says.
+    solo.receiver.restart_with(|arguments| arguments.push("--pause".to_owned())).await?;
+    an_edit_stays(&solo, "theirs again").await?;
+    solo.receiver.restart_with(|arguments| arguments.retain(|argument| argument != "--pause")).await?;
+    solo.tell(CONFIG_MAP, "kyma-system", "dune").await?;
+    it_is_undone(&solo).await?;
     observed::no_panic(&solo.receiver.process)
 }

@@ -1,6 +1,10 @@
 //! A fleet that the Go manager runs is taken over as it is, and given back.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -14,7 +18,7 @@ use kube::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, Manifest, State,
+    Kyma, Manifest, ModuleStatus, State,
     names::{API_VERSION, GROUP, RUNTIME_NAMESPACE, annotations, finalizers, labels},
 };
 use tidewatch_tests::{
@@ -447,5 +451,55 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
     );
     observed::no_panic(&receiver.process)?;
     drop(agent);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Result<()> {
+    let mut rig = Rig::start("kcp-wayback", "sternpost", "stern").await?;
+    let mut receiver = rig.receiver().await?;
+    rig.looked(&receiver).await?;
+    rig.go.module = gomanager::module("stern", "1.1.0");
+    rig.go.module.offer(&rig.go.kcp, rig.go.namespace, rig.go.registry).await?;
+    let member = Member { cluster: rig.cluster, kyma: rig.go.kyma, id: rig.go.kyma };
+    wait::until("the upgrade to be Ready", SOON, || async {
+        let kyma = rig.kymas().get(rig.go.kyma).await?;
+        let is_done = |m: &ModuleStatus| m.version == "1.1.0" && m.state == State::Ready;
+        if kyma.module_status("stern").is_some_and(is_done) {
+            return Ok(Some(()));
+        }
+        receiver.tell(&rig.env.harness, &member, ("apps", "v1", "Deployment"), "stern", "stern").await?;
+        Ok(None)
+    })
+    .await?;
+    fleet::settled(&receiver).await?;
+    observed::no_panic(&receiver.process)?;
+    receiver.process.begin_end();
+    wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
+
+    // It writes all that it would have written in that version, and nothing of it is another value or has another owner.
+    let (mut before, ours) = (rig.versions().await?, rig.manifest().await?);
+    rig.go_manager_works().await?;
+    let (mut after, theirs) = (rig.versions().await?, rig.manifest().await?);
+    for versions in [&mut before, &mut after] {
+        // It says anew when it was last Ready.
+        versions.remove("Manifest");
+    }
+    ensure!(after == before, "what it writes differs: {before:#?} {after:#?}");
+    ensure!(ours.spec == theirs.spec, "{:#?} {:#?}", ours.spec, theirs.spec);
+    let marks = |m: &Manifest| {
+        let mut notes = m.annotations().clone();
+        // Its own note of what it has applied last. One that is old makes it apply the same once more.
+        notes.remove(annotations::SYNC_OCI_REF);
+        (m.labels().clone(), notes, m.finalizers().to_vec())
+    };
+    ensure!(marks(&ours) == marks(&theirs), "{:#?} {:#?}", marks(&ours), marks(&theirs));
+    ensure!(ours.owner_references() == theirs.owner_references());
+    let synced = |m: &Manifest| {
+        let all = m.status.iter().flat_map(|status| &status.synced);
+        all.map(|o| format!("{} {} {} {} {}", o.group, o.version, o.kind, o.namespace, o.name))
+            .collect::<BTreeSet<_>>()
+    };
+    ensure!(synced(&ours) == synced(&theirs), "{:#?} {:#?}", synced(&ours), synced(&theirs));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The Kyma in KCP and the one in the runtime.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -8,7 +8,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
     core::DynamicObject,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, State,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, labels},
@@ -162,5 +162,61 @@ async fn what_the_go_manager_left_in_the_status_goes_once_and_costs_nothing_afte
     fleet::settled(&solo.receiver).await?;
     let after = remote(&solo).get("default").await?.metadata.resource_version;
     ensure!(after == version, "the status was written again");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Applies a condition of somebody else's to the status of a Kyma.
+async fn say(kymas: &Api<DynamicObject>, name: &str, message: &str) -> Result<()> {
+    let condition = json!({"type": "Surveyed", "status": "True", "reason": "Surveyed", "message": message,
+                           "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let status = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Kyma", "status": {"conditions": [condition]}});
+    kymas.patch_status(name, &PatchParams::apply("surveyor"), &Patch::Apply(&status)).await?;
+    Ok(())
+}
+
+/// The status and messages of a Kyma's conditions, by type.
+async fn conditions(kymas: &Api<DynamicObject>, name: &str) -> Result<BTreeMap<String, (String, String)>> {
+    let kyma = kymas.get(name).await?;
+    let all = kyma.data["status"]["conditions"].as_array().context("no conditions")?;
+    let text = |c: &Value, field: &str| c[field].as_str().unwrap_or_default().to_owned();
+    Ok(all.iter().map(|c| (text(c, "type"), (text(c, "status"), text(c, "message")))).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() -> Result<()> {
+    const TIMES: usize = 20;
+    let solo = Solo::start("kcp-two-writers", "roadstead").await?;
+    let (gvk, modules) = (kube::core::GroupVersionKind::gvk(KYMA.0, KYMA.1, KYMA.2), ["plumb", "chart"]);
+    for module in modules {
+        solo.offer(&version(module)).await?;
+    }
+    let resource = kube::discovery::ApiResource::from_gvk(&gvk);
+    let central: Api<DynamicObject> = Api::namespaced_with(solo.kcp.clone(), solo.namespace, &resource);
+    let both = [(&central, solo.kyma), (&remote(&solo), "default")];
+    let theirs = async {
+        for time in 0..TIMES {
+            for (kymas, name) in both {
+                say(kymas, name, &format!("for the {time}. time")).await?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    // Each of these makes the engine write both, too.
+    let ours = async {
+        solo.enable(&json!([{"name": "plumb"}])).await?;
+        solo.ready("plumb", "1.0.0").await?;
+        solo.enable(&json!([{"name": "chart"}])).await?;
+        solo.ready("chart", "1.0.0").await?;
+        solo.gone("plumb").await
+    };
+    futures::future::try_join(theirs, ours).await?;
+    fleet::settled(&solo.receiver).await?;
+    for (kymas, name) in both {
+        let all = conditions(kymas, name).await?;
+        let said = |type_: &str| all.get(type_).map(|(status, message)| (status.as_str(), message.as_str()));
+        let last = format!("for the {}. time", TIMES - 1);
+        ensure!(said("Surveyed") == Some(("True", last.as_str())), "{name}: {all:?}");
+        ensure!(said("Modules") == Some(("True", "all modules are in ready state")), "{name}: {all:?}");
+    }
     observed::no_panic(&solo.receiver.process)
 }
