@@ -43,27 +43,27 @@ async fn a_module_follows_its_kymas_channel_unless_it_has_its_own() -> Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_channel_none_offers_nothing_and_removes_nothing() -> Result<()> {
-    let solo = Solo::start("kcp-no-channel", "weir").await?;
-    let offer = |version: &str| Version::new("lock", version, vec![map("lock", version)]);
+    let solo = Solo::start("kcp-no-channel", "flume").await?;
+    let offer = |version: &str| Version::new("bolt", version, vec![map("bolt", version)]);
     let refused = |m: &ModuleStatus| m.state == State::Error && m.message.contains("'none'");
     let maps = solo.objects(CONFIG_MAP, Some("default"));
     solo.offer(&offer("1.0.0")).await?;
-    let none = json!([{"name": "lock", "channel": "none"}]);
+    let none = json!([{"name": "bolt", "channel": "none"}]);
     solo.enable(&none).await?;
-    let said = solo.module("lock", "to be refused", refused).await?;
-    ensure!(said.manifest.is_none() && maps.get_opt("lock").await?.is_none(), "it is installed: {said:?}");
+    let said = solo.module("bolt", "to be refused", refused).await?;
+    ensure!(said.manifest.is_none() && maps.get_opt("bolt").await?.is_none(), "it is installed: {said:?}");
 
-    solo.enable(&json!([{"name": "lock"}])).await?;
-    solo.ready("lock", "1.0.0").await?;
+    solo.enable(&json!([{"name": "bolt"}])).await?;
+    solo.ready("bolt", "1.0.0").await?;
     solo.enable(&none).await?;
-    solo.module("lock", "to be refused again", refused).await?;
+    solo.module("bolt", "to be refused again", refused).await?;
     solo.offer(&offer("1.1.0")).await?;
     solo.look().await?;
-    let manifest = solo.manifest("lock").await?;
+    let manifest = solo.manifest("bolt").await?;
     ensure!(
         manifest.metadata.deletion_timestamp.is_none() && manifest.spec.version == "1.0.0",
         "{manifest:?}"
     );
-    ensure!(maps.get("lock").await?.data["data"]["version"] == "1.0.0", "what is installed has changed");
+    ensure!(maps.get("bolt").await?.data["data"]["version"] == "1.0.0", "what is installed has changed");
     observed::no_panic(&solo.receiver.process)
 }

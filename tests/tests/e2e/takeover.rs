@@ -107,6 +107,15 @@ impl Rig {
 
     /// All that the Go manager has applied of modules, catalog and itself, by name: no write leaves a version as it was.
     async fn versions(&self) -> Result<BTreeMap<String, Option<String>>> {
+        let there = self.there().await?;
+        let mut versions: BTreeMap<_, _> =
+            there.into_iter().map(|(name, object)| (name, object.resource_version())).collect();
+        versions.insert("Manifest".into(), self.manifest().await?.resource_version());
+        Ok(versions)
+    }
+
+    /// What the Go manager has applied in the runtime, as it is.
+    async fn there(&self) -> Result<BTreeMap<String, DynamicObject>> {
         let mut all = self.go.objects();
         all.push(self.go.default_cr());
         all.extend(self.go.catalog());
@@ -115,13 +124,36 @@ impl Rig {
             all.push(json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
                             "metadata": {"name": format!("{name}.{GROUP}")}}));
         }
-        let mut versions = BTreeMap::new();
+        let mut there = BTreeMap::new();
         for object in &all {
-            let there = live(&self.go.runtime, object).await?;
-            versions.insert(format!("{} {}", object["kind"], there.name_any()), there.resource_version());
+            let object = live(&self.go.runtime, object).await?;
+            let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
+            there.insert(format!("{kind} {}", object.name_any()), object);
         }
-        versions.insert("Manifest".into(), self.manifest().await?.resource_version());
-        Ok(versions)
+        Ok(there)
+    }
+
+    /// The same without what says when, and what controllers say: fields with their values and owners.
+    async fn contents(&self) -> Result<BTreeMap<String, Value>> {
+        let mut contents = BTreeMap::new();
+        for (name, mut object) in self.there().await? {
+            object.metadata.resource_version = None;
+            let owners = object.metadata.managed_fields.iter_mut().flatten();
+            owners.for_each(|owner| owner.time = None);
+            // A tool's note about the object in KCP. The Go manager copies it, and we do not.
+            object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
+            let mut value = serde_json::to_value(&object)?;
+            value.as_object_mut().context("no object")?.remove("status");
+            let owners = value["metadata"]["managedFields"].as_array_mut().context("nobody owns it")?;
+            owners.retain(|owner| owner["subresource"] != "status");
+            for owner in owners {
+                if let Some(notes) = owner.pointer_mut("/fieldsV1/f:metadata/f:annotations").and_then(Value::as_object_mut) {
+                    notes.remove("f:kubectl.kubernetes.io/last-applied-configuration");
+                }
+            }
+            contents.insert(name, value);
+        }
+        Ok(contents)
     }
 
     /// The versions of both Kymas.
@@ -478,14 +510,12 @@ async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Re
     wait::until("the receiver to end", SOON, || async { Ok(receiver.process.ended()) }).await?;
 
     // It writes all that it would have written in that version, and nothing of it is another value or has another owner.
-    let (mut before, ours) = (rig.versions().await?, rig.manifest().await?);
+    let (before, ours) = (rig.contents().await?, rig.manifest().await?);
     rig.go_manager_works().await?;
-    let (mut after, theirs) = (rig.versions().await?, rig.manifest().await?);
-    for versions in [&mut before, &mut after] {
-        // It says anew when it was last Ready.
-        versions.remove("Manifest");
+    let (after, theirs) = (rig.contents().await?, rig.manifest().await?);
+    for (name, ours) in &before {
+        ensure!(after.get(name) == Some(ours), "{name}: {ours:#} {:#}", after[name]);
     }
-    ensure!(after == before, "what it writes differs: {before:#?} {after:#?}");
     ensure!(ours.spec == theirs.spec, "{:#?} {:#?}", ours.spec, theirs.spec);
     let marks = |m: &Manifest| {
         let mut notes = m.annotations().clone();
