@@ -5,6 +5,8 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# End-to-end tests wait for control planes most of the time: more of them than there are cores run at once.
+E2E_THREADS ?= 6
 
 .PHONY: help
 help: ## List the targets
@@ -40,7 +42,10 @@ demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL
 
 .PHONY: test
 test: lint tools build promtool ## Lint, build and run every test, the end-to-end ones on real control planes included
-	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked
+	@export TIDEWATCH_TOOLS="$$(tests/tools/build.sh)"; \
+	  $(CARGO) test --workspace --exclude tidewatch-tests --locked; \
+	  $(CARGO) test -p tidewatch-tests --lib --bins --test differential --test idle --locked; \
+	  $(CARGO) test -p tidewatch-tests --test e2e --locked -- --test-threads=$(E2E_THREADS)
 
 .PHONY: e2e
 e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton (T=faults: FAULT_ROUNDS=50 plays longer)

@@ -7,6 +7,7 @@
 //! such world for a whole test binary.
 
 pub mod bench;
+pub mod berths;
 pub mod binaries;
 pub mod buoys;
 pub mod censor;

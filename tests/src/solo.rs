@@ -3,6 +3,15 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::{
+    ControlPlane,
+    berths::{self, Alone},
+    env::{self, Environment},
+    fleet::{self, Agent, Member, Receiver},
+    http,
+    modules::Version,
+    spare, story, wait,
+};
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -16,16 +25,6 @@ use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, Manifest, ModuleStatus, State,
     names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, labels},
-};
-use tokio::sync::MutexGuard;
-
-use crate::{
-    ControlPlane,
-    env::{self, Environment},
-    fleet::{self, Agent, Member, Receiver},
-    http,
-    modules::Version,
-    spare, story, wait,
 };
 
 const SOON: Duration = Duration::from_mins(1);
@@ -48,8 +47,8 @@ pub struct Solo {
     pub namespace: &'static str,
     /// The Kyma.
     pub kyma: &'static str,
-    // Last: the receiver has ended before another test may use the runtimes.
-    _alone: MutexGuard<'static, ()>,
+    // Last: the receiver has ended before another test may use the runtime.
+    _alone: Alone,
 }
 
 impl Solo {
@@ -64,9 +63,8 @@ impl Solo {
         kyma: &'static str,
         arguments: Vec<String>,
     ) -> Result<Self> {
-        let (env, spare) = (env::shared().await?, spare::shared().await?);
-        let alone = spare.register_alone().await;
-        let cluster = &spare.runtime4;
+        let (env, alone) = (env::shared().await?, berths::alone().await?);
+        let cluster = alone.cluster;
         spare::take_over(cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;

@@ -78,7 +78,7 @@ pub async fn take_over(cluster: &ControlPlane) -> Result<()> {
     }
 }
 
-async fn start(env: &env::Environment, name: &str) -> Result<ControlPlane> {
+pub(crate) async fn start(env: &env::Environment, name: &str) -> Result<ControlPlane> {
     let users = [AGENT_USER, LIMITED_USER]
         .into_iter()
         .map(|user| User { name: user.to_owned(), groups: Vec::new() })
