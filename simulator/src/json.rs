@@ -26,6 +26,24 @@ pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// Numbers such as `2.0` become whole ones: who reads a text into values of any type, and writes it anew, knows no
+/// difference.
+pub(crate) fn whole_numbers(value: &mut Value) {
+    const END: f64 = 9.2e18;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < END);
+            #[expect(clippy::cast_possible_truncation, reason = "it is whole and within the range")]
+            if let Some(whole) = whole {
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(whole_numbers),
+        Value::Object(map) => map.values_mut().for_each(whole_numbers),
+        _ => {}
+    }
+}
+
 /// The place of a field below a place.
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
@@ -36,6 +54,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn whole_numbers_are_written_as_such() {
+        let mut value = json!({"a": [2.0, 2.5, -3.0, 1e30, 7], "b": {"c": 1e3}});
+        whole_numbers(&mut value);
+        assert_eq!(value, json!({"a": [2, 2.5, -3, 1e30, 7], "b": {"c": 1000}}));
+    }
 
     #[test]
     fn levels_are_those_of_maps_and_lists() {

@@ -31,6 +31,8 @@ pub(crate) struct Applied {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Apply<'a> {
     pub(crate) writer: &'a Writer,
+    /// The configuration as it was said: who says that a field is null owns it.
+    pub(crate) said: &'a Value,
     /// Whether to take fields from others.
     pub(crate) force: bool,
     /// Seconds.
@@ -47,7 +49,7 @@ impl Apply<'_> {
         schema: View<'_>,
     ) -> Result<Applied, Vec<Conflict>> {
         let mut object = merge(live, config, schema);
-        let set = stripped(Set::of(config, schema), self.writer.door);
+        let set = stripped(Set::of(self.said, schema), self.writer.door);
         let mut after = managed.clone();
         let index = after.position(self.writer, true).unwrap_or_else(|| {
             after.0.push(Entry::fresh(self.writer, true));
@@ -81,7 +83,7 @@ impl Apply<'_> {
             return Err(conflicts);
         }
         // Another order of a list is a change, too, although no field differs.
-        if object != *live
+        if (object != *live || merge(live, self.said, schema) != *live)
             && let Some(entry) = after.0.get_mut(index)
         {
             entry.time = self.now;
@@ -133,7 +135,7 @@ mod tests {
         force: bool,
     ) -> Result<Applied, Vec<Conflict>> {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
-        Apply { writer: &writer(who), force, now: 1 }.run(live, config, managed, schema)
+        Apply { writer: &writer(who), said: config, force, now: 1 }.run(live, config, managed, schema)
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub(crate) fn merge(live: &Value, config: &Value, schema: View<'_>) -> Value {
         (Value::Array(ours), Value::Array(theirs)) if schema.list() != Relation::Atomic => {
             Value::Array(merge_lists(ours, theirs, schema))
         }
+        // Null says no more of a map or list than that one is wanted.
+        (Value::Object(_), Value::Null) if !schema.map_is_atomic() => live.clone(),
+        (Value::Array(_), Value::Null) if schema.list() != Relation::Atomic => live.clone(),
         _ => config.clone(),
     }
 }

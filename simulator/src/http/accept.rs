@@ -5,6 +5,18 @@ use serde_json::Value;
 use super::answer::{JSON, YAML};
 use crate::object::meta::object;
 
+/// The group of the forms of which any kind is shown.
+const META: &str = "meta.k8s.io";
+
+/// What `Accept` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    pub(crate) form: Form,
+    /// The `apiVersion` of a form that is not the object's own.
+    pub(crate) version: &'static str,
+    pub(crate) is_yaml: bool,
+}
+
 /// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -20,16 +32,16 @@ pub(crate) enum Form {
     Discovery,
 }
 
-/// The first form in `Accept` that there is, and whether it is to be in YAML; `None`: none of them.
-pub(crate) fn negotiate(accept: &str) -> Option<(Form, bool)> {
+/// The first form in `Accept` that there is; `None`: none of them.
+pub(crate) fn negotiate(accept: &str) -> Option<Accepted> {
     if accept.is_empty() {
-        return Some((Form::Plain, false));
+        return Some(Accepted { form: Form::Plain, version: "", is_yaml: false });
     }
     accept.split(',').find_map(|range| {
         let mut parts = range.split(';').map(str::trim);
         let media = parts.next()?;
         let is_yaml = media == YAML;
-        if !is_yaml && !matches!(media, JSON | "*/*" | "application/*" | "text/*" | "text/plain") {
+        if !is_yaml && !matches!(media, JSON | "*/*") {
             return None;
         }
         let parameter = |name: &str| {
@@ -41,21 +53,25 @@ pub(crate) fn negotiate(accept: &str) -> Option<(Form, bool)> {
         };
         let form = match (parameter("as"), parameter("g"), parameter("v")) {
             (None, ..) => Some(Form::Plain),
-            (Some("Table"), _, Some("v1" | "v1beta1")) => Some(Form::Table),
-            (Some("PartialObjectMetadata"), _, Some("v1")) => Some(Form::Metadata),
-            (Some("PartialObjectMetadataList"), _, Some("v1")) => Some(Form::MetadataList),
+            (Some("Table"), Some(META), Some("v1" | "v1beta1")) => Some(Form::Table),
+            (Some("PartialObjectMetadata"), Some(META), Some("v1" | "v1beta1")) => Some(Form::Metadata),
+            (Some("PartialObjectMetadataList"), Some(META), Some("v1" | "v1beta1")) => {
+                Some(Form::MetadataList)
+            }
             (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(Form::Discovery),
             _ => None,
         };
-        form.map(|form| (form, is_yaml))
+        let version =
+            if parameter("v") == Some("v1beta1") { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
+        form.map(|form| Accepted { form, version, is_yaml })
     })
 }
 
 /// Only the metadata of an object.
-pub(crate) fn metadata_of(mut whole: Value) -> Value {
+pub(crate) fn metadata_of(mut whole: Value, version: &str) -> Value {
     let metadata = whole.get_mut("metadata").map(Value::take).unwrap_or_default();
-    let (kind, version) = ("PartialObjectMetadata".into(), "meta.k8s.io/v1".into());
-    object([("kind", kind), ("apiVersion", version), ("metadata", metadata)])
+    let kind = "PartialObjectMetadata".into();
+    object([("kind", kind), ("apiVersion", version.into()), ("metadata", metadata)])
 }
 
 #[cfg(test)]
@@ -65,17 +81,19 @@ mod tests {
     #[test]
     fn the_first_known_form_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(negotiate(kubectl), Some((Form::Table, false)));
+        let of = |accept| negotiate(accept).map(|accepted| (accepted.form, accepted.is_yaml));
+        assert_eq!(of(kubectl), Some((Form::Table, false)));
         assert_eq!(
-            negotiate(
-                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-            ),
+            of("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"),
             Some((Form::Discovery, false))
         );
         let plain = Some((Form::Plain, false));
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf, application/json"), plain);
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
-        assert_eq!(negotiate("application/yaml;as=Table;v=v1;g=meta.k8s.io"), Some((Form::Table, true)));
-        assert_eq!(negotiate(""), plain);
+        assert_eq!(of("application/vnd.kubernetes.protobuf, application/json"), plain);
+        assert_eq!(of("application/yaml;as=Table;v=v1;g=meta.k8s.io"), Some((Form::Table, true)));
+        assert_eq!(of(""), plain);
+        for none in ["application/vnd.kubernetes.protobuf", "application/*", "application/json;as=Table;v=v1"]
+        {
+            assert_eq!(of(none), None);
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     object::meta,
-    store::{Answer, Listed, Refusal},
+    store::{Answer, Listed, Outcome, Refusal},
 };
 
 pub(crate) const JSON: &str = "application/json";
@@ -27,8 +27,28 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) form: Form,
+    /// The `apiVersion` of a form that is not the object's own.
+    pub(crate) version: &'static str,
     pub(crate) include: Include,
     pub(crate) now: Timestamp,
+}
+
+impl Look {
+    /// Whether an outcome can be shown so. It is asked when all is done, as in the real one.
+    pub(crate) fn fits(&self, outcome: &Outcome) -> Result<(), Refusal> {
+        match (self.form, outcome) {
+            (Form::MetadataList, Outcome::Object(Answer { kind: Some(kind), .. })) if !kind.is_builtin() => {
+                Err(Refusal::new(500, "", "content is not a list"))
+            }
+            (Form::MetadataList, Outcome::Object(Answer { kind: Some(kind), .. })) => {
+                Err(Refusal::no_such_form("PartialObjectMetadataList", "not a list", kind, ""))
+            }
+            (Form::Metadata, Outcome::List(Listed { kind, .. })) => {
+                Err(Refusal::no_such_form("PartialObjectMetadata", "a list", kind, "List"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 pub(crate) fn nothing() -> Body {
@@ -75,9 +95,9 @@ pub(crate) fn object(answer: Answer, look: Look) -> Response<Body> {
     let body = match (look.form, kind) {
         (Form::Table, Some(kind)) => {
             let metadata = json!({"resourceVersion": whole.pointer("/metadata/resourceVersion")});
-            table(&kind, std::slice::from_ref(&whole), metadata, look.include, true, look.now)
+            table(&kind, std::slice::from_ref(&whole), metadata, look, true, look.now)
         }
-        (Form::Metadata, Some(_)) => metadata_of(whole),
+        (Form::Metadata, Some(_)) => metadata_of(whole, look.version),
         _ => whole,
     };
     let mut response = json(code, &body);
@@ -101,12 +121,12 @@ pub(crate) fn list(listed: Listed, look: Look) -> Response<Body> {
     }
     let (list_kind, version, items): (_, _, Vec<Value>) = match look.form {
         Form::Table => {
-            return json(200, &table(&kind, &items, metadata, look.include, true, look.now));
+            return json(200, &table(&kind, &items, metadata, look, true, look.now));
         }
         Form::MetadataList | Form::Metadata => (
             "PartialObjectMetadataList".to_owned(),
-            "meta.k8s.io/v1".to_owned(),
-            items.into_iter().map(metadata_of).collect(),
+            look.version.to_owned(),
+            items.into_iter().map(|item| metadata_of(item, look.version)).collect(),
         ),
         _ => {
             // Items of lists of built-in kinds do not repeat what they are.

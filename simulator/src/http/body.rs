@@ -12,6 +12,7 @@ use super::{
     repeated,
 };
 use crate::{
+    json::whole_numbers,
     kinds::Kind,
     proto::{self, Undecodable},
     store::{PatchKind, Refusal, Repeated},
@@ -44,7 +45,7 @@ impl<'a> Sent<'a> {
         let Self { body, media, kind } = self;
         let bytes = bytes(body).await?;
         if media != proto::MEDIA {
-            return parse(&bytes, &media);
+            return parse(&bytes, &media, kind.is_some_and(Kind::is_builtin));
         }
         // There are no messages of what a CRD defines.
         if kind.is_some_and(|kind| !kind.is_builtin()) {
@@ -63,7 +64,15 @@ impl<'a> Sent<'a> {
             "application/apply-patch+yaml" => (PatchKind::Apply, YAML),
             _ => return Err(Refusal::unknown_media_type()),
         };
-        let (patch, mut repeated) = parse(&bytes(self.body).await?, media)?;
+        let read = parse(&bytes(self.body).await?, media, false);
+        let (mut patch, mut repeated) = match read {
+            // Told as what is none of its kind, once there is something to patch.
+            Err(_) if how != PatchKind::Apply => (Value::from("no JSON"), Vec::new()),
+            read => read?,
+        };
+        if how == PatchKind::Strategic {
+            whole_numbers(&mut patch);
+        }
         // It is the object that is told of, and not the patch.
         if how == PatchKind::Json {
             repeated.clear();
@@ -80,7 +89,7 @@ impl<'a> Sent<'a> {
         if self.media == proto::MEDIA {
             return proto::delete_options(&bytes).map_err(|why| Refusal::bad_request(why.to_string()));
         }
-        let (options, _) = parse(&bytes, &self.media)?;
+        let (options, _) = parse(&bytes, &self.media, true)?;
         Ok(if options.is_null() { json!({}) } else { options })
     }
 }
@@ -92,21 +101,26 @@ async fn bytes(body: Incoming) -> Result<Bytes, Refusal> {
     Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
 }
 
-fn parse(bytes: &[u8], media: &str) -> Result<Read, Refusal> {
+/// What is `typed` is read as Go reads into its types, if it is JSON.
+fn parse(bytes: &[u8], media: &str, typed: bool) -> Result<Read, Refusal> {
     match media {
         YAML => {
             let text =
                 std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+            let text = first_document(text);
             // Most clients send JSON as YAML (RFC 9512, 3.4), and a JSON reader is much faster.
-            let json = text.starts_with('{').then(|| repeated::read(bytes).ok()).flatten();
-            match json.filter(|(_, twice)| twice.is_empty()) {
-                Some((value, _)) => Ok((value, Vec::new())),
+            let json = text.starts_with('{').then(|| repeated::read(text.as_bytes(), false).ok()).flatten();
+            let (mut value, twice) = match json.filter(|(_, twice)| twice.is_empty()) {
+                Some((value, _)) => (value, Vec::new()),
                 None => {
-                    yaml(text).map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))
+                    let undecodable = |error| Refusal::bad_request(format!("error decoding YAML: {error}"));
+                    yaml(text).map_err(undecodable)?
                 }
-            }
+            };
+            whole_numbers(&mut value);
+            Ok((value, twice))
         }
-        "" | JSON => match repeated::read(bytes) {
+        "" | JSON => match repeated::read(bytes, typed) {
             Ok((value, twice)) => Ok((value, twice.into_iter().map(Repeated::Field).collect())),
             Err(error) => Err(Refusal::bad_request(format!(
                 "the object provided is unrecognized (must be of type Object): couldn't get version/kind; json parse error: {error}"
@@ -114,6 +128,23 @@ fn parse(bytes: &[u8], media: &str) -> Result<Read, Refusal> {
         },
         _ => Err(Refusal::unsupported_media_type(&[JSON, YAML, proto::MEDIA])),
     }
+}
+
+/// What stands before the second of several documents. The lines that part them are no part of any text.
+fn first_document(text: &str) -> &str {
+    let is_mark = |line: &str, mark: &str| {
+        line.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+    };
+    let (mut begun, mut length) = (false, 0);
+    for line in text.split_inclusive('\n') {
+        let begins = is_mark(line, "---");
+        if begun && (begins || is_mark(line, "...")) {
+            return text.get(..length).unwrap_or(text);
+        }
+        begun |= begins || !(line.trim().is_empty() || line.starts_with(['#', '%']));
+        length += line.len();
+    }
+    text
 }
 
 /// Of what it says twice, the first is told.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use http::{Method, Response, header, request::Parts};
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
-    accept::{Form, negotiate},
+    accept::{Accepted, Form, negotiate},
     answer::{self, Body, Look},
     body::Sent,
     discovery::Served,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     authz::{Ask, User},
     faults::{Call, Fault, Faults},
-    store::{Cluster, Outcome, Query, Refusal, Repeated, Request, Target, Verb},
+    store::{Cluster, Outcome, PatchKind, Query, Refusal, Repeated, Request, Target, Verb, check_shape},
 };
 
 /// What it says it is.
@@ -53,7 +53,8 @@ impl Exchange {
     pub(crate) async fn answer(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
         let headless = parts.method == Method::HEAD;
         let accept = accepted(&parts).to_owned();
-        let is_yaml = self.path.starts_with("/api") && negotiate(&accept).is_some_and(|(_, is_yaml)| is_yaml);
+        let is_yaml =
+            self.path.starts_with("/api") && negotiate(&accept).is_some_and(|accepted| accepted.is_yaml);
         let answer = self.whole(parts, body).await?;
         let answer = if is_yaml { answer::in_yaml(answer).await } else { answer };
         // The answer to HEAD has no body (RFC 9110, 9.3.2); with one, a stream of HTTP/2 is broken.
@@ -147,7 +148,10 @@ impl Exchange {
         if path == Path::OldOpenApi && accept.contains(OLD_OPENAPI) {
             return Ok(answer::text(200, OLD_OPENAPI_IS, openapi::empty_v2_protobuf()));
         }
-        let (form, is_yaml) = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
+        // Of these there is but one form, whoever asks for which.
+        let one_form = matches!(path, Path::Health | Path::Root | Path::OpenApi | Path::OpenApiOf(_));
+        let accept = if one_form { "" } else { accept };
+        let Accepted { form, version, is_yaml } = negotiate(accept).ok_or_else(Refusal::not_acceptable)?;
         let (target, is_watch) = match path {
             // Of one name, only the old form is a watch.
             Path::Objects(target) if target.name.is_empty() => (target, is_watch),
@@ -173,15 +177,26 @@ impl Exchange {
         }
         let kind = self.hosted.with(|cluster| cluster.find(&target));
         let sent = Sent::new(body, &parts.headers, kind.as_deref());
-        let (verb, repeated) = verb(&parts, sent, &target, is_watch).await?;
+        let verb = verb(&parts.method, &target, is_watch)?;
+        // Before anybody looks at the body.
+        if let Some(kind) = &kind {
+            check_shape(kind, &target, &verb)?;
+        }
+        let (verb, repeated) = with_body(verb, sent).await?;
         let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
         let now = self.hosted.now((self.clock)());
-        let look = Look { form, include: Include::of(include), now };
+        let included = Include::of(include);
+        let look = Look { form, version, include: included.unwrap_or(Include::Metadata), now };
         let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
         let request =
             Request { user, agent, verb, target, query: Query { repeated, metadata_only, ..query } };
-        match self.hosted.apply(&request, now) {
+        let outcome = self.hosted.apply(&request, now);
+        if !matches!(outcome, Outcome::Refused(_)) && form == Form::Table && included.is_none() {
+            return Err(Refusal::no_such_rows(include));
+        }
+        look.fits(&outcome)?;
+        match outcome {
             Outcome::Object(answer) => Ok(answer::object(answer, look)),
             Outcome::List(listed) => Ok(answer::list(listed, look)),
             Outcome::Refused(refusal) => Err(*refusal),
@@ -275,26 +290,30 @@ fn watched(target: Target, method: &Method, query: &Query) -> Result<Target, Ref
     Ok(target)
 }
 
-/// What the method, the body and its media type say; what the body says twice.
-async fn verb(
-    parts: &Parts,
-    body: Sent<'_>,
-    target: &Target,
-    is_watch: bool,
-) -> Result<(Verb, Vec<Repeated>), Refusal> {
+/// What the method says, without a body.
+fn verb(method: &Method, target: &Target, is_watch: bool) -> Result<Verb, Refusal> {
     let collection = target.name.is_empty();
-    let only = |verb| Ok((verb, Vec::new()));
-    match parts.method.as_str() {
-        "GET" if is_watch => only(Verb::Watch),
-        "GET" if collection => only(Verb::List),
-        "GET" => only(Verb::Get),
-        "POST" => body.object().await.map(|(object, twice)| (Verb::Create(object), twice)),
-        "PUT" => body.object().await.map(|(object, twice)| (Verb::Update(object), twice)),
-        "PATCH" => body.patch().await.map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
-        "DELETE" => {
-            let options = body.delete_options().await?;
-            only(if collection { Verb::DeleteCollection(options) } else { Verb::Delete(options) })
-        }
-        _ => Err(Refusal::method_not_allowed()),
+    Ok(match method.as_str() {
+        "GET" if is_watch => Verb::Watch,
+        "GET" if collection => Verb::List,
+        "GET" => Verb::Get,
+        "POST" => Verb::Create(Value::Null),
+        "PUT" => Verb::Update(Value::Null),
+        "PATCH" => Verb::Patch(PatchKind::Merge, Value::Null),
+        "DELETE" if collection => Verb::DeleteCollection(Value::Null),
+        "DELETE" => Verb::Delete(Value::Null),
+        _ => return Err(Refusal::method_not_allowed()),
+    })
+}
+
+/// The same with the body, as its media type says it; what the body says twice.
+async fn with_body(verb: Verb, body: Sent<'_>) -> Result<(Verb, Vec<Repeated>), Refusal> {
+    match verb {
+        Verb::Create(_) => body.object().await.map(|(object, twice)| (Verb::Create(object), twice)),
+        Verb::Update(_) => body.object().await.map(|(object, twice)| (Verb::Update(object), twice)),
+        Verb::Patch(..) => body.patch().await.map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
+        Verb::Delete(_) => Ok((Verb::Delete(body.delete_options().await?), Vec::new())),
+        Verb::DeleteCollection(_) => Ok((Verb::DeleteCollection(body.delete_options().await?), Vec::new())),
+        other => Ok((other, Vec::new())),
     }
 }

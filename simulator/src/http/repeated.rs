@@ -1,4 +1,4 @@
-//! JSON in which a map has a name twice. The last one counts, and who sent it is told.
+//! JSON in which a map has a name twice. The last one counts, of typed objects field by field, and who sent it is told.
 
 use std::fmt;
 
@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 const MOST: usize = 16;
 const LONGEST: usize = 256;
 
-/// The value of a text, and the places that are there twice: in the order of the text, each once.
-pub(super) fn read(text: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
-    let mut twice = Twice { places: Vec::new(), seen: 0 };
+/// The value of a text, and the places that are there twice: in the order of the text, each once. What is `typed` is
+/// read into fields that are there already, so what is said first stays where the later one is silent.
+pub(super) fn read(text: &[u8], typed: bool) -> serde_json::Result<(Value, Vec<String>)> {
+    let mut twice = Twice { places: Vec::new(), seen: 0, typed };
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = Reading { place: &Place::Top, twice: &mut twice }.deserialize(&mut reader)?;
     reader.end()?;
@@ -22,6 +23,7 @@ struct Twice {
     places: Vec<String>,
     /// Those that are in there already count, too.
     seen: usize,
+    typed: bool,
 }
 
 impl Twice {
@@ -52,6 +54,27 @@ impl fmt::Display for Place<'_> {
             Self::Field(above, name) => write!(out, "{above}.{name}"),
             Self::Item(above, index) => write!(out, "{above}[{index}]"),
         }
+    }
+}
+
+/// Reads a value into what was read before: maps name by name, lists item by item, as Go does.
+fn read_over(before: &mut Value, value: Value) {
+    match (before, value) {
+        (Value::Object(before), Value::Object(fields)) => {
+            for (name, value) in fields {
+                match before.get_mut(&name) {
+                    Some(before) => read_over(before, value),
+                    None => _ = before.insert(name, value),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(mut items)) => {
+            before.truncate(items.len());
+            let more = items.split_off(before.len());
+            before.iter_mut().zip(items).for_each(|(before, item)| read_over(before, item));
+            before.extend(more);
+        }
+        (before, value) => *before = value,
     }
 }
 
@@ -119,7 +142,10 @@ impl<'de> Visitor<'de> for Reading<'_> {
                 self.twice.add(&place);
             }
             let value = fields.next_value_seed(Reading { place: &place, twice: &mut *self.twice })?;
-            map.insert(name, value);
+            match map.get_mut(&name).filter(|_| self.twice.typed) {
+                Some(before) => read_over(before, value),
+                None => _ = map.insert(name, value),
+            }
         }
         Ok(map.into())
     }
@@ -134,12 +160,16 @@ mod tests {
     #[test]
     fn the_last_one_counts_and_each_place_is_told_once() {
         let (value, twice) =
-            read(br#"{"a": {"b": 1, "b": 2, "b": 3}, "l": [{}, {"x": null, "x": true}], "a": {"b": -4, "b": 5.5}}"#)
+            read(br#"{"a": {"b": 1, "b": 2, "b": 3}, "l": [{}, {"x": null, "x": true}], "a": {"b": -4, "b": 5.5}}"#, false)
                 .unwrap();
         assert_eq!(value, json!({"a": {"b": 5.5}, "l": [{}, {"x": true}]}));
         assert_eq!(twice, ["a.b", "l[1].x", "a"]);
+        let (value, twice) =
+            read(br#"{"a": {"b": 1, "c": [{"x": 1}, 2]}, "a": {"c": [{"y": 1}], "d": null}}"#, true).unwrap();
+        assert_eq!(value, json!({"a": {"b": 1, "c": [{"x": 1, "y": 1}], "d": null}}));
+        assert_eq!(twice, ["a"]);
         let many = format!("{{{}\"a\": 1}}", "\"a\": 1, \"b\": 2, ".repeat(100));
-        assert_eq!(read(many.as_bytes()).unwrap().1, ["a", "b"]);
-        assert!(read(b"{} x").is_err() && read("[".repeat(1_000).as_bytes()).is_err());
+        assert_eq!(read(many.as_bytes(), true).unwrap().1, ["a", "b"]);
+        assert!(read(b"{} x", true).is_err() && read("[".repeat(1_000).as_bytes(), true).is_err());
     }
 }

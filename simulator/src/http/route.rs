@@ -1,5 +1,7 @@
 //! From a path and a query to what is asked.
 
+use std::collections::BTreeSet;
+
 use crate::store::{Query, Target};
 
 /// What a path below a cluster's own stands for.
@@ -35,10 +37,12 @@ pub(crate) enum Path {
 
 impl Path {
     pub(crate) fn parse(path: &str) -> Self {
-        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(decoded).collect();
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let parts: Vec<String> = path.split('/').map(decoded).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts.as_slice() {
-            [] => Self::Root,
+            [""] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz", ..] => Self::Health,
             ["api"] => Self::CoreVersions,
@@ -81,6 +85,8 @@ impl Path {
             [resource, name, more @ ..] => (*resource, *name, more.join("/")),
             [] => return Self::Unknown,
         };
+        // Nothing is served between two slashes, but for all namespaces.
+        let resource = if rest.contains(&"") { "" } else { resource };
         Self::Objects(Target {
             group: group.to_owned(),
             version: version.to_owned(),
@@ -113,25 +119,30 @@ pub(crate) fn verb_name(method: &str, path: &str, is_watch: bool) -> &'static st
     }
 }
 
-/// The query, and whether it asks for a watch.
+/// The query, and whether it asks for a watch. Of what is said twice, the first counts.
 pub(crate) fn query(text: &str) -> (Query, bool, String) {
     let mut query = Query::default();
     let (mut watch, mut include) = (false, String::new());
+    let mut said = BTreeSet::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name), decoded(value.replace('+', " ")));
+        let is_list = name == "dryRun";
+        if !is_list && !said.insert(name.clone()) {
+            continue;
+        }
         let yes = !matches!(value.as_str(), "false" | "0");
         match name.as_str() {
             "labelSelector" => query.label_selector = value,
             "fieldSelector" => query.field_selector = value,
             "limit" => {
-                query.limit = count(&value, &mut query.unreadable).try_into().unwrap_or_default();
+                query.limit = number(&value, &mut query.unreadable).try_into().unwrap_or_default();
             }
             "continue" => query.continue_token = value,
             "resourceVersion" => query.resource_version = value,
             "resourceVersionMatch" => query.resource_version_match = value,
             "timeoutSeconds" => {
-                let seconds = count(&value, &mut query.unreadable);
+                let seconds = number(&value, &mut query.unreadable);
                 query.timeout_seconds = seconds.try_into().ok().filter(|seconds| *seconds > 0);
             }
             "allowWatchBookmarks" => query.bookmarks = yes,
@@ -140,7 +151,7 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
             "force" => query.force = Some(yes),
             "dryRun" => query.dry_run.push(value),
             "fieldValidation" => query.field_validation = value,
-            "propagationPolicy" => query.propagation = value,
+            "propagationPolicy" => query.propagation = Some(value),
             "orphanDependents" => query.orphan = Some(yes),
             "gracePeriodSeconds" => _ = number(&value, &mut query.unreadable_grace),
             "watch" => watch = yes,
@@ -151,12 +162,7 @@ pub(crate) fn query(text: &str) -> (Query, bool, String) {
     (query, watch, include)
 }
 
-/// A number that is 0 if there is none.
-fn count(text: &str, unreadable: &mut Option<String>) -> i64 {
-    if text.is_empty() { 0 } else { number(text, unreadable) }
-}
-
-/// As Go reads numbers of a query.
+/// As Go reads numbers of a query; 0 for what is none.
 fn number(text: &str, unreadable: &mut Option<String>) -> i64 {
     text.parse().unwrap_or_else(|_| {
         let quoted = serde_json::Value::from(text);
@@ -212,6 +218,9 @@ mod tests {
             |path| matches!(Path::parse(path), Path::OldWatch(target) if target.resource == "namespaces");
         assert!(watched("/api/v1/watch/namespaces/a"));
         assert!(!watched("/api/v1/namespaces/watch") && !watched("/api/v1/namespaces/a/namespaces/watch"));
+        assert_eq!(target("/api/v1/namespaces//configmaps/"), ["", "v1", "configmaps", "", "", ""]);
+        assert_eq!(target("/api/v1//configmaps"), ["", "v1", "", "", "configmaps", ""]);
+        assert_eq!(Path::parse("/"), Path::Root);
         assert_eq!(Path::parse("/apis/apps/v1"), Path::Resources("apps".into(), "v1".into()));
     }
 

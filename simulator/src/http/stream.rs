@@ -155,9 +155,9 @@ impl State {
                 let with_columns = std::mem::take(&mut self.with_columns);
                 let items = std::slice::from_ref(&event.object);
                 let now = self.hosted.now((self.clock)());
-                table(&self.watching.kind, items, metadata, self.look.include, with_columns, now)
+                table(&self.watching.kind, items, metadata, self.look, with_columns, now)
             }
-            Form::Metadata | Form::MetadataList => metadata_of(event.object),
+            Form::Metadata | Form::MetadataList => metadata_of(event.object, self.look.version),
             _ => event.object,
         }
     }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::accept::metadata_of;
+use super::{accept::metadata_of, answer::Look};
 use crate::kinds::{Kind, columns::Columns};
 
 /// What stands in a row besides its cells.
@@ -15,11 +15,12 @@ pub(crate) enum Include {
 }
 
 impl Include {
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Option<Self> {
         match text {
-            "None" => Self::None,
-            "Object" => Self::Object,
-            _ => Self::Metadata,
+            "None" => Some(Self::None),
+            "Object" => Some(Self::Object),
+            "" | "Metadata" => Some(Self::Metadata),
+            _ => None,
         }
     }
 }
@@ -29,23 +30,23 @@ pub(crate) fn table(
     kind: &Kind,
     items: &[Value],
     metadata: Value,
-    include: Include,
+    look: Look,
     with_columns: bool,
     now: Timestamp,
 ) -> Value {
     let columns = Columns::of(kind);
     let row = |object: &Value| {
         let mut row = json!({"cells": columns.cells(object, now), "object": null});
-        match include {
+        match look.include {
             Include::None => row["object"] = Value::Null,
-            Include::Metadata => row["object"] = metadata_of(object.clone()),
+            Include::Metadata => row["object"] = metadata_of(object.clone(), look.version),
             Include::Object => row["object"] = object.clone(),
         }
         row
     };
     let definitions = if with_columns { columns.definitions() } else { Value::Null };
     json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "kind": "Table", "apiVersion": look.version, "metadata": metadata,
         "columnDefinitions": definitions, "rows": items.iter().map(row).collect::<Vec<_>>(),
     })
 }

@@ -93,15 +93,22 @@ fn lists(
     if items.iter().any(|item| directive(item, "replace")) {
         return Ok(items.iter().filter(|item| !directive(item, "replace")).cloned().collect());
     }
-    let is_made = |item: &&Value| !server.is_empty() || item.get(DIRECTIVE).is_none();
-    for item in items.iter().filter(is_made) {
+    if server.is_empty() {
+        // There is nothing with which to merge it, so nothing is asked of it.
+        let made = items.iter().filter(|item| item.get(DIRECTIVE).is_none());
+        let made = made.map(|item| match item {
+            Value::Object(_) => strategic(&Value::Null, item, schema.items()),
+            other => Ok(other.clone()),
+        });
+        let made: Vec<Value> = made.collect::<Result<_, _>>()?;
+        return Ok(ordered(made, order.map_or(items, Vec::as_slice), server, Some(key)));
+    }
+    for item in items {
         if let Some(other) = item.get(DIRECTIVE).filter(|what| *what != "delete") {
             return Err(PatchError::Directive(shown(other), shown(item)));
         }
         let Some(identity) = item.get(key) else {
-            return Err(PatchError::Malformed(format!(
-                "map: {item} does not contain declared merge key: {key}"
-            )));
+            return Err(PatchError::Keyless(shown(item), key.to_owned()));
         };
         let position = before.iter().position(|have| have.get(key) == Some(identity));
         match (position, directive(item, "delete")) {

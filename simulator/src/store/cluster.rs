@@ -268,7 +268,7 @@ impl Cluster {
 }
 
 /// What cannot be asked of that kind of path.
-fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal> {
+pub(crate) fn check_shape(kind: &Kind, target: &Target, verb: &Verb) -> Result<(), Refusal> {
     if !kind.namespaced && !target.namespace.is_empty() {
         return Err(Refusal::unknown_path());
     }

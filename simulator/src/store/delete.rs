@@ -187,11 +187,11 @@ const PODS_STAY: &str = "child pods are preserved by default when jobs are delet
 fn how(kind: &Kind, query: &Query, options: &Value) -> Result<(bool, Propagation, Vec<String>), Refusal> {
     let query = options::of_delete(query, options)?;
     let (dry, mode) = options::dry_run(&query);
-    let (propagation, policy) = propagation(&query);
-    let causes: Vec<Cause> = policy.into_iter().chain(mode).collect();
+    let (propagation, mut causes) = propagation(&query);
+    causes.extend(mode);
     options::refuse("DeleteOptions", &causes)?;
     // From before there was a choice.
-    if query.orphan.is_none() && query.propagation.is_empty() && kind.is("batch", "jobs") {
+    if query.orphan.is_none() && query.propagation.is_none() && kind.is("batch", "jobs") {
         return Ok((dry, Propagation::Orphan, vec![PODS_STAY.to_owned()]));
     }
     Ok((dry, propagation, Vec::new()))
@@ -212,22 +212,26 @@ fn preconditions(kind: &Kind, stored: &Stored, options: &Value) -> Result<(), Re
 }
 
 /// What becomes of what the object owns; what is wrong with how that is said.
-fn propagation(query: &Query) -> (Propagation, Option<Cause>) {
+fn propagation(query: &Query) -> (Propagation, Vec<Cause>) {
     const FIELD: &str = "propagationPolicy";
-    let policy = Value::from(query.propagation.as_str());
-    match (query.orphan, query.propagation.as_str()) {
-        (Some(true), "") | (None, "Orphan") => (Propagation::Orphan, None),
-        (_, "") | (None, "Background") => (Propagation::Background, None),
-        (None, "Foreground") => (Propagation::Foreground, None),
-        (None, _) => {
-            let known = ["Foreground", "Background", "Orphan", "nil"];
-            (Propagation::Background, Some(Cause::unsupported(FIELD, &policy, &known)))
+    let Some(policy) = query.propagation.as_deref() else {
+        let kept = query.orphan == Some(true);
+        return (if kept { Propagation::Orphan } else { Propagation::Background }, Vec::new());
+    };
+    let given = Value::from(policy);
+    let both = "orphanDependents and deletionPropagation cannot be both set";
+    let mut causes: Vec<Cause> =
+        query.orphan.map(|_| Cause::invalid(FIELD, &given, both)).into_iter().collect();
+    let propagation = match policy {
+        "Orphan" => Propagation::Orphan,
+        "Foreground" => Propagation::Foreground,
+        "Background" => Propagation::Background,
+        _ => {
+            causes.push(Cause::unsupported(FIELD, &given, &["Foreground", "Background", "Orphan", "nil"]));
+            Propagation::Background
         }
-        (Some(_), _) => {
-            let why = "orphanDependents and deletionPropagation cannot be both set";
-            (Propagation::Background, Some(Cause::invalid(FIELD, &policy, why)))
-        }
-    }
+    };
+    (propagation, causes)
 }
 
 /// Kinds of which the object itself is the answer.

@@ -19,6 +19,7 @@ mod selector;
 mod watch;
 mod write;
 
+pub(crate) use cluster::check_shape;
 pub use cluster::{Cluster, Options};
 pub use refusal::Refusal;
 pub use request::{Answer, Listed, Outcome, PatchKind, Query, Repeated, Request, Target, Verb};

@@ -180,7 +180,7 @@ pub(super) fn of_delete(query: &Query, body: &Value) -> Result<Query, Refusal> {
     }
     let modes = body.get("dryRun").and_then(Value::as_array);
     query.dry_run = modes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    text(body, "propagationPolicy").clone_into(&mut query.propagation);
+    query.propagation = body.get("propagationPolicy").and_then(Value::as_str).map(str::to_owned);
     query.orphan = body.get("orphanDependents").and_then(Value::as_bool);
     Ok(query)
 }

@@ -101,6 +101,28 @@ impl Refusal {
         Self::new(406, "NotAcceptable", message).bare()
     }
 
+    /// A form that shows only lists, or none. Types are named as the real one's code has them.
+    pub(crate) fn no_such_form(form: &str, is: &str, kind: &Kind, suffix: &str) -> Self {
+        let package = match kind.group.split('.').next().unwrap_or_default() {
+            _ if !kind.is_builtin() => "unstructured",
+            "" | "events" => "core",
+            group => group,
+        };
+        let name = if kind.is_builtin() { kind.kind.as_str() } else { "Unstructured" };
+        let message =
+            format!("you requested {form}, but the requested object is {is} (*{package}.{name}{suffix})");
+        Self::new(406, "NotAcceptable", message)
+    }
+
+    /// Rows of tables that show what nobody knows.
+    pub(crate) fn no_such_rows(include: &str) -> Self {
+        Self::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
+             'None', or empty",
+            Value::from(include)
+        ))
+    }
+
     /// A watch in a form of which there are no streams.
     pub(crate) fn no_stream() -> Self {
         let message = "only the following media types are accepted: application/json;stream=watch, \
@@ -132,7 +154,30 @@ impl Refusal {
         Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
     }
 
-    /// An update of an object that does not say its name.
+    /// What is applied has the uid of an object that is not there.
+    pub(crate) fn gone_uid(kind: &Kind, name: &str, uid: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: uid mismatch: the provided object specified uid {uid}, and no \
+             existing object was found",
+            kind.resource(),
+            Value::from(name)
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &kind.plural)
+    }
+
+    /// A patch of a Scale of a built-in kind names another uid than the object's.
+    pub(crate) fn other_uid_of_scale(kind: &Kind, name: &str, wanted: &str, have: &str) -> Self {
+        let scale = format!("{}/scale", kind.plural);
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: Precondition failed: UID in precondition: {wanted}, UID in \
+             object meta: {have}",
+            crate::kinds::qualified(&scale, &kind.group),
+            Value::from(name)
+        );
+        Self::new(409, "Conflict", message).about(name, &kind.group, &scale)
+    }
+
+    /// What is written or applied does not say its name.
     pub(crate) fn nameless(name: &str) -> Self {
         Self::bad_request(format!(
             "the name of the object ({name} based on URL) was undeterminable: name must be provided"

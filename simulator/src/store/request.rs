@@ -133,7 +133,7 @@ pub struct Query {
     /// `fieldValidation`
     pub field_validation: String,
     /// `propagationPolicy`
-    pub propagation: String,
+    pub propagation: Option<String>,
     /// `orphanDependents`
     pub orphan: Option<bool>,
     /// Why its numbers cannot be read, if so. Lists and watches are refused then.

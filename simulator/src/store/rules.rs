@@ -55,7 +55,9 @@ fn unpatched(error: &patch::PatchError) -> Refusal {
     match error {
         patch::PatchError::Inapplicable => Refusal::unpatched(error.to_string()),
         patch::PatchError::Malformed(_) => Refusal::bad_request(error.to_string()),
-        patch::PatchError::Directive(..) => Refusal::new(500, "", error.to_string()),
+        patch::PatchError::Directive(..) | patch::PatchError::Keyless(..) => {
+            Refusal::new(500, "", error.to_string())
+        }
         patch::PatchError::TooDeep => Refusal::too_deep(),
         patch::PatchError::TooLarge(_) => Refusal::new(413, "RequestEntityTooLarge", error.to_string()),
     }
@@ -69,7 +71,13 @@ pub(super) fn patched(live: &Value, how: PatchKind, patch: &Value, kind: &Kind) 
             Err(patch::PatchError::Malformed("a merge patch is an object".to_owned()))
         }
         PatchKind::Merge | PatchKind::Apply => Ok(patch::merge(live, patch)),
-        PatchKind::Strategic => patch::strategic(live, patch, kind.schema()),
+        PatchKind::Strategic => patch::strategic(live, patch, kind.schema()).map(|mut patched| {
+            // Of which kind it is, such a patch cannot say.
+            for field in ["apiVersion", "kind"] {
+                put(meta::as_object(&mut patched), field, live.get(field).cloned());
+            }
+            patched
+        }),
     };
     result.map_err(|error| unpatched(&error))
 }

@@ -106,7 +106,12 @@ impl Cluster {
         let patched = patched(&before, how, patch, builtin::scale())?;
         let mut warnings = Vec::new();
         let mut after = decode_patched(patched, builtin::scale(), &request.query, &mut warnings)?;
-        // The version is no condition unless the patch says it, and the uid never is one.
+        let uid = stored.uid.to_string();
+        let other = meta::text(&after, "uid").filter(|given| *given != uid && kind.is_builtin());
+        if let Some(other) = other {
+            return Err(Refusal::other_uid_of_scale(kind, stored.name(), other, &uid));
+        }
+        // Of custom resources the uid is no condition, and the version is none unless the patch says it.
         metadata_mut(&mut after).remove("uid");
         if meta::text(&after, "resourceVersion") == meta::text(&before, "resourceVersion") {
             metadata_mut(&mut after).remove("resourceVersion");

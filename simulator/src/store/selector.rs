@@ -62,9 +62,9 @@ impl Selector {
         if labels.len().max(fields.len()) > LONGEST {
             return Err(Refusal::bad_request("the selector is too long"));
         }
-        let labels = split(labels).map(requirement).collect::<Result<_, _>>()?;
-        let fields = fields
-            .split(',')
+        let labels = requirements(labels)?;
+        let fields = terms(fields)
+            .into_iter()
             .filter(|part| !part.is_empty())
             .map(|part| field(part, kind))
             .collect::<Result<_, _>>()?;
@@ -145,6 +145,26 @@ impl Requirement {
     }
 }
 
+fn requirements(text: &str) -> Result<Vec<Requirement>, Refusal> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut parts = split(text).enumerate().peekable();
+    let mut found = Vec::new();
+    while let Some((index, part)) = parts.next() {
+        let begin = part.chars().next().filter(|begin| is_special(*begin) && *begin != '!');
+        if begin.is_some() || part.is_empty() {
+            let end = parts.peek().map_or("", |_| ",");
+            let what = begin.map_or(end.to_owned(), String::from);
+            let expected =
+                if index == 0 { "!, identifier, or 'end of string'" } else { "identifier after ','" };
+            return Err(Refusal::bad_request(format!("found '{what}', expected: {expected}")));
+        }
+        found.push(requirement(part)?);
+    }
+    Ok(found)
+}
+
 /// At commas outside parentheses.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
@@ -157,14 +177,17 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
         c == ',' && depth == 0
     })
     .map(str::trim)
-    .filter(|part| !part.is_empty())
+}
+
+/// Whether a letter is no part of a word.
+fn is_special(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '=' | '!' | '<' | '>' | '(' | ')' | ',')
 }
 
 fn requirement(text: &str) -> Result<Requirement, Refusal> {
     let unparsed = |why: String| Refusal::bad_request(format!("unable to parse requirement: {why}"));
     let found = |what: &str| unparsed(format!("found '{what}', expected: identifier"));
     let (missing, text) = text.strip_prefix('!').map_or((false, text), |text| (true, text.trim_start()));
-    let is_special = |c: char| c.is_whitespace() || matches!(c, '=' | '!' | '<' | '>' | '(' | ')' | ',');
     let (key, rest) = text.split_at(text.find(is_special).unwrap_or(text.len()));
     let rest = rest.trim_start();
     if key.is_empty() {
@@ -221,14 +244,51 @@ fn requirement(text: &str) -> Result<Requirement, Refusal> {
     Ok(Requirement { key: key.to_owned(), operator, values })
 }
 
+/// At commas before which there is no backslash that counts.
+fn terms(text: &str) -> Vec<&str> {
+    let mut escaped = false;
+    let is_end = |c: char| {
+        let ends = c == ',' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    text.split(is_end).collect()
+}
+
+/// A value in which commas, equals signs and backslashes stand behind backslashes.
+fn unescaped(text: &str) -> Result<String, Refusal> {
+    let wrong = |why: String| Refusal::bad_request(format!("invalid field selector: {why}"));
+    let mut value = String::new();
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => match letters.next() {
+                Some(next @ ('\\' | ',' | '=')) => value.push(next),
+                other => {
+                    let shown = other.map(String::from).unwrap_or_default();
+                    return Err(wrong(format!("invalid escape sequence: \\{shown}")));
+                }
+            },
+            ',' | '=' => {
+                return Err(wrong(format!("unescaped character in value: {}", u32::from(letter))));
+            }
+            _ => value.push(letter),
+        }
+    }
+    Ok(value)
+}
+
 fn field(text: &str, kind: &Kind) -> Result<FieldRequirement, Refusal> {
-    let parts = text.split_once("!=").map(|(path, value)| (path, false, value));
-    let parts = parts.or_else(|| text.split_once("==").map(|(path, value)| (path, true, value)));
-    let parts = parts.or_else(|| text.split_once('=').map(|(path, value)| (path, true, value)));
+    let operators = [("!=", false), ("==", true), ("=", true)];
+    let parts = text.char_indices().find_map(|(at, _)| {
+        let (path, rest) = text.split_at(at);
+        operators.iter().find_map(|(sign, equal)| Some((path, *equal, rest.strip_prefix(sign)?)))
+    });
     let Some((path, equal, value)) = parts else {
         let message = format!("invalid selector: '{text}'; can't understand '{text}'");
         return Err(Refusal::bad_request(message));
     };
+    let value = &unescaped(value)?;
     let mut known: Vec<&str> = vec!["metadata.name"];
     if kind.namespaced || kind.is_builtin() {
         known.push("metadata.namespace");

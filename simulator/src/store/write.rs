@@ -234,21 +234,26 @@ impl Cluster {
         }
         let mut warnings = Vec::new();
         typed(config, kind)?;
-        let mut config = decode_applied(config.clone(), kind, &request.query, &mut warnings)?;
-        place(&mut config, kind, &request.target)?;
+        let said = config;
+        let mut config = decode_applied(said.clone(), kind, &request.query, &mut warnings)?;
         if takes_managed(&mut config).is_some() {
             return Err(Refusal::bad_request("metadata.managedFields must be nil"));
         }
         let writer = writer(kind, request);
-        let apply = Apply { writer: &writer, force: request.query.force == Some(true), now: now.as_second() };
+        let force = request.query.force == Some(true);
+        let apply = Apply { writer: &writer, said, force, now: now.as_second() };
         let conflict = |conflicts: Vec<_>| Refusal::apply_conflict(&conflicts);
         let key = Self::key(kind, &request.target.namespace, &request.target.name);
         let Some(stored) = self.objects.get(&key).cloned() else {
             if !request.target.subresource.is_empty() {
                 return Err(Refusal::not_found(kind, &request.target.name));
             }
-            if meta::text(&config, "resourceVersion").is_some() {
-                return Err(Refusal::modified(kind, &request.target.name));
+            if meta::name(&config).is_empty() {
+                return Err(Refusal::nameless(&request.target.name));
+            }
+            readable_revision(meta::text(&config, "resourceVersion").unwrap_or_default())?;
+            if let Some(uid) = meta::text(&config, "uid") {
+                return Err(Refusal::gone_uid(kind, &request.target.name, uid));
             }
             strip_servers(&mut config);
             let nothing = managed::nothing(&kind.api_version(), &kind.kind, Value::Null);
@@ -256,15 +261,17 @@ impl Cluster {
                 apply.run(&nothing, &config, &Managed::default(), kind.schema()).map_err(conflict)?;
             return self.insert(kind, request, applied.object, Some(applied.managed), warnings, dry, now);
         };
-        if meta::text(&config, "resourceVersion").is_some_and(|given| given != stored.revision.to_string()) {
-            return Err(Refusal::modified(kind, &request.target.name));
-        }
         let mut live = Self::render(kind, &stored);
         let mut managed = Managed::of(&live);
         _ = takes_managed(&mut live);
         let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
         managed.adopt(&nothing, &live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
+        // Who says no name means the one that is there, but not who says that there is none.
+        if said.pointer("/metadata/name").is_some() && meta::name(&config).is_empty() {
+            return Err(Refusal::nameless(&request.target.name));
+        }
+        place(&mut config, kind, &request.target)?;
         let change = Change {
             kind,
             request,
@@ -301,15 +308,10 @@ impl Cluster {
                 return Err(Refusal::invalid(&kind.plural, &kind.group, name, &[cause]));
             }
             given if given == stored.revision.to_string() => {}
-            given if given.parse::<u64>().is_err() => {
-                let given = Value::from(given);
-                return Err(Refusal::new(
-                    500,
-                    "",
-                    format!("strconv.ParseUint: parsing {given}: invalid syntax"),
-                ));
+            given => {
+                readable_revision(given)?;
+                return Err(Refusal::modified(kind, name));
             }
-            _ => return Err(Refusal::modified(kind, name)),
         }
         let fixed = checks::fixed_metadata(&live, &object);
         let new_managed = takes_managed(&mut object);
@@ -394,4 +396,13 @@ impl Cluster {
         let stored = self.store(kind, object, now);
         Ok(Self::answer_with(kind, &stored, 200, warnings))
     }
+}
+
+/// Whether a resourceVersion is one, if there is any.
+fn readable_revision(given: &str) -> Result<(), Refusal> {
+    if given.is_empty() || given.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    let given = Value::from(given);
+    Err(Refusal::new(500, "", format!("strconv.ParseUint: parsing {given}: invalid syntax")))
 }

@@ -16,6 +16,8 @@ const TWICE: &str = r#"{"metadata": {"name": "b", "name": "a"}, "data": {"a": "1
                      "kind": "ConfigMap", "kind": "ConfigMap", "zap": {"x": 1, "x": 2}, "zap": 1}"#;
 const TWICE_CUSTOM: &str = r#"{"apiVersion": "fixed.example.org/v1", "kind": "Foo", "metadata": {"name": "tw"}, "spec": {"a": "x", "a": "y", "al": [{"q": 1, "q": 2}]},
                             "spec": {"a": "z", "zap": {"x": 1, "x": 2}}}"#;
+const TWO: &str = r#"{"metadata": {"name": "t", "finalizers": ["a/b", "a/c"]}, "data": {"a": "1"}, MORE}"#;
+const TWO_CUSTOM: &str = r#"{"apiVersion": "fixed.example.org/v1", "kind": "Foo", "metadata": {"name": "t"}, "spec": {"a": "x"}, "spec": {"al": []}}"#;
 const APPLIED: &str = "apiVersion: v1\nkind: ConfigMap\ndata: {a: \"1\", a: \"2\"}\n";
 
 /// One call for each.
@@ -25,6 +27,7 @@ pub(crate) fn calls() -> Vec<Call> {
     let twice = |path: &str, media, sent: &str| text("POST", path.to_owned(), media, sent);
     let anybody = |authorization| Call::get("/api/v1/namespaces").authorized(authorization);
     let custom = "{apiVersion: fixed.example.org/v1, kind: Foo, metadata: {name: y1}, spec: {a: x}}";
+    let as_form = |path: &str, form: &'static str| Call::get(path).accepting(form);
     let old = |path: &str| Call::get(format!("{path}?timeoutSeconds=1"));
     vec![
         text("POST", MAPS.into(), YAML, WORDS).accepting(YAML),
@@ -94,6 +97,78 @@ pub(crate) fn calls() -> Vec<Call> {
         text("PATCH", format!("{MAPS}/nulled?fieldManager=x"), APPLY, "null"),
         text("DELETE", format!("{MAPS}/nulled?dryRun=All"), JSON, "null"),
         Call::get(format!("{MAPS}/nulled")),
+        // Told once there is something to patch.
+        text("PATCH", format!("{MAPS}/none"), MERGE, "x"),
+        text("PATCH", format!("{MAPS}/nulled"), MERGE, "x"),
+        text("PATCH", format!("{MAPS}/none"), JSON_PATCH, ""),
+        text("PATCH", format!("{MAPS}/nulled"), JSON_PATCH, ""),
+        text("PATCH", format!("{MAPS}/none"), "text/plain", "x"),
+        text("PATCH", MAPS.into(), "text/plain", "x"),
+        text("POST", format!("{MAPS}/nulled"), "text/plain", "x"),
+        // What is there twice is read one over the other.
+        twice(&format!("{MAPS}?dryRun=All"), JSON, &TWO.replace("MORE", r#""data": {"b": "1"}"#)),
+        twice(&format!("{MAPS}?dryRun=All"), JSON, &TWO.replace("MORE", r#""data": null"#)),
+        twice(
+            &format!("{MAPS}?dryRun=All"),
+            JSON,
+            &TWO.replace("MORE", r#""metadata": {"labels": {"a": "b"}}"#),
+        ),
+        twice(
+            &format!("{MAPS}?dryRun=All"),
+            JSON,
+            &TWO.replace("MORE", r#""metadata": {"finalizers": ["a/d"]}"#),
+        ),
+        twice(&format!("{MAPS}?dryRun=All"), YAML, &TWO.replace("MORE", r#""data": {"b": "1"}"#)),
+        text(
+            "PATCH",
+            format!("{MAPS}/nulled?dryRun=All"),
+            MERGE,
+            r#"{"data": {"a": "1"}, "data": {"b": "1"}}"#,
+        ),
+        twice(&format!("{FOOS}?dryRun=All"), JSON, TWO_CUSTOM),
+        // Of several documents the first is read.
+        twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: t}\n---\nmetadata: {name: u}\n"),
+        twice(&format!("{MAPS}?dryRun=All"), YAML, "# x\n---\nmetadata: {name: t}\n---\n{"),
+        twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: t}\n...\nmore: ["),
+        twice(&format!("{MAPS}?dryRun=All"), YAML, "---\n---\nmetadata: {name: t}\n"),
+        // Numbers of YAML have but one form.
+        twice(
+            &format!("{FOOS}?dryRun=All"),
+            YAML,
+            "apiVersion: fixed.example.org/v1\nkind: Foo\nmetadata: {name: numbers, generation: 2.0}\nspec: {a: x}",
+        ),
+        as_form(&format!("{MAPS}/y1"), "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+        as_form(&format!("{FOOS}/first"), "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+        as_form(
+            &format!("{MAPS}?labelSelector=yaml"),
+            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+        ),
+        as_form(
+            &format!("{FOOS}?labelSelector=none"),
+            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+        ),
+        as_form(
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/fixed/roles",
+            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+        ),
+        as_form(&format!("{MAPS}/y1"), "application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io"),
+        as_form(
+            &format!("{MAPS}?labelSelector=yaml"),
+            "application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
+        ),
+        as_form(&format!("{MAPS}?labelSelector=yaml"), "application/json;as=Table;v=v1beta1;g=meta.k8s.io"),
+        as_form(&format!("{MAPS}/none"), "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+        Call::get("/api").accepting("application/*"),
+        Call::get(format!("{MAPS}/y1")).accepting("application/*"),
+        Call::get(format!("{MAPS}/y1")).accepting("text/plain"),
+        Call::get(format!("{MAPS}/y1")).accepting("application/*;q=0.1,application/json"),
+        Call::get("/readyz").accepting("text/plain"),
+        Call::get("/api/v1//configmaps"),
+        Call::get("/api/v1/namespaces/fixed//configmaps"),
+        Call::get("/api/v1/namespaces/fixed/configmaps//y1"),
+        Call::get("/api/v1/namespaces//configmaps?labelSelector=yaml"),
+        Call::get("/api/v1/namespaces/fixed/configmaps/?labelSelector=yaml"),
+        Call::get("/apis/apps/v1//deployments"),
         Call::get(format!("{MAPS}?labelSelector=yaml")).accepting(YAML),
         Call::get(format!("{MAPS}/y1"))
             .accepting("application/yaml;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json"),

@@ -1,0 +1,198 @@
+//! JSON patch (RFC 6902), as the library of real API servers has it: a place may be counted from the end of a list, what
+//! is not there is as good as null, what stands before the first slash of a path counts for nothing, and of the object
+//! as a whole only a replacement is known.
+
+use serde_json::Value;
+
+use super::PatchError;
+use crate::json::{DEEPEST, is_deeper};
+
+/// Most operations of a JSON patch.
+pub(super) const MOST_OPERATIONS: usize = 10_000;
+/// Most bytes, as JSON, that all copies of a JSON patch add: each could double the object.
+const MOST_COPIED: usize = 3 * 1024 * 1024;
+
+/// One of them, in which nothing has to be there until it is done.
+#[derive(Default)]
+struct Operation<'a> {
+    what: &'a str,
+    path: &'a str,
+    from: &'a str,
+    value: Value,
+}
+
+/// The object with the patch in it.
+pub(crate) fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let malformed = || PatchError::Malformed("a JSON patch is a list of objects".to_owned());
+    let operations = match patch {
+        Value::Null => &[],
+        Value::Array(operations) => operations.as_slice(),
+        _ => return Err(malformed()),
+    };
+    let operations: Vec<Operation<'_>> =
+        operations.iter().map(Operation::read).collect::<Option<_>>().ok_or_else(malformed)?;
+    if operations.len() > MOST_OPERATIONS {
+        return Err(PatchError::TooLarge(operations.len()));
+    }
+    let (mut patched, mut copied) = (object.clone(), 0);
+    for operation in operations {
+        operation.run(&mut patched, &mut copied)?;
+    }
+    Ok(patched)
+}
+
+impl<'a> Operation<'a> {
+    fn read(operation: &'a Value) -> Option<Self> {
+        if operation.is_null() {
+            return Some(Self::default());
+        }
+        let fields = operation.as_object()?;
+        let text = |name: &str| match fields.get(name) {
+            None | Some(Value::Null) => Some(""),
+            Some(other) => other.as_str(),
+        };
+        let value = fields.get("value").cloned().unwrap_or_default();
+        Some(Self { what: text("op")?, path: text("path")?, from: text("from")?, value })
+    }
+
+    /// Adds to `copied` what it copies.
+    fn run(self, object: &mut Value, copied: &mut usize) -> Result<(), PatchError> {
+        let Self { what, path, from, value } = self;
+        let done = match what {
+            "add" => insert(object, path, shallow(path, value)?),
+            "replace" if path.is_empty() && !value.is_null() => {
+                *object = shallow(path, value)?;
+                Some(())
+            }
+            "replace" => replace(object, path, shallow(path, value)?),
+            "remove" => remove(object, path).map(|_| ()),
+            "move" => match remove(object, from) {
+                Some(value) => insert(object, path, shallow(path, value)?),
+                None => None,
+            },
+            "copy" => match get(object, from) {
+                Some(value) => {
+                    *copied += value.to_string().len();
+                    if *copied > MOST_COPIED {
+                        return Err(PatchError::Inapplicable);
+                    }
+                    insert(object, path, shallow(path, value)?)
+                }
+                None => None,
+            },
+            "test" => get(object, path).filter(|have| *have == value).map(|_| ()),
+            _ => None,
+        };
+        done.ok_or(PatchError::Inapplicable)
+    }
+}
+
+/// A value that may be put there. Checked at each step: what is deeper could not even be dropped.
+fn shallow(path: &str, value: Value) -> Result<Value, PatchError> {
+    let above = path.split('/').skip(1).count();
+    if is_deeper(&value, DEEPEST.saturating_sub(above)) { Err(PatchError::TooDeep) } else { Ok(value) }
+}
+
+/// The map or list in which a place is, and the name or index there.
+fn locate<'a>(object: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
+    let steps = path.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"));
+    let mut steps: Vec<String> = steps.collect();
+    let last = steps.pop()?;
+    let mut here = object;
+    for step in steps {
+        here = match here {
+            Value::Object(map) => map.get_mut(&step)?,
+            Value::Array(items) => {
+                let index = index(&step, items.len())?;
+                items.get_mut(index)?
+            }
+            _ => return None,
+        };
+    }
+    Some((here, last))
+}
+
+/// Of so many; from the end, if it is negative.
+fn index(text: &str, many: usize) -> Option<usize> {
+    let many = i64::try_from(many).ok()?;
+    let index: i64 = text.parse().ok()?;
+    let index = if index < 0 { index.checked_add(many)? } else { index };
+    usize::try_from(index).ok().filter(|_| index < many)
+}
+
+/// Null is what a map does not have.
+fn get(object: &mut Value, path: &str) -> Option<Value> {
+    match locate(object, path)? {
+        (Value::Object(map), name) => Some(map.get(&name).cloned().unwrap_or_default()),
+        (Value::Array(items), at) => items.get(index(&at, items.len())?).cloned(),
+        _ => None,
+    }
+}
+
+fn insert(object: &mut Value, path: &str, value: Value) -> Option<()> {
+    match locate(object, path)? {
+        (Value::Object(map), name) => _ = map.insert(name, value),
+        (Value::Array(items), at) if at == "-" => items.push(value),
+        (Value::Array(items), at) => items.insert(index(&at, items.len() + 1)?, value),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn replace(object: &mut Value, path: &str, value: Value) -> Option<()> {
+    match locate(object, path)? {
+        (Value::Object(map), name) => _ = map.insert(name, value),
+        (Value::Array(items), at) => {
+            let index = index(&at, items.len())?;
+            *items.get_mut(index)? = value;
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn remove(object: &mut Value, path: &str) -> Option<Value> {
+    match locate(object, path)? {
+        (Value::Object(map), name) => map.remove(&name),
+        (Value::Array(items), at) => index(&at, items.len()).map(|index| items.remove(index)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_json_patch_is_all_or_nothing() {
+        let object = json!({"a": 1});
+        let patch = json!([{"op": "add", "path": "/b", "value": 2}, {"op": "remove", "path": "/none"}]);
+        assert!(matches!(json(&object, &patch), Err(PatchError::Inapplicable)));
+        assert!(matches!(json(&object, &json!({"a": 1})), Err(PatchError::Malformed(_))));
+        assert!(matches!(json(&object, &json!([{"op": 1}])), Err(PatchError::Malformed(_))));
+        assert!(matches!(json(&object, &json!([null])), Err(PatchError::Inapplicable)));
+    }
+
+    #[test]
+    fn places_are_those_of_the_real_one() {
+        let list = json!({"l": [1, 2, 3], "a/b": {"~": 4}});
+        let of = |op: Value| json(&list, &json!([op])).map(|object| object["l"].clone()).ok();
+        let add = |at: &str| of(json!({"op": "add", "path": format!("/l/{at}"), "value": 0}));
+        assert_eq!(add("-"), Some(json!([1, 2, 3, 0])));
+        assert_eq!(add("-1"), Some(json!([1, 2, 3, 0])));
+        assert_eq!(add("-4"), Some(json!([0, 1, 2, 3])));
+        assert_eq!(add("01"), Some(json!([1, 0, 2, 3])));
+        assert_eq!(
+            [add("4"), add("-5"), add("x"), add(""), add("-9223372036854775808")],
+            [const { None }; 5]
+        );
+        assert_eq!(of(json!({"op": "remove", "path": "/l/-1"})), Some(json!([1, 2])));
+        assert_eq!(of(json!({"op": "replace", "path": "/l/-3", "value": 0})), Some(json!([0, 2, 3])));
+        assert_eq!(of(json!({"op": "move", "from": "/a~1b/~0", "path": "/l/0"})), Some(json!([4, 1, 2, 3])));
+        assert!(of(json!({"op": "move", "from": "/l", "path": "/l/0"})).is_none());
+        assert!(of(json!({"op": "test", "path": "/none"})).is_some());
+        assert!(of(json!({"op": "test", "path": "/l/3"})).is_none());
+    }
+}
