@@ -9,8 +9,8 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell, Semaphore, SemaphorePermit, onesh
 use crate::{ControlPlane, env, spare};
 
 /// So many at the same time.
-const COUNT: usize = 3;
-const NAMES: [&str; COUNT] = ["berth1", "berth2", "berth3"];
+const COUNT: usize = 4;
+const NAMES: [&str; COUNT] = ["berth1", "berth2", "berth3", "berth4"];
 
 static FREE: Semaphore = Semaphore::const_new(COUNT);
 static BERTHS: [Berth; COUNT] = [const { Berth::new() }; COUNT];

@@ -17,16 +17,15 @@ use tidewatch_api::{
     names::{API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, labels},
 };
 use tidewatch_tests::{
+    berths::{self, Alone},
     env,
     env::Environment,
     fleet::{self, Agent, Member, Receiver},
     modules::Version,
-    observed, ports,
-    spare::{self, Spare},
+    observed, ports, spare,
     story::set_modules,
     wait,
 };
-use tokio::sync::MutexGuard;
 
 const SOON: Duration = Duration::from_mins(1);
 const MANAGER: &str = "tidewatch-tests";
@@ -34,35 +33,33 @@ const MANAGER: &str = "tidewatch-tests";
 /// A receiver of its own on a KCP namespace of its own, and a Kyma named as the namespace.
 struct World {
     env: &'static Environment,
-    spare: &'static Spare,
     kcp: Client,
     receiver: Receiver,
     namespace: &'static str,
-    // Last: the receiver has ended before another test may use the runtimes.
-    _alone: MutexGuard<'static, ()>,
+    // Last: the receiver has ended before another test may use the runtime.
+    alone: Alone,
 }
 
 impl World {
     async fn start(namespace: &'static str) -> Result<Self> {
         let env = env::shared().await?;
-        let spare = spare::shared().await?;
-        let alone = spare.register_alone().await;
-        spare::take_over(&spare.runtime3).await?;
+        let alone = berths::alone().await?;
+        spare::take_over(alone.cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
         let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
-        let world = Self { env, spare, kcp, receiver, namespace, _alone: alone };
+        let world = Self { env, kcp, receiver, namespace, alone };
         fleet::register(&world.kcp, namespace, &world.member()).await?;
         fleet::kyma_in_state(&world.kcp, namespace, namespace, State::Ready).await?;
         Ok(world)
     }
 
     fn member(&self) -> Member<'_> {
-        Member { cluster: &self.spare.runtime3, kyma: self.namespace, id: self.namespace }
+        Member { cluster: self.alone.cluster, kyma: self.namespace, id: self.namespace }
     }
 
     fn runtime(&self) -> Result<Client> {
-        self.spare.runtime3.client()
+        self.alone.cluster.client()
     }
 
     fn kymas(&self) -> Api<Kyma> {
@@ -420,8 +417,8 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
     world.offer("1.0.0").await?;
     world.enable(&["beacons"]).await?;
     world.ready("beacons").await?;
-    let (url, nobody) = (world.spare.runtime3.url(), format!("https://127.0.0.1:{}", ports::free()?));
-    let dead = world.spare.runtime3.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?.replace(url, &nobody);
+    let (url, nobody) = (world.alone.cluster.url(), format!("https://127.0.0.1:{}", ports::free()?));
+    let dead = world.alone.cluster.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?.replace(url, &nobody);
     fleet::put_kubeconfig(&world.kcp, world.namespace, world.namespace, &dead).await?;
     world.kymas().delete(world.namespace, &DeleteParams::default()).await?;
     let unreachable = "cannot be reached";

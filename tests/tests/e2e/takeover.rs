@@ -23,12 +23,13 @@ use tidewatch_api::{
 };
 use tidewatch_tests::{
     ControlPlane,
+    berths::{self, Alone},
     env::{self, Environment},
     fleet::{self, Agent, Member, Receiver},
     gomanager::{self, GoManager, kyma_in_runtime, live, shared_fields, watcher_in},
     observed, spare, wait,
 };
-use tokio::{sync::MutexGuard, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 const SOON: Duration = Duration::from_mins(1);
 /// An agent's canary goes once a minute.
@@ -42,14 +43,13 @@ struct Rig {
     cluster: &'static ControlPlane,
     go: GoManager<'static>,
     // Last: whatever works on the runtime has ended before.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl Rig {
     async fn start(namespace: &'static str, kyma: &'static str, module: &str) -> Result<Self> {
-        let (env, spare) = (env::shared().await?, spare::shared().await?);
-        let alone = spare.register_alone().await;
-        let cluster = &spare.runtime4;
+        let (env, alone) = (env::shared().await?, berths::alone().await?);
+        let cluster = alone.cluster;
         spare::take_over(cluster).await?;
         let (kcp, runtime) = (env.kcp.client()?, cluster.client()?);
         gomanager::clean(&runtime).await?;
@@ -147,7 +147,9 @@ impl Rig {
             let owners = value["metadata"]["managedFields"].as_array_mut().context("nobody owns it")?;
             owners.retain(|owner| owner["subresource"] != "status");
             for owner in owners {
-                if let Some(notes) = owner.pointer_mut("/fieldsV1/f:metadata/f:annotations").and_then(Value::as_object_mut) {
+                if let Some(notes) =
+                    owner.pointer_mut("/fieldsV1/f:metadata/f:annotations").and_then(Value::as_object_mut)
+                {
                     notes.remove("f:kubectl.kubernetes.io/last-applied-configuration");
                 }
             }

@@ -63,7 +63,8 @@ impl<'a> Images<'a> {
         for kind in [CONTAINERS, INIT_CONTAINERS] {
             for container in containers_of(object, kind) {
                 self.replace(&mut container["image"]);
-                for variable in container["env"].as_array_mut().into_iter().flatten() {
+                let variables = container.get_mut("env").and_then(Value::as_array_mut);
+                for variable in variables.into_iter().flatten() {
                     if let Some(value) = variable.get_mut("value") {
                         self.replace(value);
                     }
