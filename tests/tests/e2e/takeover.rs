@@ -133,26 +133,20 @@ impl Rig {
         Ok(there)
     }
 
-    /// The same without what says when, and what controllers say: fields with their values and owners.
+    /// The same without what says when, and what controllers say: fields with their values and owners. And without the catalog, which
+    /// the Go manager copies with all empty fields and tools' notes, and we do not.
     async fn contents(&self) -> Result<BTreeMap<String, Value>> {
         let mut contents = BTreeMap::new();
-        for (name, mut object) in self.there().await? {
+        let of_catalog =
+            |name: &String| name.starts_with("ModuleTemplate ") || name.starts_with("ModuleReleaseMeta ");
+        for (name, mut object) in self.there().await?.into_iter().filter(|(name, _)| !of_catalog(name)) {
             object.metadata.resource_version = None;
             let owners = object.metadata.managed_fields.iter_mut().flatten();
             owners.for_each(|owner| owner.time = None);
-            // A tool's note about the object in KCP. The Go manager copies it, and we do not.
-            object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
             let mut value = serde_json::to_value(&object)?;
             value.as_object_mut().context("no object")?.remove("status");
             let owners = value["metadata"]["managedFields"].as_array_mut().context("nobody owns it")?;
             owners.retain(|owner| owner["subresource"] != "status");
-            for owner in owners {
-                if let Some(notes) =
-                    owner.pointer_mut("/fieldsV1/f:metadata/f:annotations").and_then(Value::as_object_mut)
-                {
-                    notes.remove("f:kubectl.kubernetes.io/last-applied-configuration");
-                }
-            }
             contents.insert(name, value);
         }
         Ok(contents)
@@ -521,8 +515,10 @@ async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Re
     ensure!(ours.spec == theirs.spec, "{:#?} {:#?}", ours.spec, theirs.spec);
     let marks = |m: &Manifest| {
         let mut notes = m.annotations().clone();
-        // Its own note of what it has applied last. One that is old makes it apply the same once more.
-        notes.remove(annotations::SYNC_OCI_REF);
+        // Its own note of what it has applied last: one that is old makes it apply the same once more. And ours, which it takes away.
+        for note in [annotations::SYNC_OCI_REF, annotations::RUNNING_VERSION, annotations::TEMPLATE_UID] {
+            notes.remove(note);
+        }
         (m.labels().clone(), notes, m.finalizers().to_vec())
     };
     ensure!(marks(&ours) == marks(&theirs), "{:#?} {:#?}", marks(&ours), marks(&theirs));
