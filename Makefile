@@ -5,9 +5,6 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# End-to-end tests wait for control planes most of the time. With six at once they take five minutes instead of twelve on two cores, but those that
-# break things on purpose are not made for that yet: a restarted API server is away for longer than a Lease holds.
-E2E_THREADS ?= 2
 
 .PHONY: help
 help: ## List the targets
@@ -43,10 +40,7 @@ demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL
 
 .PHONY: test
 test: lint tools build promtool ## Lint, build and run every test, the end-to-end ones on real control planes included
-	@export TIDEWATCH_TOOLS="$$(tests/tools/build.sh)"; \
-	  $(CARGO) test --workspace --exclude tidewatch-tests --locked; \
-	  $(CARGO) test -p tidewatch-tests --lib --bins --test differential --test idle --locked; \
-	  $(CARGO) test -p tidewatch-tests --test e2e --locked -- --test-threads=$(E2E_THREADS)
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked
 
 .PHONY: e2e
 e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton (T=faults: FAULT_ROUNDS=50 plays longer)

@@ -153,9 +153,7 @@ impl EngineHost {
         }
         Fate::Queued
     }
-}
 
-impl EngineHost {
     /// Notes an event in the record, if one is written. What is known is not held while its guards are let go, for who lets them go may wait for
     /// somebody who wants to know: if it has changed meanwhile, a replay would find other targets at this place, and is told.
     fn note(&self, told: &mut RuntimeEvent, targets: Vec<WorkName>) {
