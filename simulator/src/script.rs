@@ -197,7 +197,7 @@ fn ask(
     };
     let agent = "simulator".to_owned();
     let request = Request { user: Arc::new(user), agent, verb, target, query: Query::default() };
-    match hosted.apply(&request, hosted.now(now)) {
+    match hosted.apply(&request, now) {
         Outcome::Refused(refusal) => Err(*refusal),
         _ => Ok(()),
     }

@@ -179,3 +179,14 @@ fn patterns_are_those_of_go() {
     let message = message.as_str().unwrap_or_default();
     assert!(message.contains("spec.braces in body should match") && message.contains("spec.bare in body"));
 }
+
+#[test]
+fn a_cluster_that_is_full_takes_no_more_and_lets_go_of_what_it_has() {
+    let most_objects = cluster().len() + 1;
+    let mut cluster = Cluster::new(Options { most_objects, ..Options::default() }, Timestamp::UNIX_EPOCH);
+    let map = |name: &str| json!({"metadata": {"name": name}});
+    assert_eq!(create(&mut cluster, MAPS, map("a")).0, 201);
+    assert_eq!(create(&mut cluster, MAPS, map("b")).0, 507);
+    assert_eq!(call(&mut cluster, MAPS, "a", Verb::Delete(Value::Null)).0, 200);
+    assert_eq!(create(&mut cluster, MAPS, map("b")).0, 201);
+}

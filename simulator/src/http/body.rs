@@ -26,14 +26,14 @@ type Read = (Value, Vec<Repeated>);
 
 /// What is sent with a request.
 pub(crate) struct Sent<'a> {
-    body: Incoming,
+    body: Result<Bytes, Refusal>,
     media: String,
     /// What it is sent to, if that is known.
     kind: Option<&'a Kind>,
 }
 
 impl<'a> Sent<'a> {
-    pub(crate) fn new(body: Incoming, headers: &HeaderMap, kind: Option<&'a Kind>) -> Self {
+    pub(crate) fn new(body: Result<Bytes, Refusal>, headers: &HeaderMap, kind: Option<&'a Kind>) -> Self {
         let media =
             headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim().to_owned();
@@ -41,11 +41,15 @@ impl<'a> Sent<'a> {
     }
 
     /// Of a create or an update.
-    pub(crate) async fn object(self) -> Result<Read, Refusal> {
+    pub(crate) fn object(self) -> Result<Read, Refusal> {
         let Self { body, media, kind } = self;
-        let bytes = bytes(body).await?;
+        let bytes = body?;
         if media != proto::MEDIA {
-            return parse(&bytes, &media, kind.is_some_and(Kind::is_builtin));
+            let mut read = parse(&bytes, &media, kind.is_some_and(Kind::is_builtin))?;
+            if kind.is_some_and(|kind| !kind.is_builtin()) {
+                whole_numbers(&mut read.0);
+            }
+            return Ok(read);
         }
         // There are no messages of what a CRD defines.
         if kind.is_some_and(|kind| !kind.is_builtin()) {
@@ -56,7 +60,7 @@ impl<'a> Sent<'a> {
         Ok((object, Vec::new()))
     }
 
-    pub(crate) async fn patch(self) -> Result<(PatchKind, Read), Refusal> {
+    pub(crate) fn patch(self) -> Result<(PatchKind, Read), Refusal> {
         let (how, media) = match self.media.as_str() {
             "application/json-patch+json" => (PatchKind::Json, JSON),
             "application/merge-patch+json" => (PatchKind::Merge, JSON),
@@ -64,13 +68,14 @@ impl<'a> Sent<'a> {
             "application/apply-patch+yaml" => (PatchKind::Apply, YAML),
             _ => return Err(Refusal::unknown_media_type()),
         };
-        let read = parse(&bytes(self.body).await?, media, false);
+        let read = parse(&self.body?, media, false);
         let (mut patch, mut repeated) = match read {
             // Told as what is none of its kind, once there is something to patch.
             Err(_) if how != PatchKind::Apply => (Value::from("no JSON"), Vec::new()),
             read => read?,
         };
-        if how == PatchKind::Strategic {
+        // Where Go has types it looks at how a number is written.
+        if how == PatchKind::Strategic || self.kind.is_some_and(|kind| !kind.is_builtin()) {
             whole_numbers(&mut patch);
         }
         // It is the object that is told of, and not the patch.
@@ -81,8 +86,8 @@ impl<'a> Sent<'a> {
     }
 
     /// Null if there is no body.
-    pub(crate) async fn delete_options(self) -> Result<Value, Refusal> {
-        let bytes = bytes(self.body).await?;
+    pub(crate) fn delete_options(self) -> Result<Value, Refusal> {
+        let bytes = self.body?;
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
@@ -94,8 +99,10 @@ impl<'a> Sent<'a> {
     }
 }
 
+/// The whole body; as much as may be sent is read even if nobody asks for it, since some clients take it for an error of HTTP/2 if they
+/// are told in the middle of it that nobody does.
 #[expect(clippy::disallowed_methods, reason = "the body is wrapped in Limited")]
-async fn bytes(body: Incoming) -> Result<Bytes, Refusal> {
+pub(crate) async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     let too_large =
         |_| Refusal::new(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728");
     Ok(Limited::new(body, LARGEST).collect().await.map_err(too_large)?.to_bytes())
@@ -149,7 +156,7 @@ fn first_document(text: &str) -> &str {
 
 /// Of what it says twice, the first is told.
 fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
-    let error = match serde_saphyr::from_str(text) {
+    let error = match serde_saphyr::with_deserializer_from_str(text, |reader| repeated::read_yaml(reader)) {
         Ok(value) => return Ok((value, Vec::new())),
         Err(error) => error,
     };
@@ -159,7 +166,9 @@ fn yaml(text: &str) -> Result<Read, serde_saphyr::Error> {
     };
     let told = format!("line {}: key {} already set in map", location.line(), Value::from(key.as_str()));
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    let value = serde_saphyr::from_str_with_options(text, options)?;
+    let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |reader| {
+        repeated::read_yaml(reader)
+    })?;
     Ok((value, vec![Repeated::Line(told)]))
 }
 

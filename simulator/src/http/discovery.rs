@@ -135,7 +135,12 @@ impl Served {
             all.push(json!({"name": plural, "singularName": singular, "namespaced": false, "kind": kind, "verbs": ["create"]}));
         }
         let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-        Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": all}))
+        let mut list = json!({"kind": "APIResourceList", "groupVersion": name, "resources": all});
+        // The oldest group does not say it.
+        if !group.is_empty() {
+            list["apiVersion"] = "v1".into();
+        }
+        Some(list)
     }
 
     /// `/api` and `/apis` in the aggregated form.

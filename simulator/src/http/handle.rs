@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{Method, Response, header, request::Parts};
 use hyper::body::Incoming;
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     accept::{Accepted, Form, negotiate},
     answer::{self, Body, Look},
-    body::Sent,
+    body::{self, Sent},
     discovery::Served,
     hosted::Hosted,
     openapi,
@@ -62,6 +63,7 @@ impl Exchange {
     }
 
     async fn whole(self, parts: Parts, body: Incoming) -> Result<Response<Body>, Dropped> {
+        let body = body::read(body).await;
         let user = self.user(&parts);
         let (query, is_watch, include) = route::query(parts.uri.query().unwrap_or_default());
         let call = Call {
@@ -84,7 +86,7 @@ impl Exchange {
             _ => {}
         }
         let answer = match user {
-            Ok(user) => self.dispatch(user, parts, body, query, is_watch, &include, &fault).await,
+            Ok(user) => self.dispatch(user, parts, body, query, is_watch, &include, &fault),
             Err(refusal) => Err(refusal),
         };
         if fault == Fault::Hang {
@@ -94,7 +96,7 @@ impl Exchange {
     }
 
     fn user(&self, parts: &Parts) -> Result<Arc<User>, Refusal> {
-        if parts.headers.contains_key("impersonate-user") {
+        if parts.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             return Err(Refusal::not_simulated("impersonation"));
         }
         let certified =
@@ -108,11 +110,11 @@ impl Exchange {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
-    async fn dispatch(
+    fn dispatch(
         &self,
         user: Arc<User>,
         parts: Parts,
-        body: Incoming,
+        body: Result<Bytes, Refusal>,
         query: Query,
         is_watch: bool,
         include: &str,
@@ -120,6 +122,9 @@ impl Exchange {
     ) -> Result<Response<Body>, Refusal> {
         let accept = accepted(&parts);
         let path = Path::parse(&self.path);
+        if path == Path::WatchOfNothing {
+            return Ok(self.unnamed(parts.uri.query()));
+        }
         // Before it is known whether there is such a path.
         if !user.may_all() {
             let method = parts.method.as_str();
@@ -182,7 +187,7 @@ impl Exchange {
         if let Some(kind) = &kind {
             check_shape(kind, &target, &verb)?;
         }
-        let (verb, repeated) = with_body(verb, sent).await?;
+        let (verb, repeated) = with_body(verb, sent)?;
         let agent = program(&parts);
         let agent = if agent.is_empty() { "unknown" } else { agent }.to_owned();
         let now = self.hosted.now((self.clock)());
@@ -191,7 +196,7 @@ impl Exchange {
         let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
         let request =
             Request { user, agent, verb, target, query: Query { repeated, metadata_only, ..query } };
-        let outcome = self.hosted.apply(&request, now);
+        let outcome = self.hosted.apply(&request, (self.clock)());
         if !matches!(outcome, Outcome::Refused(_)) && form == Form::Table && included.is_none() {
             return Err(Refusal::no_such_rows(include));
         }
@@ -204,6 +209,14 @@ impl Exchange {
                 Ok(stream::response(Arc::clone(&self.hosted), *watching, look, self.clock, fault))
             }
         }
+    }
+
+    /// Nobody is asked who they are of a path of which it cannot be said what it is about.
+    fn unnamed(&self, query: Option<&str>) -> Response<Body> {
+        let asked = query.map_or_else(|| self.path.clone(), |query| format!("{}?{query}", self.path));
+        let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
+        let text = format!("Internal Server Error: {}: {why}, {asked}\n", Value::from(asked.as_str()));
+        answer::text(500, "text/plain; charset=utf-8", text)
     }
 
     /// Paths that are about the server.
@@ -248,7 +261,7 @@ impl Exchange {
             Path::OldOpenApi => Some(openapi::empty_v2()),
             Path::OpenApi => Some(openapi::index(&served(), &self.prefix)),
             Path::OpenApiOf(path) => openapi::document(&served(), path),
-            Path::Objects(_) | Path::OldWatch(_) | Path::Unknown => None,
+            Path::Objects(_) | Path::OldWatch(_) | Path::WatchOfNothing | Path::Unknown => None,
         };
         let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
         found.map_or_else(nothing, |body| answer::json(200, &body))
@@ -307,13 +320,13 @@ fn verb(method: &Method, target: &Target, is_watch: bool) -> Result<Verb, Refusa
 }
 
 /// The same with the body, as its media type says it; what the body says twice.
-async fn with_body(verb: Verb, body: Sent<'_>) -> Result<(Verb, Vec<Repeated>), Refusal> {
+fn with_body(verb: Verb, body: Sent<'_>) -> Result<(Verb, Vec<Repeated>), Refusal> {
     match verb {
-        Verb::Create(_) => body.object().await.map(|(object, twice)| (Verb::Create(object), twice)),
-        Verb::Update(_) => body.object().await.map(|(object, twice)| (Verb::Update(object), twice)),
-        Verb::Patch(..) => body.patch().await.map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
-        Verb::Delete(_) => Ok((Verb::Delete(body.delete_options().await?), Vec::new())),
-        Verb::DeleteCollection(_) => Ok((Verb::DeleteCollection(body.delete_options().await?), Vec::new())),
+        Verb::Create(_) => body.object().map(|(object, twice)| (Verb::Create(object), twice)),
+        Verb::Update(_) => body.object().map(|(object, twice)| (Verb::Update(object), twice)),
+        Verb::Patch(..) => body.patch().map(|(how, (patch, twice))| (Verb::Patch(how, patch), twice)),
+        Verb::Delete(_) => Ok((Verb::Delete(body.delete_options()?), Vec::new())),
+        Verb::DeleteCollection(_) => Ok((Verb::DeleteCollection(body.delete_options()?), Vec::new())),
         other => Ok((other, Vec::new())),
     }
 }

@@ -100,9 +100,16 @@ impl Hosted {
         any.then(|| Arc::new(User::by_rbac(common_name, &groups)))
     }
 
-    /// Does what is asked, as if it had come by HTTP.
+    /// Does what is asked, as if it had come by HTTP, when other clocks show `now`.
     pub fn apply(&self, request: &Request, now: Timestamp) -> Outcome {
-        self.with(|cluster| cluster.apply(request, now))
+        // With the cluster in hand: its clock may be set at the same time.
+        self.with(|cluster| cluster.apply(request, self.now(now)))
+    }
+
+    /// When there is something to be done next, by other clocks.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        let by_other_clocks = |at: Timestamp| at.saturating_sub(self.skew()).unwrap_or(at);
+        self.with(|cluster| cluster.next_due().map(by_other_clocks))
     }
 
     /// Works on the cluster; watches hear of what changes. Holds its lock: nothing slow.
@@ -120,9 +127,13 @@ impl Hosted {
         self.interrupted.send_modify(|count| *count += 1);
     }
 
-    /// Sets the cluster's clock ahead of all others, or behind them; whole seconds.
+    /// Sets the cluster's clock ahead of all others, or behind them; whole seconds. What is due is done when it would have been: a
+    /// controller does not wait by that clock.
     pub fn set_skew(&self, skew: SignedDuration) {
-        self.skew.store(skew.as_secs(), Ordering::Relaxed);
+        self.with(|cluster| {
+            let before = self.skew.swap(skew.as_secs(), Ordering::Relaxed);
+            cluster.shift_due(SignedDuration::from_secs(skew.as_secs().saturating_sub(before)));
+        });
     }
 
     /// What its clock shows when others show `now`.
@@ -130,7 +141,7 @@ impl Hosted {
         now.saturating_add(self.skew()).unwrap_or(now)
     }
 
-    pub(crate) fn skew(&self) -> SignedDuration {
+    fn skew(&self) -> SignedDuration {
         SignedDuration::from_secs(self.skew.load(Ordering::Relaxed))
     }
 

@@ -2,8 +2,13 @@
 
 use std::fmt;
 
-use k8s_openapi::serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use k8s_openapi::serde::{
+    Deserialize,
+    de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::{Map, Value};
+
+use crate::json::whole_numbers;
 
 /// Most places that are looked at, and most characters of each: together what fits into the headers of an answer.
 const MOST: usize = 16;
@@ -17,6 +22,12 @@ pub(super) fn read(text: &[u8], typed: bool) -> serde_json::Result<(Value, Vec<S
     let value = Reading { place: &Place::Top, twice: &mut twice }.deserialize(&mut reader)?;
     reader.end()?;
     Ok((value, twice.places))
+}
+
+/// The value alone: of YAML, whose reader tells what is said twice.
+pub(super) fn read_yaml<'de, D: Deserializer<'de>>(reader: D) -> Result<Value, D::Error> {
+    let mut twice = Twice { places: Vec::new(), seen: 0, typed: false };
+    Reading { place: &Place::Top, twice: &mut twice }.deserialize(reader)
 }
 
 struct Twice {
@@ -78,6 +89,21 @@ fn read_over(before: &mut Value, value: Value) {
     }
 }
 
+/// A name in a map. In YAML it may be a truth or a number, of which JSON has the text.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        let mut name = read_yaml(reader)?;
+        whole_numbers(&mut name);
+        match name {
+            Value::String(name) => Ok(Self(name)),
+            Value::Bool(_) | Value::Number(_) => Ok(Self(name.to_string())),
+            _ => Err(de::Error::custom("the name of a field is no text")),
+        }
+    }
+}
+
 /// Reads the value of one place.
 struct Reading<'a> {
     place: &'a Place<'a>,
@@ -136,7 +162,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some(name) = fields.next_key::<String>()? {
+        while let Some(Key(name)) = fields.next_key::<Key>()? {
             let place = Place::Field(self.place, &name);
             if map.contains_key(&name) {
                 self.twice.add(&place);
@@ -170,6 +196,9 @@ mod tests {
         assert_eq!(twice, ["a"]);
         let many = format!("{{{}\"a\": 1}}", "\"a\": 1, \"b\": 2, ".repeat(100));
         assert_eq!(read(many.as_bytes(), true).unwrap().1, ["a", "b"]);
+        let yaml = "n: 1\n5: {1.5: a, 1e3: b}\n\"yes\": c\n";
+        let value = serde_saphyr::with_deserializer_from_str(yaml, |reader| read_yaml(reader)).unwrap();
+        assert_eq!(value, json!({"false": 1, "5": {"1.5": "a", "1000": "b"}, "yes": "c"}));
         assert!(read(b"{} x", true).is_err() && read("[".repeat(1_000).as_bytes(), true).is_err());
     }
 }

@@ -9,7 +9,7 @@ use crate::store::{Query, Target};
 pub(crate) enum Path {
     /// `/version`
     Version,
-    /// `/healthz`, `/livez`, `/readyz`
+    /// `/healthz`, `/livez`, `/readyz`, each with `/ping`; other checks there are none
     Health,
     /// `/`
     Root,
@@ -31,6 +31,8 @@ pub(crate) enum Path {
     Objects(Target),
     /// Objects below `/watch/`: the old form of a watch.
     OldWatch(Target),
+    /// `/watch` with nothing behind it.
+    WatchOfNothing,
     /// Nothing that is there.
     Unknown,
 }
@@ -44,7 +46,7 @@ impl Path {
         match parts.as_slice() {
             [""] => Self::Root,
             ["version"] => Self::Version,
-            ["healthz" | "livez" | "readyz", ..] => Self::Health,
+            ["healthz" | "livez" | "readyz"] | ["healthz" | "livez" | "readyz", "ping"] => Self::Health,
             ["api"] => Self::CoreVersions,
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),
@@ -53,12 +55,9 @@ impl Path {
             ["openapi", "v2"] => Self::OldOpenApi,
             ["openapi", "v3"] => Self::OpenApi,
             ["openapi", "v3", rest @ ..] => Self::OpenApiOf(rest.join("/")),
-            ["api", version, "watch", rest @ ..] if !rest.is_empty() => {
-                Self::objects("", version, rest).watched()
-            }
-            ["apis", group, version, "watch", rest @ ..] if !rest.is_empty() => {
-                Self::objects(group, version, rest).watched()
-            }
+            ["api", _, "watch"] | ["apis", _, _, "watch"] => Self::WatchOfNothing,
+            ["api", version, "watch", rest @ ..] => Self::objects("", version, rest).watched(),
+            ["apis", group, version, "watch", rest @ ..] => Self::objects(group, version, rest).watched(),
             ["api", version, rest @ ..] => Self::objects("", version, rest),
             ["apis", group, version, rest @ ..] => Self::objects(group, version, rest),
             _ => Self::Unknown,
@@ -217,6 +216,7 @@ mod tests {
         let watched =
             |path| matches!(Path::parse(path), Path::OldWatch(target) if target.resource == "namespaces");
         assert!(watched("/api/v1/watch/namespaces/a"));
+        assert_eq!(Path::parse("/api/v1/watch/"), Path::WatchOfNothing);
         assert!(!watched("/api/v1/namespaces/watch") && !watched("/api/v1/namespaces/a/namespaces/watch"));
         assert_eq!(target("/api/v1/namespaces//configmaps/"), ["", "v1", "configmaps", "", "", ""]);
         assert_eq!(target("/api/v1//configmaps"), ["", "v1", "", "", "configmaps", ""]);

@@ -293,9 +293,7 @@ fn find(shared: &Shared, only: Option<Arc<Hosted>>, path: &str) -> Option<(Arc<H
 
 /// Sees to it that what is due in the cluster is done.
 fn remember(shared: &Shared, hosted: &Hosted) {
-    let Some(at) = hosted.with(|cluster| cluster.next_due()) else { return };
-    // By this server's clock.
-    let at = at.saturating_sub(hosted.skew()).unwrap_or(at);
+    let Some(at) = hosted.next_due() else { return };
     let mut due = shared.due.lock();
     due.insert((at, hosted.name().to_owned()));
     drop(due);

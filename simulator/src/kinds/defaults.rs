@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Kind, services, validation::quantity};
+use super::{Kind, pods, services, validation::quantity};
 use crate::{
     object::meta::{as_object, child_mut},
     schema::shape,
@@ -20,10 +20,13 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
             absent(child_mut(object, "status"), "phase", json!("Pending"));
         }
         ("", "Pod") => {
-            pod_spec(child_mut(object, "spec"));
-            absent(child_mut(object, "spec"), "enableServiceLinks", json!(true));
+            let spec = child_mut(object, "spec");
+            pod_spec(spec);
+            pods::request_limits(spec);
+            absent(spec, "enableServiceLinks", json!(true));
+            let class = pods::class(spec);
             absent(child_mut(object, "status"), "phase", json!("Pending"));
-            absent(child_mut(object, "status"), "qosClass", json!("BestEffort"));
+            absent(child_mut(object, "status"), "qosClass", json!(class));
         }
         ("apps", _) => workload(object, &kind.kind),
         ("batch", "Job") => job(child_mut(object, "spec")),

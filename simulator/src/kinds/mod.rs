@@ -6,6 +6,7 @@ pub(crate) mod columns;
 pub(crate) mod custom;
 pub(crate) mod defaults;
 pub(crate) mod definition;
+mod pods;
 pub(crate) mod services;
 mod structural;
 mod tables;

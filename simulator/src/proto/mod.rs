@@ -5,11 +5,13 @@
 mod messages;
 mod value;
 mod wire;
+mod zeros;
 
 use serde_json::Value;
 
 pub(crate) use self::wire::Malformed;
 use self::wire::{Fields, Wire};
+pub(crate) use self::zeros::drop_zeros;
 use crate::kinds::{Origin, builtin};
 
 pub(crate) const MEDIA: &str = "application/vnd.kubernetes.protobuf";

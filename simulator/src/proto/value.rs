@@ -50,7 +50,8 @@ fn merge(name: &str, bytes: &[u8], value: &mut Value, depth: usize) -> Result<()
     Ok(())
 }
 
-fn is_zero(value: &Value) -> bool {
+/// Whether it is as good as nothing, if it is no pointer's.
+pub(super) fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(yes) => !yes,

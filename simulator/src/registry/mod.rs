@@ -82,11 +82,6 @@ impl Registry {
         *self.trouble.lock() = trouble;
     }
 
-    /// What is wrong with it.
-    pub fn trouble(&self) -> Trouble {
-        *self.trouble.lock()
-    }
-
     /// How many requests were refused because of [`Trouble::refuse`].
     pub fn refused(&self) -> usize {
         self.refused.load(Ordering::Relaxed)

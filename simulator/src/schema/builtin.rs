@@ -22,6 +22,7 @@ use super::View;
 const FACTS: &str = include_str!("facts.txt");
 /// Where references point to.
 pub(crate) const PREFIX: &str = "#/components/schemas/";
+pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const DEEPEST: usize = 64;
 
 static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(definitions_from_types);
@@ -38,7 +39,7 @@ pub(crate) fn view(definition: &str) -> View<'static> {
 
 /// Of `metadata`, for every kind.
 pub(crate) fn object_meta() -> View<'static> {
-    view("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+    view(OBJECT_META)
 }
 
 fn definitions_from_types() -> Map<String, Value> {

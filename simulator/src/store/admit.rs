@@ -11,8 +11,10 @@ use super::{
 };
 use crate::{
     json::{DEEPEST, is_deeper},
-    kinds::{Kind, checks, custom, defaults, services, validation},
+    kinds::{Kind, Origin, checks, custom, defaults, services, validation},
     object::meta::{self, put},
+    proto,
+    schema::{builtin, shape},
 };
 
 /// Longest object, as text.
@@ -38,16 +40,20 @@ impl Cluster {
     pub(super) fn shape(object: &mut Value, kind: &Kind) {
         if kind.is_builtin() {
             let schema = kind.schema();
-            crate::schema::shape::drop_nulls(object, schema);
-            crate::schema::shape::drop_empty(object, schema);
+            shape::drop_nulls(object, schema);
+            if let Origin::Builtin(definition) = kind.origin {
+                proto::drop_zeros(object, definition);
+            }
+            shape::drop_empty(object, schema);
             defaults::set(object, kind);
         } else {
             if let Some(metadata) = object.get_mut("metadata") {
-                let schema = crate::schema::builtin::object_meta();
-                crate::schema::shape::drop_nulls(metadata, schema);
-                crate::schema::shape::drop_empty(metadata, schema);
+                let schema = builtin::object_meta();
+                shape::drop_nulls(metadata, schema);
+                proto::drop_zeros(metadata, builtin::OBJECT_META);
+                shape::drop_empty(metadata, schema);
             }
-            crate::schema::shape::default(object, kind.schema());
+            shape::default(object, kind.schema());
         }
     }
 
@@ -57,8 +63,13 @@ impl Cluster {
             self.address(object, live);
             self.number_ports(object, live);
         }
-        if live.is_none() {
-            defaults::admit(object, kind);
+        match live {
+            None => defaults::admit(object, kind),
+            // Its finalizers go by another path only.
+            Some(live) if kind.is("", "namespaces") => {
+                put(meta::as_object(object), "spec", live.get("spec").cloned());
+            }
+            Some(_) => {}
         }
         defaults::always(object, kind);
         if aggregation::is_api_service(kind)

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -44,6 +44,12 @@ impl Cluster {
     /// When there is something to be done next.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.due.first().map(|(at, _)| *at)
+    }
+
+    /// What is due is due so much later by the cluster's clock, which has been set.
+    pub(crate) fn shift_due(&mut self, by: SignedDuration) {
+        let due = std::mem::take(&mut self.due);
+        self.due = due.into_iter().map(|(at, task)| (at.saturating_add(by).unwrap_or(at), task)).collect();
     }
 
     /// Whether no workload becomes ready from now on. What is ready stays so.

@@ -81,7 +81,9 @@ pub struct Target {
 impl Target {
     /// Whether it is of those subresources that are refused with 501, whatever is asked of them.
     pub(crate) fn is_simulated(&self) -> bool {
-        !NOT_SIMULATED.contains(&self.subresource.as_str())
+        // What is behind `proxy/` is the path of another server.
+        let subresource = self.subresource.split('/').next().unwrap_or_default();
+        !NOT_SIMULATED.contains(&subresource)
     }
 
     pub(crate) fn not_simulated(&self) -> Refusal {

@@ -21,7 +21,7 @@ const ASKS: usize = 12;
 /// A bit of everything.
 const MEMBER: &str = "member";
 /// Nothing.
-const STRANGER: &str = "stranger";
+pub(crate) const STRANGER: &str = "stranger";
 /// Manages roles.
 const GRANTER: &str = "granter";
 const ROBOT: &str = "system:serviceaccount:access:robot";

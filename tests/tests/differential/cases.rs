@@ -48,6 +48,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "changes",
     "tables",
     "times",
+    "zeros",
     "forms",
     "options",
     "scale",

@@ -25,7 +25,7 @@ pub(crate) fn calls() -> Vec<Call> {
     let text =
         |method, path: String, media, text: &str| Call::raw(method, path, media, text.as_bytes().to_vec());
     let twice = |path: &str, media, sent: &str| text("POST", path.to_owned(), media, sent);
-    let anybody = |authorization| Call::get("/api/v1/namespaces").authorized(authorization);
+    let anybody = |authorization| Call::get("/api/v1/namespaces").with(("authorization", authorization));
     let custom = "{apiVersion: fixed.example.org/v1, kind: Foo, metadata: {name: y1}, spec: {a: x}}";
     let as_form = |path: &str, form: &'static str| Call::get(path).accepting(form);
     let old = |path: &str| Call::get(format!("{path}?timeoutSeconds=1"));
@@ -131,6 +131,19 @@ pub(crate) fn calls() -> Vec<Call> {
         twice(&format!("{MAPS}?dryRun=All"), YAML, "# x\n---\nmetadata: {name: t}\n---\n{"),
         twice(&format!("{MAPS}?dryRun=All"), YAML, "metadata: {name: t}\n...\nmore: ["),
         twice(&format!("{MAPS}?dryRun=All"), YAML, "---\n---\nmetadata: {name: t}\n"),
+        // Keys that YAML takes for something else.
+        twice(
+            &format!("{MAPS}?dryRun=All"),
+            YAML,
+            "metadata: {name: keys}\ndata: {n: a, ON: b, 5: c, 1.5: d, 1e3: e, 0x10: f, \"yes\": g}",
+        ),
+        twice(&format!("{FOOS}?dryRun=All"), YAML, &custom.replace("{a: x}", "{a: x, m: {off: a, 7: b}}")),
+        text(
+            "PATCH",
+            format!("{MAPS}/keys?dryRun=All&fieldManager=x"),
+            APPLY,
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: keys}\ndata: {y: a, \"n\": b}",
+        ),
         // Numbers of YAML have but one form.
         twice(
             &format!("{FOOS}?dryRun=All"),

@@ -62,8 +62,8 @@ pub(crate) struct Call {
     pub(crate) save: String,
     /// What is sent in place of the body's JSON.
     pub(crate) raw: Option<Vec<u8>>,
-    /// Who says so is nobody else, on both sides.
-    pub(crate) authorization: Option<&'static str>,
+    /// A header; who says with it who they are is nobody else, on both sides.
+    pub(crate) header: Option<(&'static str, &'static str)>,
 }
 
 impl Call {
@@ -76,7 +76,7 @@ impl Call {
             accept: JSON,
             save: String::new(),
             raw: None,
-            authorization: None,
+            header: None,
         }
     }
 
@@ -101,8 +101,8 @@ impl Call {
         Self { media, raw: Some(raw), ..Self::new(method, path, Value::Null) }
     }
 
-    pub(crate) fn authorized(self, authorization: &'static str) -> Self {
-        Self { authorization: Some(authorization), ..self }
+    pub(crate) fn with(self, header: (&'static str, &'static str)) -> Self {
+        Self { header: Some(header), ..self }
     }
 
     pub(crate) fn saved(self, save: &str) -> Self {
@@ -115,7 +115,7 @@ impl Call {
 pub(crate) struct Memory(BTreeMap<String, String>);
 
 /// An answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) media: String,
@@ -165,9 +165,9 @@ impl Pair {
 
     /// Makes a call to both and returns how they differ.
     pub(crate) async fn call(&self, call: &Call, memories: &mut (Memory, Memory)) -> Result<Vec<String>> {
-        let (real, simulated) = match call.authorization {
-            Some(_) => (&self.nobody.0, &self.nobody.1),
-            None => (&self.real, &self.simulated),
+        let (real, simulated) = match call.header {
+            Some(("authorization", _)) => (&self.nobody.0, &self.nobody.1),
+            _ => (&self.real, &self.simulated),
         };
         Self::compare((real, simulated), call, memories).await
     }
@@ -248,8 +248,8 @@ pub(crate) async fn one(client: &Client, call: &Call, memory: &mut Memory) -> Re
         .header("content-type", call.media)
         .header("accept", call.accept)
         .header("user-agent", "differential/1");
-    if let Some(shown) = call.authorization {
-        request = request.header("authorization", shown);
+    if let Some((name, value)) = call.header {
+        request = request.header(name, value);
     }
     let what = || format!("{} {}", call.method, call.path);
     let sent = timeout(LONG, client.send(request.body(Body::from(body))?));

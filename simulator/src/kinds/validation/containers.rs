@@ -187,9 +187,7 @@ fn variable(variable: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn name_of_source(source: &Value, path: &str, causes: &mut Vec<Cause>) {
-    if source.get("name").is_some() {
-        metadata::say(text(source, "name"), names::subdomain, &format!("{path}.name"), causes);
-    }
+    metadata::say(text(source, "name"), names::subdomain, &format!("{path}.name"), causes);
 }
 
 fn source_of_variables(source: &Value, path: &str, causes: &mut Vec<Cause>) {

@@ -18,7 +18,15 @@ const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 pub(crate) struct Quantity {
     /// In billionths.
     nanos: i128,
-    binary: bool,
+    form: Form,
+}
+
+/// How large numbers are shortened: `k`, `Ki` or `e3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Decimal,
+    Binary,
+    Exponent,
 }
 
 impl Quantity {
@@ -44,10 +52,10 @@ impl Quantity {
         let digits = format!("0{whole}{fraction}").parse::<i128>().ok()?;
         let scale = i32::try_from(fraction.len()).ok()?;
         let unit = BINARY.iter().position(|unit| *unit == suffix);
-        let (factor, exponent) = match (unit, DECIMAL.iter().find(|(unit, _)| *unit == suffix)) {
-            (Some(unit), _) => (1024_i128.checked_pow(u32::try_from(unit).ok()? + 1)?, 0),
-            (None, Some((_, exponent))) => (1, *exponent),
-            (None, None) => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?),
+        let (form, factor, exponent) = match (unit, DECIMAL.iter().find(|(unit, _)| *unit == suffix)) {
+            (Some(unit), _) => (Form::Binary, 1024_i128.checked_pow(u32::try_from(unit).ok()? + 1)?, 0),
+            (None, Some((_, exponent))) => (Form::Decimal, 1, *exponent),
+            (None, None) => (Form::Exponent, 1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?),
         };
         let scaled = digits.saturating_mul(factor);
         let power = exponent.checked_sub(scale)?.checked_add(9)?;
@@ -64,7 +72,7 @@ impl Quantity {
             None if nanos == i128::MAX => return None,
             None => nanos,
         };
-        Some(Self { nanos: nanos * sign, binary: unit.is_some() })
+        Some(Self { nanos: nanos * sign, form })
     }
 
     pub(crate) fn cmp(self, other: Self) -> std::cmp::Ordering {
@@ -97,7 +105,7 @@ impl Quantity {
             return "0".to_owned();
         }
         let whole = self.nanos / 1_000_000_000;
-        if self.binary && self.is_whole() {
+        if self.form == Form::Binary && self.is_whole() {
             let (mut number, mut unit) = (whole, "");
             for next in BINARY {
                 if number % 1024 != 0 {
@@ -113,6 +121,9 @@ impl Quantity {
         while number % 1000 == 0 && power < 18 {
             number /= 1000;
             power += 3;
+        }
+        if self.form == Form::Exponent && power != 0 {
+            return format!("{number}e{power}");
         }
         let unit = DECIMAL.iter().find(|(_, exponent)| *exponent == power).map_or("", |(unit, _)| unit);
         format!("{number}{unit}")
@@ -157,7 +168,10 @@ mod tests {
             (json!("1000"), "1k"),
             (json!("0"), "0"),
             (json!("10m"), "10m"),
-            (json!("1e3"), "1k"),
+            (json!("1e3"), "1e3"),
+            (json!("1500e-3"), "1500e-3"),
+            (json!("1e4"), "10e3"),
+            (json!("1.5e3"), "1500"),
             (json!("-1"), "-1"),
             (json!("x"), "x"),
             (json!("0.0000000147573952589676412927Ei"), "17014118346047m"),

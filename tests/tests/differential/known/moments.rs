@@ -1,0 +1,125 @@
+//! What happens a moment after a call on the real one, and within it on the simulated one.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tidewatch_tests::wait;
+
+use super::{
+    GROUP, Known, NAMESPACE,
+    Shown::{Both, Words},
+    WHOLE_BODY, core, known, pod, post,
+};
+use crate::{
+    access,
+    pair::{Call, Memory, Pair, one},
+    prepare::{CRDS, crd},
+};
+
+/// How often a moment is looked for.
+const TURNS: usize = 4;
+const LONG: Duration = Duration::from_secs(30);
+/// What [`roles`] shows.
+pub(super) const RBAC: &str = "RBAC: a change has effect a moment later";
+
+/// Each of them, with names that were not there in other turns.
+pub(super) fn all(turn: usize) -> Vec<Known> {
+    let gone = Words(&["code: 200 and simulated 404", WHOLE_BODY]);
+    let maps = core("configmaps");
+    let map = |name: &str| json!({"metadata": {"name": name}});
+    let named = |name: &str| format!("{name}-{turn}");
+    let [owner, child, grandchild, last] = ["owner", "child", "grandchild", "great-grandchild"].map(named);
+    let (brief, placed) = (named("known-brief"), named("placed"));
+    let group = format!("brief{turn}.{GROUP}");
+    let below = |name: &str, owner: &str| {
+        let mut map = map(name);
+        map["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": format!("{{{owner}.uid}}")}]);
+        post(&*maps, map).saved(name)
+    };
+    let delete = |path: String| Call::new("DELETE", path, Value::Null);
+    let namespaces = "/api/v1/namespaces";
+    vec![
+        // The collector goes from owner to owned: it needs a moment for each.
+        known("cascades take a moment", Call::get(format!("{maps}/{last}")), gone).after(vec![
+            post(&*maps, map(&owner)).saved(&owner),
+            below(&child, &owner),
+            below(&grandchild, &child),
+            below(&last, &grandchild),
+            delete(format!("{maps}/{owner}")),
+        ]),
+        known("namespaces go after a moment", Call::get(format!("{namespaces}/{brief}")), gone)
+            .after(vec![post(namespaces, map(&brief)), delete(format!("{namespaces}/{brief}"))]),
+        known(
+            "CRDs are served after a moment",
+            Call::get(format!("/apis/{group}/v1/namespaces/{NAMESPACE}/foos")),
+            // For a moment its storage is there, but not ready.
+            Both(|real, simulated| matches!(real.code, 404 | 429) && simulated.code == 200),
+        )
+        .after(vec![post(CRDS, crd("foo", &group))]),
+        known("deleted pods that have a node", Call::get(core(&format!("pods/{placed}"))), gone).after(vec![
+            post(core("pods"), pod(&placed, json!({"nodeName": "none"}))),
+            delete(core(&format!("pods/{placed}"))),
+        ]),
+    ]
+}
+
+/// Shows one of them. The moment may be over before anybody looks: then it is tried again.
+pub(super) async fn shown(pair: &Pair, index: usize) -> Result<Vec<String>> {
+    let mut strange = Vec::new();
+    for turn in 0..TURNS {
+        if let Some(known) = all(turn).get(index) {
+            strange = known.shown(pair).await?;
+        }
+        if strange.is_empty() {
+            break;
+        }
+    }
+    Ok(strange)
+}
+
+/// Roles are given until the real one has refused what it allows a moment later. The simulated one never does.
+pub(super) async fn roles(pair: &Pair) -> Result<Vec<String>> {
+    let mut number = 0;
+    let late = wait::until("RBAC objects to have effect late", LONG, || {
+        number += 1;
+        given(pair, number)
+    });
+    Ok(match late.await {
+        Ok(found) => found,
+        Err(gone) => vec![format!("known ({RBAC}), is alike by now: {gone}")],
+    })
+}
+
+/// Gives a stranger a name and asks for it at once; `None`: the real one has heard of it already.
+async fn given(pair: &Pair, number: usize) -> Result<Option<Vec<String>>> {
+    let name = format!("known-{number}");
+    let folder = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}");
+    let rules =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get"]}]);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name});
+    let subjects =
+        json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": access::STRANGER}]);
+    for call in [
+        post(format!("{folder}/roles"), json!({"metadata": {"name": name}, "rules": rules})),
+        post(
+            format!("{folder}/rolebindings"),
+            json!({"metadata": {"name": name}, "roleRef": role, "subjects": subjects}),
+        ),
+    ] {
+        one(&pair.simulated, &call, &mut Memory::default()).await?;
+        one(&pair.real, &call, &mut Memory::default()).await?;
+    }
+    let (call, (real, simulated)) =
+        (Call::get(core(&format!("configmaps/{name}"))), pair.clients(access::STRANGER)?);
+    let codes = [
+        one(real, &call, &mut Memory::default()).await?.code,
+        one(simulated, &call, &mut Memory::default()).await?.code,
+    ];
+    // Who may ask is told that it is not there.
+    Ok(match codes {
+        [403, 404] => Some(Vec::new()),
+        [404, 404] => None,
+        codes => Some(vec![format!("known ({RBAC}): {codes:?}")]),
+    })
+}
