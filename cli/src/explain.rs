@@ -91,6 +91,15 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or("?").to_owned()
 }
 
+/// What an event is about: an object, or all of a kind, of which any may have changed; these have no name.
+fn object(value: &Value) -> String {
+    let object = word(value);
+    match object.strip_suffix([' ', '/']) {
+        Some(kind) => format!("any {}", kind.trim_end()),
+        None => object,
+    }
+}
+
 /// Why a reconcile of `key` was done, for people.
 pub(crate) fn because(key: &Value, cause: &Value) -> String {
     match cause["type"].as_str() {
@@ -100,7 +109,7 @@ pub(crate) fn because(key: &Value, cause: &Value) -> String {
                 Some(seq) if seq > 0 => format!("event #{seq} ({})", word(&cause["watch"])),
                 _ => "a v2 event".to_owned(),
             };
-            format!("because of {event}: {}", word(&cause["object"]))
+            format!("because of {event}: {}", object(&cause["object"]))
         }
         Some("kcp") => format!("because in KCP: {}, {}", word(&cause["object"]), word(&cause["change"])),
         Some("start") => "because the receiver has started".to_owned(),
@@ -175,8 +184,9 @@ mod tests {
     fn every_reconcile_is_told_with_its_causes() {
         let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 2, "reconciles": [
             {"key": "Kyma/k", "outcome": "failed", "finishedAt": "2026-01-01T00:00:00.123456Z", "queuedSeconds": 0.002,
-             "workSeconds": 0.5, "causeCount": 3, "message": "no such module", "nextTrySeconds": 1.5, "causes": [
+             "workSeconds": 0.5, "causeCount": 4, "message": "no such module", "nextTrySeconds": 1.5, "causes": [
                 {"type": "event", "seq": 7, "watch": "kyma", "object": "Kyma kyma-system/default"},
+                {"type": "event", "seq": 8, "watch": "crds", "object": "CustomResourceDefinition.apiextensions.k8s.io "},
                 {"type": "kcp", "object": "Kyma/k", "change": "changed"}]},
             {"key": "Kyma/k", "outcome": "done", "finishedAt": "2026-01-01T00:00:02.500Z", "queuedSeconds": 0, "workSeconds": 0,
              "causeCount": 0, "causes": []},

@@ -8,7 +8,7 @@ use tidewatch_telemetry::stdio;
 
 /// The receiver's, and that of simulated API servers, which with the C library's spent two fifths of their CPU time in it.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -20,7 +20,7 @@ use tidewatch_engine::plan::{
 
 /// The receiver's: a third of what a plan costs is allocation.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const YARDSTICK: &str = "yardstick JSON round trip of the same input";
 const MODULES: usize = 10;

@@ -45,7 +45,7 @@ use crate::{
     kcp::{self, KcpState},
     key::{Cause, Guard, Outcome, WorkKey},
     oci::{OciError, Registry, RegistryConfig},
-    plan::{object::ObjectRef, windows::MIN_WINDOW},
+    plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
         Class, Ended,
         worker::{Lease, WorkQueue},
@@ -91,6 +91,8 @@ pub struct EngineConfig {
     pub module_cr_state: bool,
     /// Over which time a change of the catalog reaches the Kymas that it concerns; zero for all at once.
     pub rollout_window: Duration,
+    /// For how long a module waits for what it requires until that is a Warning.
+    pub patience: Duration,
     /// Whether the Go manager's watcher stays in a runtime whose events are proven to arrive without it.
     pub keep_watcher: bool,
 }
@@ -113,6 +115,7 @@ impl Default for EngineConfig {
             pull_secret: None,
             module_cr_state: true,
             rollout_window: Duration::ZERO,
+            patience: needs::PATIENCE,
             keep_watcher: false,
         }
     }
@@ -358,7 +361,7 @@ impl Shared {
         let wait = |pace| pace::at_least(backoff(pace, lease.attempt, spread), asked, spread);
         let (retry, recheck) = (wait(RETRY), wait(RECHECK));
         let (outcome, message, next) = match &result {
-            Ok(Finish::Done) => (Outcome::Done, String::new(), None),
+            Ok(Finish::Done | Finish::Unneeded) => (Outcome::Done, String::new(), None),
             Ok(Finish::Waiting(what)) => (Outcome::Waiting, what.clone(), None),
             // Nobody nests them; if somebody did, the outer time would count.
             Ok(Finish::RecheckAt(..) | Finish::NotBefore(..)) => (Outcome::Waiting, String::new(), None),
@@ -404,10 +407,11 @@ impl Shared {
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
         let record = Record {
             key: key.to_string(),
-            causes: lease.causes.clone(),
+            causes: std::mem::take(&mut lease.causes),
             cause_count: lease.cause_count,
             class: lease.class.label(),
             outcome,
+            looked: !matches!(result, Ok(Finish::Unneeded)),
             message,
             finished_at: self.now(),
             queued_seconds: queued.as_secs_f64(),
@@ -422,7 +426,7 @@ impl Shared {
         };
         let at = self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
         self.observer.reconciled(&key, &record);
-        self.history.add(&key, record);
+        self.history.add(&key, &record);
         // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
         let kept = if result.is_ok() {
             for guard in guards {
@@ -455,7 +459,7 @@ impl Shared {
                     let mut state = self.change("work on manifest").await;
                     // Looks at set times are for what does not get ready.
                     if is_due(why) && state.is_ready(name) {
-                        return Ok(Finish::Done);
+                        return Ok(Finish::Unneeded);
                     }
                     state.working_on(name, class);
                 }

@@ -322,6 +322,7 @@ impl Start {
             keep_watcher: config.keep_watcher,
             min_window: millis(config.min_window),
             rollout_window: millis(config.rollout_window),
+            patience: millis(config.patience),
         }
     }
 
@@ -342,6 +343,7 @@ impl Start {
             keep_watcher: self.keep_watcher,
             min_window: Duration::from_millis(self.min_window),
             rollout_window: Duration::from_millis(self.rollout_window),
+            patience: Duration::from_millis(self.patience),
             ..EngineConfig::default()
         }
     }

@@ -120,27 +120,27 @@ impl fmt::Display for WorkKey {
 /// A word of the program's own. Under another name, because a reference would have to be borrowed from what is read.
 type Word = &'static str;
 
-/// Why a reconcile was asked for.
+/// Why a reconcile was asked for. Its texts are `T`s: where many are kept, what stands for the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
-pub enum Cause {
+pub enum Cause<T = String> {
     /// Something changed in the runtime and its agent said so.
     #[serde(rename_all = "camelCase")]
     Event {
         /// The agent's epoch.
-        epoch: String,
+        epoch: T,
         /// The event's number; 0 for an event of the v2 contract, which has none.
         seq: u64,
         /// The watch that saw it.
-        watch: String,
+        watch: T,
         /// The object, as `Kind namespace/name`.
-        object: String,
+        object: T,
     },
     /// Something changed in KCP.
     #[serde(rename_all = "camelCase")]
     Kcp {
         /// The object, as `Kind name`.
-        object: String,
+        object: T,
         /// What happened to it.
         #[serde(deserialize_with = "word_of")]
         change: Word,
@@ -156,7 +156,7 @@ pub enum Cause {
     /// An event of the v2 contract was told before its change was committed, so this looks once more.
     SecondLook {
         /// The event's object, as `Kind namespace/name`.
-        object: String,
+        object: T,
     },
     /// A reconcile before has found that at this time the plan may be another one, though nothing changes.
     Due {
@@ -173,7 +173,7 @@ pub enum Cause {
     #[serde(rename_all = "camelCase")]
     Retry {
         /// What is tried again, as `Kind/name`; another key than the reconcile's own if that asked for this one.
-        key: String,
+        key: T,
         /// The number of the try: 1 is the first after the reconcile that failed first.
         attempt: u32,
         /// How the reconcile before ended: `waiting` (for something without an event of its own), `kcp` (KCP did not take
@@ -181,6 +181,28 @@ pub enum Cause {
         #[serde(deserialize_with = "word_of")]
         reason: Word,
     },
+}
+
+impl<T> Cause<T> {
+    /// The same with other texts.
+    pub(crate) fn map<U>(&self, mut text: impl FnMut(&T) -> U) -> Cause<U> {
+        match self {
+            Self::Event { epoch, seq, watch, object } => {
+                Cause::Event { epoch: text(epoch), seq: *seq, watch: text(watch), object: text(object) }
+            }
+            Self::Kcp { object, change } => Cause::Kcp { object: text(object), change },
+            Self::Start => Cause::Start,
+            Self::FallbackPoll => Cause::FallbackPoll,
+            Self::SafetyResync => Cause::SafetyResync,
+            Self::OtherConfiguration => Cause::OtherConfiguration,
+            Self::SecondLook { object } => Cause::SecondLook { object: text(object) },
+            Self::Due { at } => Cause::Due { at: *at },
+            Self::Mode { mode } => Cause::Mode { mode },
+            Self::Retry { key, attempt, reason } => {
+                Cause::Retry { key: text(key), attempt: *attempt, reason }
+            }
+        }
+    }
 }
 
 impl Cause {

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod queue;
 pub mod runtime;
 pub mod stages;
+mod texts;
 
 pub use drive::{Engine, EngineConfig};
 pub use journal::Journal;

@@ -8,6 +8,7 @@
 //! ledger has forgotten are dropped at each retry, so the ledger's capacity is their bound.
 
 mod fair;
+mod room;
 pub mod worker;
 
 use std::{
@@ -402,6 +403,7 @@ impl<K: Key, C, G> Queue<K, C, G> {
             (None, None) => {
                 if slot.looks.is_empty() {
                     self.slots.remove(key);
+                    room::entries(&mut self.slots);
                 }
             }
             // It was asked for again while it was worked on.

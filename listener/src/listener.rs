@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -136,13 +137,14 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-async fn shake_hands(stream: TcpStream, door: &Door) -> Option<TlsStream<TcpStream>> {
+/// The stream is on the heap: each place it is moved to would be a further kilobyte of every task.
+async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<TcpStream>>> {
     // Acknowledgements are small and somebody waits for them.
     let _ = stream.set_nodelay(true);
     let from = stream.peer_addr().ok();
     let handshake = TlsAcceptor::from(door.tls.current()).accept(stream);
     let failure = match tokio::time::timeout(door.limits.handshake, handshake).await {
-        Ok(Ok(stream)) => return Some(stream),
+        Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
         Err(_) => HandshakeFailure::Timeout,
     };
@@ -151,7 +153,7 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<TlsStream<TcpStre
     None
 }
 
-async fn serve_connection(stream: TlsStream<TcpStream>, door: &Door) {
+async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     let Door { intake, peers, limits, clock, drain, tls: _ } = door;
     let (_, tls) = stream.get_ref();
     let http2 = tls.alpn_protocol() == Some(b"h2");
@@ -176,8 +178,7 @@ async fn serve_connection(stream: TlsStream<TcpStream>, door: &Door) {
         }
     });
     let builder = builder(http2, proxy, limits);
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(serving);
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let reason = tokio::select! {
         result = serving.as_mut() => return ended(result),
         () = drain.signaled() => None,

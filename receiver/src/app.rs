@@ -94,6 +94,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         limits,
         queued,
         place: at,
+        lease,
         pause,
         maintenance_policy,
         object_metrics,
@@ -140,6 +141,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         // Not the name alone: the Go manager on the same host is not a process of ours that has ended.
         place: format!("tidewatch.{at}"),
         id: session.to_string(),
+        duration: lease,
     };
     let deliveries = Deliveries::new(session).with_room_for(limits.held);
     let forwarders =
@@ -394,7 +396,8 @@ struct Observed {
 
 impl Observer for Observed {
     fn reconciled(&self, key: &WorkKey, record: &Record) {
-        if matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
+        // What has seen nothing of the runtime takes nothing from what its agent remembers.
+        if record.looked && matches!(key, WorkKey::Kyma { .. } | WorkKey::Manifest { .. }) {
             self.claims.touched(key.kyma());
         }
         self.metrics.reconciled(key, record);

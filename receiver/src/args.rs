@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use tidewatch_telemetry::logging::Format;
 
-use crate::{dry_run::Output, limits::LimitArgs, paths::Settings};
+use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Settings};
 
 /// Verifies events of runtime agents, and installs, upgrades, repairs and removes modules in their clusters.
 #[derive(Clone, Debug, Parser)]
@@ -85,6 +85,10 @@ pub struct Args {
     /// over at once: its process has ended.
     #[arg(long, env = "TIDEWATCH_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
+    /// For how long another receiver, or the Go manager, waits for this one without a sign of life, in seconds (15 to 180). One that cannot
+    /// reach the control plane for two thirds of that ends.
+    #[arg(long, default_value = "15", value_parser = lease_seconds, value_name = "SECONDS")]
+    pub lease: Duration,
     /// Write nothing in runtimes; KCP is watched, and no event is acknowledged. The ConfigMap 'tidewatch-engine' with
     /// paused: "true" does the same, live.
     #[arg(long)]
@@ -156,6 +160,9 @@ pub struct UpdateArgs {
     /// once. What a user changes is done at once in any case.
     #[arg(long, default_value = "300", value_parser = seconds, value_name = "SECONDS")]
     pub rollout_window: Duration,
+    /// How long a module may wait for the modules and APIs that it requires until that is a Warning, in seconds.
+    #[arg(long, default_value = "900", value_parser = seconds, value_name = "SECONDS")]
+    pub dependency_patience: Duration,
 }
 
 /// A record of the engine's inputs (`docs/replay.md`).
@@ -228,6 +235,12 @@ fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
 
+fn lease_seconds(text: &str) -> Result<Duration, String> {
+    let said = text.parse().ok().filter(|seconds| DURATIONS.contains(seconds));
+    said.map(Duration::from_secs)
+        .ok_or_else(|| format!("use a number from {} to {}", DURATIONS.start(), DURATIONS.end()))
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=100.0).contains(share));
     share.ok_or_else(|| "use a number from 0 to 100".to_owned())
@@ -276,6 +289,16 @@ mod tests {
             (seconds, said.ill_share, said.ill_at_least, said.ill_stretch),
             ([1, 2, 3, 4, 5], 0.025, 6, 7)
         );
+    }
+
+    #[test]
+    fn a_lease_leaves_time_for_its_renewal_and_is_no_longer_than_the_go_manager_waits() {
+        assert_eq!(lease_seconds("15"), Ok(Duration::from_secs(15)));
+        assert_eq!(lease_seconds("180"), Ok(Duration::from_mins(3)));
+        for wrong in ["14", "181", "-1", "", "1m"] {
+            let error = lease_seconds(wrong).unwrap_err();
+            assert!(error.contains("from 15 to 180"), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the receiver runs with, and why it does not start.
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use tidewatch_engine::{
     EngineConfig,
@@ -44,6 +44,8 @@ pub struct Config {
     pub queued: usize,
     /// Where this process runs. A Lease that the same place holds is of a process that has ended.
     pub place: String,
+    /// For how long its Lease is believed without a renewal.
+    pub lease: Duration,
     /// Write nothing in runtimes.
     pub pause: bool,
     /// The policy of maintenance windows.
@@ -79,10 +81,12 @@ impl From<Args> for Config {
             skr_image_pull_secret,
             module_cr_state,
             identity,
+            lease,
             pause,
             object_metrics,
             keep_watcher,
-            updates: UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window },
+            updates:
+                UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window, dependency_patience },
             limits,
             record: RecordArgs { record, record_limit },
             grace: _,
@@ -113,12 +117,14 @@ impl From<Args> for Config {
                 keep_watcher,
                 min_window: min_maintenance_window,
                 rollout_window,
+                patience: dependency_patience,
                 ..EngineConfig::default()
             },
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
             paths: paths.into(),
             place: identity.unwrap_or_else(host_name),
+            lease,
             pause,
             maintenance_policy,
             object_metrics,

@@ -115,7 +115,7 @@ fn ask(engine: &Engine) {
     {
         let state = engine.state().read();
         for kyma in state.kymas() {
-            let names = state.thin_manifests_of(&kyma).map(ResourceExt::name_any);
+            let names = state.thin_manifests_of(&kyma).map(|manifest| manifest.name_any());
             keys.extend(names.map(|name| WorkKey::Manifest { kyma: kyma.clone(), name }));
             keys.push(WorkKey::Mandatory { kyma });
         }

@@ -254,7 +254,7 @@ fn module(manifest: &Manifest, mandatory: bool) -> Option<ModuleSeries> {
 }
 
 fn modules(engine: &Engine, kyma: &str, mandatory: bool) -> Vec<ModuleSeries> {
-    engine.state().read().thin_manifests_of(kyma).filter_map(|m| module(m, mandatory)).collect()
+    engine.state().read().thin_manifests_of(kyma).filter_map(|m| module(&m, mandatory)).collect()
 }
 
 #[cfg(test)]
@@ -309,6 +309,7 @@ mod tests {
             cause_count: 0,
             class: "retry",
             outcome: Outcome::Waiting,
+            looked: true,
             message: String::new(),
             finished_at: Timestamp::UNIX_EPOCH,
             queued_seconds: 0.0,

@@ -5,7 +5,7 @@
 //! Lease are other machines' and are never compared. A holder that could not renew for two thirds of the duration stops
 //! writing and ends before anybody else may begin.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, ops::RangeInclusive, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -25,10 +25,10 @@ use step::{Record, Step, step};
 
 /// The Lease's name: the Go lifecycle manager's (contract, section 2.2).
 pub const NAME: &str = "893110f7.kyma-project.io";
-/// For how long a holder is believed without a sign of life. The Go manager waits for 180 s, whatever is written here.
-const DURATION: Duration = Duration::from_secs(15);
-/// Between two signs of life.
-const RENEW: Duration = Duration::from_secs(4);
+/// For how long a holder is believed without a sign of life, unless somebody says otherwise.
+pub const DURATION: Duration = Duration::from_secs(15);
+/// What may be said: time for two requests that hang, up to what the Go manager waits for, whatever the Lease says.
+pub const DURATIONS: RangeInclusive<u64> = 15..=180;
 /// Between two looks while somebody else holds it.
 const LOOK: Duration = Duration::from_secs(2);
 /// For one request; a renewal that hangs leaves time for another one.
@@ -45,6 +45,8 @@ pub struct Candidate {
     pub place: String,
     /// This process.
     pub id: String,
+    /// For how long it is believed without a sign of life: one of [`DURATIONS`], in seconds.
+    pub duration: Duration,
 }
 
 /// The Lease, held. Renewed while [`Term::keep`] runs.
@@ -52,6 +54,8 @@ pub struct Term {
     candidate: Candidate,
     renewed_at: Instant,
     transitions: i32,
+    /// As this process has written it; none once somebody else may have.
+    written: Option<Lease>,
 }
 
 /// The Lease is not held any more.
@@ -61,8 +65,8 @@ pub enum Lost {
     #[error("the Lease {NAME} is held by '{0}' now")]
     Taken(String),
     /// It could not be renewed in time.
-    #[error("the Lease {NAME} could not be renewed for {} s", DURATION.as_secs() * 2 / 3)]
-    Late,
+    #[error("the Lease {NAME} could not be renewed for {} s", .0.as_secs())]
+    Late(Duration),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +80,16 @@ enum CallError {
 impl Candidate {
     fn api(&self) -> Api<Lease> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// How long a term lasts without a renewal: shorter than others wait, by clocks that differ.
+    fn term(&self) -> Duration {
+        self.duration * 2 / 3
+    }
+
+    /// Between two signs of life.
+    fn pause(&self) -> Duration {
+        self.duration * 4 / 15
     }
 
     fn holder(&self) -> String {
@@ -140,14 +154,14 @@ impl Candidate {
             spec: Some(LeaseSpec {
                 acquire_time: if is_new { Some(stamp.clone()) } else { before.acquire_time },
                 holder_identity: Some(holder),
-                lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+                lease_duration_seconds: i32::try_from(self.duration.as_secs()).ok(),
                 lease_transitions: Some(transitions),
                 renew_time: Some(stamp),
                 ..LeaseSpec::default()
             }),
         };
-        within(self.store(over, lease)).await?;
-        Ok(Term { candidate: self.clone(), renewed_at: now, transitions })
+        let written = Some(within(self.store(over, lease)).await?);
+        Ok(Term { candidate: self.clone(), renewed_at: now, transitions, written })
     }
 
     async fn store(&self, over: Option<&Lease>, lease: Lease) -> kube::Result<Lease> {
@@ -169,12 +183,13 @@ impl Term {
     /// Renews until it is lost.
     pub async fn keep(&mut self) -> Lost {
         loop {
-            let end = self.renewed_at + DURATION * 2 / 3;
-            let next = (self.renewed_at + RENEW).max(Instant::now() + Duration::from_millis(200));
+            let end = self.renewed_at + self.candidate.term();
+            let next =
+                (self.renewed_at + self.candidate.pause()).max(Instant::now() + Duration::from_millis(200));
             tokio::time::sleep_until(next.min(end)).await;
             let now = Instant::now();
             if now >= end {
-                return Lost::Late;
+                return Lost::Late(self.candidate.term());
             }
             match tokio::time::timeout_at(end, self.renew(now)).await {
                 Ok(Ok(None)) => {}
@@ -182,20 +197,25 @@ impl Term {
                 Ok(Err(error)) => {
                     tracing::warn!(error = %chain(&error), "the Lease is not renewed yet; trying again");
                 }
-                Err(_) => return Lost::Late,
+                Err(_) => return Lost::Late(self.candidate.term()),
             }
         }
     }
 
     /// `Some(holder)` if it is another's.
     async fn renew(&mut self, now: Instant) -> Result<Option<String>, CallError> {
-        let read = within(self.candidate.api().get_opt(NAME)).await?;
-        let record = read.as_ref().map(Record::of).unwrap_or_default();
+        // What was written last is as a rule still there; if not, the write is refused, and the next try reads.
+        let over = match self.written.take() {
+            Some(written) => Some(written),
+            None => within(self.candidate.api().get_opt(NAME)).await?,
+        };
+        let record = over.as_ref().map(Record::of).unwrap_or_default();
         // Gone, or let go by somebody who has no right to: taken again, by whoever is first.
         if !record.holder.is_empty() && record.holder != self.candidate.holder() {
             return Ok(Some(record.holder));
         }
-        self.renewed_at = self.candidate.write(read.as_ref(), now).await?.renewed_at;
+        let term = self.candidate.write(over.as_ref(), now).await?;
+        (self.renewed_at, self.written) = (term.renewed_at, term.written);
         Ok(None)
     }
 

@@ -8,7 +8,7 @@ use tidewatch_telemetry::{chain, logging, stdio};
 
 /// With the C library's allocator, a third of the CPU time of a rollout was spent in it (`docs/scale.md`).
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let Program { args, dry } = Program::parse();

@@ -13,6 +13,8 @@ use crate::key::{Cause, Report};
 pub(crate) enum Finish {
     /// Nothing more to do.
     Done,
+    /// What this was asked for has come before: nothing was read.
+    Unneeded,
     /// Nothing more to do until an event; what is missing stands in the status.
     Waiting(String),
     /// Looks again soon: what it waits for has no event of its own.

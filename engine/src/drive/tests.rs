@@ -232,5 +232,7 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         }
         assert_eq!(work_once(&engine).await, Outcome::Done);
         assert_eq!(!heard.lock().is_empty(), reads, "{state}: {:?}", heard.lock());
+        let record = engine.history().of("harbour").pop().unwrap();
+        assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
     }
 }

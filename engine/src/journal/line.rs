@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::plan::needs;
+
 /// The format that this program writes, and the only one that it reads: a record is for the code that wrote it, or little newer.
 pub const FORMAT: u32 = 2;
 
@@ -192,6 +194,9 @@ pub struct Start {
     pub min_window: u64,
     /// Over which time a change of the catalog is spread, in milliseconds.
     pub rollout_window: u64,
+    /// For how long a module waits for what it requires without a Warning, in milliseconds; as by default if it is not said.
+    #[serde(default = "default_patience")]
+    pub patience: u64,
 }
 
 /// One event of a watch on KCP.
@@ -357,6 +362,10 @@ pub fn word(text: &str) -> &'static str {
 
 pub(crate) fn word_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
     String::deserialize(deserializer).map(|text| word(&text))
+}
+
+fn default_patience() -> u64 {
+    millis(needs::PATIENCE)
 }
 
 /// Whole milliseconds, for settings.

@@ -142,7 +142,7 @@ impl KcpState {
         // The watch may have been faster than the answer.
         let seen = match kind {
             "Kyma" => self.kymas.get(name).and_then(|o| o.resource_version()),
-            "Manifest" => self.manifests.get(name).and_then(|o| o.resource_version()),
+            "Manifest" => self.manifests.get(name).and_then(|o| o.metadata.resource_version),
             "Watcher" => self.watchers.get(name).and_then(|o| o.resource_version()),
             _ => None,
         };
@@ -241,7 +241,7 @@ impl KcpState {
         }
         let manifests = self.by_kyma.get(kyma).into_iter().flatten();
         let unsettled = manifests
-            .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(m)))
+            .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(&m)))
             .map(|m| manifest_key(kyma, m));
         std::iter::once(kyma_key(kyma)).chain(unsettled).map(|key| (key, NEW_KUBECONFIG)).collect()
     }

@@ -89,7 +89,8 @@ pub struct Plan {
 #[must_use]
 pub fn plan(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
-    let (mut modules, mut wanted) = (Vec::new(), Vec::new());
+    let many = input.choices.len();
+    let (mut modules, mut wanted) = (Vec::with_capacity(many), Vec::with_capacity(many));
     let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
     for choice in input.choices {
         let module = &choice.module.name;
@@ -333,8 +334,8 @@ const STILL_THERE: &str = "the previous installation is still being removed";
 /// What the status says of a module that has, or gets, this Manifest.
 fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
     let resource = manifest.spec.resource.as_ref().map(|cr| TrackingObject {
-        api_version: cr.api_version().to_owned(),
-        kind: cr.kind().to_owned(),
+        api_version: cr.api_version().to_owned().into(),
+        kind: cr.kind().to_owned().into(),
         metadata: Some(PartialMeta {
             name: cr.name().into(),
             namespace: cr.namespace().into(),

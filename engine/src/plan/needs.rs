@@ -11,7 +11,7 @@ use tidewatch_api::{GroupVersionKind, Manifest, Requires, State};
 
 use super::{kyma::progress, versions::Choice};
 
-/// How long a module may wait for what it needs before that is a warning.
+/// How long a module may wait for what it needs before that is a warning, unless somebody says otherwise.
 pub const PATIENCE: Duration = Duration::from_mins(15);
 /// What each message of a module that waits begins with.
 const WAITS: &str = "waits for ";
@@ -170,8 +170,14 @@ fn says_so(message: &str) -> bool {
 
 /// What is said of what a module lacks, which it has lacked `since`; `before` is what its status says.
 #[must_use]
-pub fn waits(unmet: &Unmet, since: Timestamp, before: Option<(State, &str)>, now: Timestamp) -> Waits {
-    let due = since + PATIENCE;
+pub fn waits(
+    unmet: &Unmet,
+    since: Timestamp,
+    patience: Duration,
+    before: Option<(State, &str)>,
+    now: Timestamp,
+) -> Waits {
+    let due = since.saturating_add(patience).unwrap_or(Timestamp::MAX);
     // After a restart nobody remembers since when, but that it was too long stands in the status.
     let was = before.is_some_and(|(state, message)| state == State::Warning && says_so(message));
     let late = unmet.cycle || was || due <= now;

@@ -3,12 +3,10 @@
 //! An event names an object; this index names the reconciles that could care. It is fed before the
 //! objects are applied, so an object's first event finds its owner.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::object::{Gvk, ObjectRef};
+use crate::texts::{Texts, as_number};
 
 /// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
 /// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
@@ -54,83 +52,15 @@ type Identity = [u32; 4];
 /// An object, the number of a Manifest that owns it, and who says so: bits of [`Speaker`]s.
 type Entry = (Identity, u32, u8);
 
-/// Texts by number, each held once, and how often. Runtimes have the same modules, and so the same names.
-#[derive(Debug, Default)]
-pub(crate) struct Texts {
-    numbers: HashMap<Arc<str>, u32>,
-    held: Vec<Option<(Arc<str>, u32)>>,
-    free: Vec<u32>,
+/// Who an object is, in numbers, if somebody owns it.
+fn find(texts: &Texts, object: &ObjectRef) -> Option<Identity> {
+    let (group, kind, namespace, name) = object.identity();
+    Some([texts.number(group)?, texts.number(kind)?, texts.number(namespace)?, texts.number(name)?])
 }
 
-/// A place as a number. Nobody has room for 2^32 of them.
-fn as_number(place: usize) -> u32 {
-    u32::try_from(place).unwrap_or(u32::MAX)
-}
-
-impl Texts {
-    fn number(&self, text: &str) -> Option<u32> {
-        self.numbers.get(text).copied()
-    }
-
-    /// The number of a text, which counts once more from now on.
-    pub(crate) fn hold(&mut self, text: &str) -> u32 {
-        if let Some(number) = self.number(text) {
-            self.hold_again(number);
-            return number;
-        }
-        let held: Arc<str> = text.into();
-        let entry = Some((Arc::clone(&held), 1));
-        let number = if let Some(number) = self.free.pop() {
-            if let Some(slot) = self.held.get_mut(number as usize) {
-                *slot = entry;
-            }
-            number
-        } else {
-            self.held.push(entry);
-            as_number(self.held.len() - 1)
-        };
-        self.numbers.insert(held, number);
-        number
-    }
-
-    /// A text that is held counts once more.
-    fn hold_again(&mut self, number: u32) {
-        if let Some(Some((_, count))) = self.held.get_mut(number as usize) {
-            *count += 1;
-        }
-    }
-
-    /// A text counts once less from now on; nobody holds it any more after the last time.
-    pub(crate) fn let_go(&mut self, number: u32) {
-        let Some(slot) = self.held.get_mut(number as usize) else { return };
-        let Some((text, count)) = slot else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.numbers.remove(text);
-            *slot = None;
-            self.free.push(number);
-        }
-    }
-
-    /// A text that is held.
-    pub(crate) fn text(&self, number: u32) -> &str {
-        self.held.get(number as usize).and_then(Option::as_ref).map_or("", |(text, _)| text)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
-    fn find(&self, object: &ObjectRef) -> Option<Identity> {
-        let (group, kind, namespace, name) = object.identity();
-        Some([self.number(group)?, self.number(kind)?, self.number(namespace)?, self.number(name)?])
-    }
-
-    fn hold_all(&mut self, object: &ObjectRef) -> Identity {
-        let (group, kind, namespace, name) = object.identity();
-        [group, kind, namespace, name].map(|text| self.hold(text))
-    }
+fn hold_all(texts: &mut Texts, object: &ObjectRef) -> Identity {
+    let (group, kind, namespace, name) = object.identity();
+    [group, kind, namespace, name].map(|text| texts.hold(text))
 }
 
 impl Runtime {
@@ -182,7 +112,7 @@ impl Owners {
         objects: impl IntoIterator<Item = &'a ObjectRef>,
     ) {
         let bit = speaker.bit();
-        let mut claimed: Vec<Identity> = objects.into_iter().map(|o| self.texts.hold_all(o)).collect();
+        let mut claimed: Vec<Identity> = objects.into_iter().map(|o| hold_all(&mut self.texts, o)).collect();
         claimed.sort_unstable();
         let index = self.runtimes.entry(runtime.to_owned()).or_default();
         let number = index.number(manifest);
@@ -300,7 +230,7 @@ impl Owners {
     /// The Manifests that own an object, sorted.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let found = || {
-            let id = self.texts.find(object)?;
+            let id = find(&self.texts, object)?;
             let index = self.runtimes.get(runtime)?;
             Some(index.names(index.starting(&id)))
         };
@@ -378,7 +308,6 @@ mod tests {
             owners.release(runtime, manifest);
         }
         assert!(owners.runtimes.is_empty() && owners.texts.is_empty());
-        assert_eq!(owners.texts.free.len(), owners.texts.held.len());
     }
 
     #[test]

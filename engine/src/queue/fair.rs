@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::Key;
+use super::{Key, room};
 
 /// Keys of one class, in the order in which they are served. Taking a key out of the middle would cost a
 /// look at everything, so a key that has gone elsewhere stays until its turn and is passed over then: who
@@ -62,9 +62,11 @@ impl<K: Key> Lane<K> {
             let keys = self.keys.get_mut(&group)?;
             let key = keys.pop_front()?;
             self.members.remove(&key);
+            room::members(&mut self.members);
             let counted = counts(&key);
             if keys.is_empty() {
                 self.keys.remove(&group);
+                room::entries(&mut self.keys);
             } else if counted {
                 self.turns.push_back(group);
             } else {

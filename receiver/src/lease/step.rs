@@ -105,7 +105,7 @@ mod tests {
             rates in prop::collection::vec(0.9_f64..1.1, 2..4),
             script in prop::collection::vec((0_usize..4, 0.0_f64..3.0, prop::bool::weighted(0.7)), 1..400),
         ) {
-            let duration = super::super::DURATION;
+            let duration = Duration::from_secs(*super::super::DURATIONS.start());
             let limit = duration.as_secs_f64() * 2.0 / 3.0;
             let mut lease: Option<Record> = None;
             let mut processes: Vec<Process> =

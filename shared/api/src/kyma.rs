@@ -1,5 +1,7 @@
 //! Kyma: one runtime, and the modules its user wants.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -151,11 +153,11 @@ pub struct ModuleStatus {
 #[schemars(!default)]
 pub struct TrackingObject {
     /// `apiVersion` of the object.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub api_version: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub api_version: Cow<'static, str>,
     /// Kind of the object.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub kind: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub kind: Cow<'static, str>,
     /// Which object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PartialMeta>,

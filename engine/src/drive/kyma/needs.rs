@@ -84,7 +84,7 @@ impl Shared {
         let all = unmet.into_iter().map(|(module, unmet)| {
             let before = kyma.module_status(&module).map(|status| (status.state, status.message.as_str()));
             let since = since.get(&module).copied().unwrap_or(now);
-            let waits = waits(&unmet, since, before, now);
+            let waits = waits(&unmet, since, self.config.patience, before, now);
             (module, waits)
         });
         // No event tells that a server behind the API server is well again.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
 
-use super::{KcpState, Wanted, kyma_key};
+use super::{KcpState, Wanted};
 use crate::{
     key::WorkKey,
     plan::mandatory::{Offer, is_legacy},
@@ -60,8 +60,8 @@ impl KcpState {
     /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list had when it was
     /// last read, `None` if that was not since this process began.
     pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
-        let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
-        let modules = manifests.filter(|m| m.is_mandatory()).filter_map(|m| m.module_name());
+        let manifests = self.by_kyma.get(kyma).into_iter().flatten();
+        let modules = manifests.filter_map(|name| self.manifests.mandatory_module(name));
         let chosen = |module: &&str| {
             self.catalog().release(module).is_some_and(|release| release.mandatory_version().is_none())
         };
@@ -100,7 +100,7 @@ impl KcpState {
             };
             let holds = |offer: &Option<Arc<Offer>>| offer.as_ref().is_some_and(|offer| !offer.leaving);
             if holds(&before) && !holds(&now) {
-                wanted.extend(self.left_behind(module).map(|kyma| (kyma_key(kyma), change)));
+                wanted.extend(self.left_behind(module).map(|kyma| (WorkKey::Kyma { kyma }, change)));
             }
             differs |= match (before, now) {
                 (Some(before), Some(now)) => before.differs(&now),
@@ -119,15 +119,15 @@ impl KcpState {
 
     /// Kymas with a Manifest of a module that is mandatory no more and that was not taken over as one meanwhile: it was kept
     /// for that, and is the list's matter again.
-    fn left_behind(&self, module: &str) -> impl Iterator<Item = &str> {
-        let left = |m: &&Arc<Manifest>| m.module_name() == Some(module) && !m.is_mandatory();
-        self.manifests.values().filter(left).filter_map(|m| m.kyma_name())
+    fn left_behind(&self, module: &str) -> impl Iterator<Item = String> {
+        let all = self.manifests.of_module(module).filter(|m| !m.is_mandatory());
+        all.filter_map(|m| m.kyma_name().map(str::to_owned))
     }
 
     /// Whether a Kyma has mandatory modules, or is to get some.
     pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
-        let manifests = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|n| self.manifests.get(n));
-        !self.mandatory.is_empty() || manifests.into_iter().any(|m| m.is_mandatory())
+        let mut manifests = self.by_kyma.get(kyma).into_iter().flatten();
+        !self.mandatory.is_empty() || manifests.any(|name| self.manifests.is_mandatory(name))
     }
 
     /// What a change of a Manifest, or its end, asks for besides its own reconcile and its Kyma's.

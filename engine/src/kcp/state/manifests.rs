@@ -56,12 +56,12 @@ impl KcpState {
             let ready = has_been_ready(m, generation);
             (state, message.to_owned(), leaving_message(m).map(str::to_owned), ready)
         };
-        let (old, needed) = match self.manifests.insert(manifest) {
-            Some(old) => (Some(old.thin), Some(old.needs)),
+        let (manifest, old) = self.manifests.insert(manifest);
+        let (old, needed) = match old {
+            Some(store::Kept { thin, needs }) => (Some(thin), Some(needs)),
             None => (None, None),
         };
-        let Some(manifest) = self.manifests.get(&name).cloned() else { return Vec::new() };
-        if let Some(kyma) = old.as_deref().and_then(Manifest::kyma_name) {
+        if let Some(kyma) = old.as_ref().and_then(Manifest::kyma_name) {
             unindex(&mut self.by_kyma, kyma, &name);
         }
         let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return Vec::new() };
@@ -96,7 +96,7 @@ impl KcpState {
         let shown = !manifest.is_mandatory() || required() || leaving();
         // Whoever has planned a Manifest knows that it is not ready yet.
         let planned = old.is_none() && echo;
-        if shown && !planned && old.as_deref().map(told) != Some(told(&manifest)) {
+        if shown && !planned && old.as_ref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
         let needed = needed.as_deref().unwrap_or(&none);
@@ -110,7 +110,7 @@ impl KcpState {
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
         self.classes.remove(name);
-        let Some(store::Held { thin: old, needs, .. }) = self.manifests.remove(name) else {
+        let Some(store::Kept { thin: old, needs }) = self.manifests.remove(name) else {
             return Vec::new();
         };
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
@@ -125,7 +125,7 @@ impl KcpState {
     /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
     /// again or found anew by a resync.
     pub fn working_on(&mut self, name: &str, class: Class) {
-        if self.manifests.get(name).is_none() {
+        if !self.manifests.contains(name) {
             return;
         }
         let before = self.classes.entry(name.to_owned()).or_insert(Class::Rollout);
@@ -169,12 +169,12 @@ impl KcpState {
                 && Stray::of(self.kymas.get(kyma).map(AsRef::as_ref), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
-        Some(Successor { name: next.name_any(), settled: is_settled(next).then(synced) })
+        Some(Successor { name: next.name_any(), settled: is_settled(&next).then(synced) })
     }
 
     /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.
     pub fn is_ready(&self, manifest: &str) -> bool {
-        self.manifests.get(manifest).is_some_and(|manifest| is_settled(manifest))
+        self.manifests.get(manifest).is_some_and(|manifest| is_settled(&manifest))
     }
 
     /// Whether a Kyma has Manifests, as last seen.
@@ -183,9 +183,9 @@ impl KcpState {
     }
 
     /// The Manifests of a Kyma as last seen, without their specs and inventories.
-    pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = &Manifest> {
+    pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = Manifest> {
         let names = self.by_kyma.get(kyma).into_iter().flatten();
-        names.filter_map(|name| self.manifests.get(name)).map(AsRef::as_ref)
+        names.filter_map(|name| self.manifests.get(name))
     }
 
     /// The Manifests of a Kyma as last seen, without their inventories.

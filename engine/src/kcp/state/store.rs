@@ -1,5 +1,7 @@
 //! Manifests as they are kept. What many runtimes have in common, such as the spec of a version and the names of its objects, is held
-//! once for all of them: else they were most of what the engine remembers.
+//! once for all of them, and of the rest what differs ([`packed`]): else they were most of what the engine remembers.
+
+mod packed;
 
 use std::{
     collections::HashMap,
@@ -11,7 +13,12 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestSpec, Resource};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::plan::{manifest::inventory, object::ObjectRef, owners::Texts, watches::Needs};
+use super::manifests::is_settled;
+use crate::{
+    plan::{manifest::inventory, object::ObjectRef, watches::Needs},
+    texts::Texts,
+};
+use packed::{Packed, Patterns};
 
 /// Things that are shared, beyond which those are looked for that nobody holds any more.
 const SHELF: usize = 1024;
@@ -22,19 +29,31 @@ pub(super) struct Store {
     held: HashMap<String, Held>,
     specs: Shared<ManifestSpec>,
     needs: Shared<Needs>,
+    patterns: Patterns,
     texts: Texts,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Held {
+struct Held {
     /// Without its spec, and without its inventory.
-    pub(super) thin: Arc<Manifest>,
-    /// What its runtime's agent watches for it.
-    pub(super) needs: Arc<Needs>,
+    thin: Packed,
+    needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
     /// Name, namespace, group, version and kind of each object, by their numbers.
     synced: Box<[[u32; 5]]>,
+    /// The module, by its number, and whether it is a mandatory one.
+    module: Option<u32>,
+    mandatory: bool,
+}
+
+/// What was kept of a Manifest.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Without its spec, and without its inventory.
+    pub(super) thin: Manifest,
+    /// What its runtime's agent watched for it.
+    pub(super) needs: Arc<Needs>,
 }
 
 /// What several hold together, by hash.
@@ -64,49 +83,70 @@ impl<T: PartialEq> Shared<T> {
 }
 
 impl Store {
-    /// Keeps a Manifest, and returns what was kept of it before.
-    pub(super) fn insert(&mut self, mut manifest: Manifest) -> Option<Held> {
+    /// Keeps a Manifest, and returns it without its spec and its inventory, and what was kept of it before.
+    pub(super) fn insert(&mut self, mut manifest: Manifest) -> (Manifest, Option<Kept>) {
         let name = manifest.name_any();
         let needs = Needs::of([&manifest]);
         let mut hash = Xxh3::new();
         needs.hash(&mut hash);
         let needs = self.needs.share(hash.digest(), needs);
+        let settled = is_settled(&manifest);
         let spec = std::mem::take(&mut manifest.spec);
         let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&spec).unwrap_or_default());
         let spec = self.specs.share(hash, spec);
         let synced = manifest.status.as_mut().map(|status| std::mem::take(&mut status.synced));
         let texts = &mut self.texts;
+        let module = manifest.module_name().map(|module| texts.hold(module));
         let number = |Resource { name, namespace, group, version, kind }: Resource| {
             [name, namespace, group, version, kind].map(|text| texts.hold(&text))
         };
         let synced = synced.unwrap_or_default().into_iter().map(number).collect();
-        let held = Held { thin: Arc::new(manifest), needs, spec, synced };
+        let thin = self.patterns.pack(hash, &manifest, settled);
+        let held = Held { thin, needs, spec, synced, module, mandatory: manifest.is_mandatory() };
         let old = self.held.insert(name, held);
-        self.let_go(old.as_ref());
-        old
+        (manifest, self.let_go(old))
     }
 
     /// Forgets a Manifest, and returns what was kept of it.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Held> {
+    pub(super) fn remove(&mut self, name: &str) -> Option<Kept> {
         let old = self.held.remove(name);
-        self.let_go(old.as_ref());
-        old
+        self.let_go(old)
     }
 
-    fn let_go(&mut self, old: Option<&Held>) {
-        for number in old.into_iter().flat_map(|held| &held.synced).flatten() {
-            self.texts.let_go(*number);
+    fn let_go(&mut self, old: Option<Held>) -> Option<Kept> {
+        let Held { thin, needs, synced, module, .. } = old?;
+        for number in synced.into_iter().flatten().chain(module) {
+            self.texts.let_go(number);
         }
+        Some(Kept { thin: thin.unpack(), needs })
+    }
+
+    /// Whether there is such a Manifest.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.held.contains_key(name)
     }
 
     /// Without its spec, and without its inventory.
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<Manifest>> {
-        self.held.get(name).map(|held| &held.thin)
+    pub(super) fn get(&self, name: &str) -> Option<Manifest> {
+        self.held.get(name).map(|held| held.thin.unpack())
     }
 
-    /// All of them, without their specs and inventories.
-    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<Manifest>> {
-        self.held.values().map(|held| &held.thin)
+    /// Those of a module, without their specs and inventories.
+    pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = Manifest> {
+        let number = self.texts.number(module);
+        let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
+        all.map(|held| held.thin.unpack())
+    }
+
+    /// The module of a Manifest, if it is a mandatory one that says which.
+    pub(super) fn mandatory_module(&self, name: &str) -> Option<&str> {
+        let held = self.held.get(name).filter(|held| held.mandatory)?;
+        held.module.map(|number| self.texts.text(number))
+    }
+
+    /// Whether a Manifest is of a mandatory module.
+    pub(super) fn is_mandatory(&self, name: &str) -> bool {
+        self.held.get(name).is_some_and(|held| held.mandatory)
     }
 
     /// What a runtime's agent watches for it.
@@ -127,9 +167,8 @@ impl Store {
     /// The same without its inventory.
     pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
-        let Manifest { metadata, spec: _, status } = held.thin.as_ref();
         let spec = ManifestSpec::clone(&held.spec);
-        Some(Manifest { metadata: metadata.clone(), spec, status: status.clone() })
+        Some(Manifest { spec, ..held.thin.unpack() })
     }
 
     /// The objects in its inventory.
@@ -170,7 +209,7 @@ mod tests {
     fn what_is_kept_is_what_was_seen_and_what_is_equal_is_kept_once() {
         let mut store = Store::default();
         let (a, b) = (manifest("a", "1.0.0", &["x", "y"]), manifest("b", "1.0.0", &["y", "x"]));
-        assert!(store.insert(a.clone()).is_none() && store.insert(b.clone()).is_none());
+        assert!(store.insert(a.clone()).1.is_none() && store.insert(b.clone()).1.is_none());
         assert_eq!((store.full("a"), store.full("b")), (Some(a.clone()), Some(b.clone())), "in their order");
         let held = |store: &Store, name: &str| Arc::as_ptr(&store.held[name].spec);
         assert_eq!(held(&store, "a"), held(&store, "b"));
@@ -179,7 +218,8 @@ mod tests {
         assert_eq!(store.inventory("b"), inventory(&b.status.unwrap().synced));
         assert!(store.without_inventory("a").unwrap().status.unwrap().synced.is_empty());
         let newer = manifest("b", "1.1.0", &["z"]);
-        assert_eq!(store.insert(newer.clone()).unwrap().thin.labels()["l"], "b");
+        let (thin, kept) = store.insert(newer.clone());
+        assert_eq!((kept.unwrap().thin.labels()["l"].as_str(), store.get("b")), ("b", Some(thin)));
         assert_eq!((store.full("a"), store.full("b")), (Some(a), Some(newer)));
         for name in ["a", "b"] {
             assert!(store.remove(name).is_some() && store.full(name).is_none());

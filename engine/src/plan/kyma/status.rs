@@ -66,7 +66,11 @@ pub(super) fn tracked(manifest: &Manifest) -> ModuleStatus {
 }
 
 /// Where an object in KCP is.
-pub(super) fn tracking(kind: &str, object: &impl ResourceExt, generation: Option<i64>) -> TrackingObject {
+pub(super) fn tracking(
+    kind: &'static str,
+    object: &impl ResourceExt,
+    generation: Option<i64>,
+) -> TrackingObject {
     let (name, namespace) = (object.name_any(), namespace_of(object));
     TrackingObject {
         api_version: names::API_VERSION.into(),

@@ -110,16 +110,19 @@ fn modules_that_wait_for_each_other_are_named_and_the_others_are_not() {
 fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let of = |cycle| Unmet { message: "waits for module 'quay'".into(), apis: false, cycle };
     let due = at(100) + PATIENCE;
-    let early = waits(&of(false), at(100), None, at(200));
+    let early = waits(&of(false), at(100), PATIENCE, None, at(200));
     assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
-    let late = waits(&of(false), at(100), Some((State::Processing, "waits for")), due);
+    let late = waits(&of(false), at(100), PATIENCE, Some((State::Processing, "waits for")), due);
     assert_eq!((late.state, late.look_at), (State::Warning, None));
     assert_eq!(
-        waits(&of(false), at(100), Some((State::Warning, "waits for x")), at(101)).state,
+        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "waits for x")), at(101)).state,
         State::Warning
     );
-    assert_eq!(waits(&of(false), at(100), Some((State::Warning, "other")), at(101)).state, State::Processing);
-    assert_eq!(waits(&of(true), at(100), None, at(100)).state, State::Warning);
+    assert_eq!(
+        waits(&of(false), at(100), PATIENCE, Some((State::Warning, "other")), at(101)).state,
+        State::Processing
+    );
+    assert_eq!(waits(&of(true), at(100), PATIENCE, None, at(100)).state, State::Warning);
 }
 
 proptest! {

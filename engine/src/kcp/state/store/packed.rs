@@ -1,0 +1,139 @@
+//! Texts of Manifests that are almost those of others: what is kept of one is how it differs from a pattern, the text of another
+//! Manifest of the same version.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lz4_flex::block::{compress_with_dict, decompress_with_dict};
+use tidewatch_api::{Manifest, ManifestStatus};
+
+/// Patterns, beyond which those are looked for that nobody needs any more.
+const SHELF: usize = 1024;
+/// A text is a pattern of its own if it takes more than one part of so many of its size to tell it by the one there is.
+const WORTH: usize = 3;
+
+/// The last pattern of each version, by its spec's hash.
+#[derive(Debug, Default)]
+pub(super) struct Patterns(HashMap<u64, Weak<[u8]>>);
+
+/// Metadata and status of a Manifest.
+#[derive(Debug)]
+pub(super) struct Packed {
+    pattern: Arc<[u8]>,
+    /// Of the text, in bytes.
+    size: u32,
+    differences: Box<[u8]>,
+}
+
+impl Patterns {
+    /// Packs metadata and status of a Manifest whose spec has this hash. As most of a fleet is at rest most of the time, those that
+    /// are `settled` are patterns for the others.
+    pub(super) fn pack(&mut self, hash: u64, manifest: &Manifest, settled: bool) -> Packed {
+        // Never fails: there are no maps in it but of texts.
+        let text = serde_json::to_vec(&(&manifest.metadata, &manifest.status)).unwrap_or_default();
+        let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        if let Some(pattern) = self.0.get(&hash).and_then(Weak::upgrade) {
+            let differences = compress_with_dict(&text, &pattern);
+            if !settled || differences.len() * WORTH <= text.len() {
+                return Packed { pattern, size, differences: differences.into() };
+            }
+        }
+        if self.0.len() >= SHELF {
+            self.0.retain(|_, pattern| pattern.strong_count() > 0);
+        }
+        let pattern: Arc<[u8]> = text.into();
+        self.0.insert(hash, Arc::downgrade(&pattern));
+        Packed { size, differences: compress_with_dict(&pattern, &pattern).into(), pattern }
+    }
+}
+
+impl Packed {
+    /// The Manifest, without a spec.
+    pub(super) fn unpack(&self) -> Manifest {
+        let text = decompress_with_dict(&self.differences, self.size as usize, &self.pattern);
+        let parts = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        // What was packed is unpacked: neither can fail.
+        debug_assert!(parts.is_some(), "a Manifest cannot be unpacked");
+        if parts.is_none() {
+            tracing::error!("a Manifest that is kept cannot be read; restart this receiver and report it");
+        }
+        let (metadata, status): (ObjectMeta, Option<ManifestStatus>) = parts.unwrap_or_default();
+        Manifest { metadata, status, ..Manifest::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn manifest(runtime: &str, state: &str) -> Manifest {
+        let condition = |type_: &str, second: usize| {
+            json!({"type": type_, "status": "True", "reason": "Ready", "message": "all that is to be there is there",
+                   "observedGeneration": 2, "lastTransitionTime": format!("2026-01-01T00:00:{:02}Z", (runtime.len() + second) % 60)})
+        };
+        let conditions: Vec<Value> = ["Resources", "Installation", "ModuleCR"]
+            .iter()
+            .enumerate()
+            .map(|(n, t)| condition(t, n))
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("{runtime}-crane-3405691582"), "namespace": "kcp-system", "uid": format!("0d8f-{runtime}"),
+                "resourceVersion": format!("{}", runtime.len()), "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"operator.kyma-project.io/kyma-name": runtime, "operator.kyma-project.io/module-name": "crane",
+                           "operator.kyma-project.io/channel": "regular", "operator.kyma-project.io/managed-by": "kcp"},
+                "annotations": {"operator.kyma-project.io/fqdn": "example.dev/crane"},
+                "finalizers": ["declarative.kyma-project.io/finalizer"],
+                "ownerReferences": [{"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "name": runtime, "uid": format!("{runtime}-1")}]},
+            "spec": {},
+            "status": {"state": state, "conditions": conditions}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn of_those_that_are_alike_only_what_differs_is_kept() {
+        let mut patterns = Patterns::default();
+        // The first one is only made.
+        let bare = Manifest { status: None, ..manifest("kyma-1", "Ready") };
+        let first = patterns.pack(1, &bare, false);
+        let settled = patterns.pack(1, &manifest("kyma-1", "Ready"), true);
+        let names: Vec<String> = (0..50).map(|n| format!("kyma-{n:05}-8f6c1b2d")).collect();
+        let all: Vec<Packed> =
+            names.iter().map(|name| patterns.pack(1, &manifest(name, "Ready"), true)).collect();
+        let others = all.iter().filter(|packed| !Arc::ptr_eq(&packed.pattern, &settled.pattern)).count();
+        assert_eq!(others, 0, "one pattern is for all of them");
+        let kept: usize = all.iter().map(|packed| packed.differences.len()).sum();
+        let size: usize = all.iter().map(|packed| packed.size as usize).sum();
+        assert!(kept * 4 < size, "{kept} of {size} bytes");
+        for (packed, name) in all.iter().zip(&names) {
+            assert_eq!(packed.unpack(), manifest(name, "Ready"));
+        }
+        assert_eq!((first.unpack(), settled.unpack()), (bare, manifest("kyma-1", "Ready")));
+    }
+
+    #[test]
+    fn patterns_go_with_the_last_who_needs_them() {
+        let mut patterns = Patterns::default();
+        for hash in 0..2 * SHELF as u64 {
+            drop(patterns.pack(hash, &manifest("a", "Ready"), true));
+        }
+        assert!(patterns.0.len() <= SHELF);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_packed_is_unpacked(texts in prop::collection::vec("\\PC{0,40}", 1..8), states in prop::collection::vec(prop::bool::ANY, 8)) {
+            let mut patterns = Patterns::default();
+            for (text, settled) in texts.iter().zip(states) {
+                let manifest = manifest(text, if settled { "Ready" } else { "Processing" });
+                prop_assert_eq!(patterns.pack(7, &manifest, settled).unpack(), manifest);
+            }
+        }
+    }
+}
