@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use serde_json::{Value, json};
 use tidewatch_certs::Ca;
@@ -17,6 +17,7 @@ pub use tidewatch_demo::{
     },
     pki::Identity,
 };
+use tokio::time::Instant;
 
 use crate::{
     ControlPlane, Harness, Process, binaries,
@@ -31,6 +32,8 @@ use crate::{
 pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
 /// For anything that should take a second or two.
 const SOON: Duration = Duration::from_mins(1);
+/// For so long nothing has happened where nothing goes on.
+const STILL: Duration = Duration::from_secs(1);
 
 /// A runtime to register.
 #[derive(Clone, Copy)]
@@ -383,18 +386,42 @@ impl Agent {
     }
 }
 
-/// Waits until a number of reconciles is in hand or waiting: none.
+/// Waits until no reconcile is in hand or wanted now; what is to be looked at at a set time is not work yet.
 pub async fn settled(receiver: &Receiver) -> Result<()> {
-    wait::until("the receiver's queue to be empty", SOON, || async {
+    quiet(receiver, "the receiver's queue to be empty", &["tidewatch_receiver_queue_later"]).await
+}
+
+/// Waits until nothing is to be reconciled, not even at a set time, and nothing has been for a second: what was written last comes back
+/// by the watch on KCP a moment later.
+pub async fn has_nothing_to_do(receiver: &Receiver) -> Result<()> {
+    let began = Instant::now();
+    let mut still = (None, began);
+    while began.elapsed() < SOON {
+        quiet(receiver, "the receiver to have nothing to do, not even later", &[]).await?;
         let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
+        let reconciles: Vec<&str> =
+            metrics.lines().filter(|line| line.starts_with("tidewatch_receiver_reconciles_total")).collect();
+        // Those of canaries go on, and are nobody's business.
+        let now = Some(reconciles.into_iter().filter(|line| !line.contains("\"Path\"")).collect::<String>());
+        if now != still.0 {
+            still = (now, Instant::now());
+        } else if still.1.elapsed() >= STILL {
+            return Ok(());
+        }
+        wait::pause().await;
+    }
+    bail!("the receiver goes on reconciling for {SOON:?}")
+}
+
+async fn quiet(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> {
+    wait::until(what, SOON, || async {
+        let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
+        let counts = ["tidewatch_receiver_queue_", "tidewatch_receiver_events_held"];
         let busy: f64 = metrics
             .lines()
-            .filter(|l| {
-                l.starts_with("tidewatch_receiver_queue_") || l.starts_with("tidewatch_receiver_events_held")
-            })
-            // What is to be looked at at a set time is not work yet.
-            .filter(|l| !l.starts_with("tidewatch_receiver_queue_later"))
-            .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+            .filter(|line| counts.iter().any(|name| line.starts_with(name)))
+            .filter(|line| !besides.iter().any(|name| line.starts_with(name)))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum();
         Ok((busy == 0.0).then_some(()))
     })

@@ -52,7 +52,7 @@ pub struct GoManager<'a> {
     /// The Kyma.
     pub kyma: &'a str,
     /// The registry of modules.
-    pub registry: &'a str,
+    pub registry: String,
     /// The module.
     pub module: Version,
 }
@@ -206,8 +206,8 @@ impl GoManager<'_> {
 
     /// All its writes, until the Kyma and the module are Ready in both places. `kubeconfig` is the runtime's.
     pub async fn works(&self, kubeconfig: &str) -> Result<()> {
-        self.module.offer(&self.kcp, self.namespace, self.registry).await?;
-        let layer = self.module.push(self.registry).await?.raw_manifest_digest.to_string();
+        self.module.offer(&self.kcp, self.namespace, &self.registry).await?;
+        let layer = self.module.push(&self.registry).await?.raw_manifest_digest.to_string();
         fleet::put_kubeconfig(&self.kcp, self.namespace, self.kyma, kubeconfig).await?;
         let owner = self.register().await?;
         self.prepare_runtime().await?;

@@ -200,10 +200,12 @@ fn replaced(data: &[u8], from: &str, to: &str) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Pushes a packed module with plain requests, without a look at what is in it.
+/// Pushes a packed module to `host:port` or `host:port/path` with plain requests, without a look at what is in it.
 pub async fn push_packed(registry: &str, package: &ModulePackage, packed: &Packed) -> Result<()> {
     let ModulePackage { component_name, version, .. } = package;
-    let repository = format!("http://{registry}/v2/component-descriptors/{component_name}");
+    let (host, place) =
+        registry.split_once('/').map_or((registry, String::new()), |(h, p)| (h, format!("{p}/")));
+    let repository = format!("http://{host}/v2/{place}component-descriptors/{component_name}");
     for blob in packed.layers.iter().chain([&packed.config]) {
         let begun = request("POST", &format!("{repository}/blobs/uploads/"), "", Bytes::new()).await?;
         let location =
@@ -211,7 +213,7 @@ pub async fn push_packed(registry: &str, package: &ModulePackage, packed: &Packe
         let target: Uri = location.parse()?;
         let path = target.path_and_query().context("an upload's location has no path")?.as_str();
         let and = if path.contains('?') { '&' } else { '?' };
-        let url = format!("http://{registry}{path}{and}digest={}", blob.digest.as_str());
+        let url = format!("http://{host}{path}{and}digest={}", blob.digest.as_str());
         request("PUT", &url, "application/octet-stream", blob.data.clone().into()).await?;
     }
     let url = format!("{repository}/manifests/{version}");

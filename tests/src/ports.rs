@@ -1,26 +1,31 @@
 //! Free TCP ports.
 
-use std::{collections::BTreeSet, net::TcpListener};
+use std::{collections::BTreeSet, net::TcpListener, ops::Range, process};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
-/// Every port handed out by this process; at most 65,535 entries.
+/// Below those that the system gives to whoever asks for any: such a port stays free while the program that has it is down.
+const PORTS: Range<u16> = 16_000..32_000;
+/// Every port handed out by this process; at most as many as there are.
 static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-/// The system rarely offers one twice in a row; this many times means something is wrong.
-const TRIES: usize = 100;
 
 /// A port on 127.0.0.1 that was free just now and that this process gives to nobody else.
-/// Another process can still take it before it is bound.
+/// Another process of tests can still take it before it is bound; each begins somewhere else.
 pub fn free() -> Result<u16> {
-    for _ in 0..TRIES {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot bind a port on 127.0.0.1")?;
-        let port = listener.local_addr().context("a bound socket has no address")?.port();
-        if TAKEN.lock().insert(port) {
-            return Ok(port);
+    let count = usize::from(PORTS.end - PORTS.start);
+    // Far enough from one another for processes that were started in a row.
+    let begin = (process::id() as usize).wrapping_mul(397) % count;
+    let mut taken = TAKEN.lock();
+    let free = (PORTS.cycle().skip(begin).take(count))
+        .find(|port| !taken.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    match free {
+        Some(port) => {
+            taken.insert(port);
+            Ok(port)
         }
+        None => bail!("of the ports {} to {} on 127.0.0.1 none is free", PORTS.start, PORTS.end),
     }
-    anyhow::bail!("the system offered only ports that are in use by this process already")
 }
 
 #[cfg(test)]

@@ -53,6 +53,12 @@ impl Registry {
         &self.host
     }
 
+    /// The place of one namespace's modules, `127.0.0.1:port/namespace`: tests that share this registry give one version of one
+    /// name to different objects.
+    pub fn of(&self, namespace: &str) -> String {
+        format!("{}/{namespace}", self.host)
+    }
+
     /// `http://127.0.0.1:port`
     pub fn url(&self) -> String {
         format!("http://{}", self.host)

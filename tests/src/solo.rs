@@ -68,8 +68,8 @@ impl Solo {
         spare::take_over(cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let (modules, more) = (env.registry.host(), |_: &_| Ok(arguments));
-        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, modules, more).await?;
+        let (modules, more) = (env.registry.of(namespace), |_: &_| Ok(arguments));
+        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, &modules, more).await?;
         let member = Member { cluster, kyma, id: kyma };
         fleet::register(&kcp, namespace, &member).await?;
         fleet::kyma_in_state(&kcp, namespace, kyma, State::Ready).await?;
@@ -109,7 +109,7 @@ impl Solo {
 
     /// Pushes and releases a version of a module.
     pub async fn offer(&self, version: &Version) -> Result<()> {
-        version.offer(&self.kcp, self.namespace, self.env.registry.host()).await
+        version.offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace)).await
     }
 
     /// Sets the list of modules in the runtime's Kyma, and says so.

@@ -48,7 +48,7 @@ impl World {
         let stage = Stage {
             kcp: env.kcp.client()?,
             runtimes: [runtime(&env.runtime1)?, runtime(&env.runtime2)?],
-            registry: env.registry.host().to_owned(),
+            registry: env.registry.of(KCP_NAMESPACE),
         };
         let mut cast = Processes { env, arguments, receiver: None, agents: Vec::new() };
         let told = story::World::start(stage, &mut cast, reporter).await?;
@@ -65,9 +65,9 @@ impl World {
 impl Cast for Processes<'_> {
     async fn receiver(&mut self) -> Result<String> {
         let env = self.env;
-        let (modules, arguments) = (env.registry.host(), self.arguments.clone());
+        let (modules, arguments) = (env.registry.of(KCP_NAMESPACE), self.arguments.clone());
         let receiver =
-            Receiver::start_with(&env.harness, &env.kcp, KCP_NAMESPACE, modules, |_| Ok(arguments)).await?;
+            Receiver::start_with(&env.harness, &env.kcp, KCP_NAMESPACE, &modules, |_| Ok(arguments)).await?;
         let admin = receiver.admin.clone();
         self.receiver = Some(receiver);
         Ok(admin)

@@ -61,7 +61,8 @@ impl World {
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
         let registry = DamagingRegistry::start(env.registry.host()).await?;
-        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, registry.host()).await?;
+        let modules = format!("{}/{namespace}", registry.host());
+        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, &modules).await?;
         let world = Self { env, spare, kcp, registry, receiver, namespace, _alone: alone };
         fleet::register(&world.kcp, namespace, &world.pier()).await?;
         fleet::kyma_in_state(&world.kcp, namespace, PIER.0, State::Ready).await?;
@@ -80,7 +81,7 @@ impl World {
     /// the layer with the ConfigMap.
     async fn push(&self, module: &str, version: &str) -> Result<Digest> {
         let client = Registry::new(RegistryConfig::default())?;
-        let pushed = push(&client, self.env.registry.host(), &package(module, version)).await?;
+        let pushed = push(&client, &self.env.registry.of(self.namespace), &package(module, version)).await?;
         kcp::put_template(&self.kcp, self.namespace, module, version).await?;
         Ok(pushed.raw_manifest_digest)
     }
@@ -260,7 +261,7 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
     }
     let garbled = package("garbled", "1.0.0");
     let packed = pack_with_fault(&garbled, "data: {v", "data: [v")?;
-    push_packed(world.env.registry.host(), &garbled, &packed).await?;
+    push_packed(&world.env.registry.of(namespace), &garbled, &packed).await?;
     fleet::kyma_in_state(kcp, namespace, wreck.kyma, State::Ready).await?;
 
     let cases: BTreeMap<&str, &[&str]> = BTreeMap::from([

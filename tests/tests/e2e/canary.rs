@@ -50,12 +50,12 @@ async fn an_event_that_nobody_tells_of_is_noticed_and_repaired_by_polling() -> R
     let _alone = spare.register_alone().await;
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, NAMESPACE).await?;
-    fleet::push_lighthouse(env.registry.host(), "1.0.0", fixtures::LIGHTHOUSE_1_0_0).await?;
+    fleet::push_lighthouse(&env.registry.of(NAMESPACE), "1.0.0", fixtures::LIGHTHOUSE_1_0_0).await?;
     fleet::offer_template(&kcp, NAMESPACE, "1.0.0").await?;
     fleet::release(&kcp, NAMESPACE, &[("regular", "1.0.0")]).await?;
     let polling = |_: &_| Ok(vec!["--fallback-poll=20".to_owned()]);
     let receiver =
-        Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, env.registry.host(), polling).await?;
+        Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE), polling).await?;
     let member = Member { cluster: &spare.runtime4, kyma: "canary", id: "runtime-canary" };
     fleet::register(&kcp, NAMESPACE, &member).await?;
     let agent = Agent::start(&env.harness, &receiver, &member).await?;

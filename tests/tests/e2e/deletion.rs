@@ -47,7 +47,8 @@ impl World {
         spare::take_over(alone.cluster).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let receiver =
+            Receiver::start(&env.harness, &env.kcp, namespace, &env.registry.of(namespace)).await?;
         let world = Self { env, kcp, receiver, namespace, alone };
         fleet::register(&world.kcp, namespace, &world.member()).await?;
         fleet::kyma_in_state(&world.kcp, namespace, namespace, State::Ready).await?;
@@ -77,7 +78,7 @@ impl World {
             "data": beacon(self.namespace, RUNTIME_NAMESPACE, "default"),
             "associatedResources": [{"group": group(self.namespace), "version": "v1", "kind": "Beacon"}],
         });
-        offered.offer(&self.kcp, self.namespace, self.env.registry.host()).await
+        offered.offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace)).await
     }
 
     /// Edits the runtime's Kyma as its user does, and tells the receiver of it as an agent does.
@@ -357,7 +358,7 @@ async fn what_is_not_the_modules_own_stays() -> Result<()> {
         let objects =
             vec![map("shared-by-both"), map(&format!("{module}-own")), map(&format!("{module}-taken"))];
         Version::new(module, "1.0.0", objects)
-            .offer(&world.kcp, world.namespace, world.env.registry.host())
+            .offer(&world.kcp, world.namespace, &world.env.registry.of(world.namespace))
             .await?;
     }
     world.enable(&["quay", "pier"]).await?;

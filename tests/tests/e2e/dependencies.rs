@@ -125,3 +125,26 @@ async fn two_modules_that_wait_for_each_other_say_so() -> Result<()> {
     }
     observed::no_panic(&solo.receiver.process)
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Result<()> {
+    let arguments = vec!["--dependency-patience=5".to_owned()];
+    let solo = Solo::start_with("kcp-patience", "jetty", arguments).await?;
+    solo.offer(&module("plank", "1.0.0", &json!({"modules": ["nail"]}))).await?;
+    solo.offer(&module("nail", "1.0.0", &json!(null))).await?;
+    solo.enable(&json!([{"name": "plank"}])).await?;
+    let waits = "module 'nail' (not enabled)";
+    solo.module("plank", "to say what it waits for", |m| {
+        m.state == State::Processing && m.message.contains(waits)
+    })
+    .await?;
+    // Nothing has happened but that time has passed.
+    solo.module("plank", "to be a Warning", |m| m.state == State::Warning && m.message.contains(waits))
+        .await?;
+    let told = solo.event("ModuleWaits").await?;
+    ensure!(told.contains("nail"), "{told}");
+    ensure!(solo.manifest("plank").await.is_err(), "it is installed without what it needs");
+    solo.enable(&json!([{"name": "plank"}, {"name": "nail"}])).await?;
+    solo.module("plank", "to be Ready", |m| m.state == State::Ready).await?;
+    observed::no_panic(&solo.receiver.process)
+}

@@ -52,7 +52,7 @@ async fn one_receiver_works_and_another_follows_when_it_goes_or_dies() -> Result
         "spec": {"holderIdentity": "manager-0_a", "leaseDurationSeconds": 8, "leaseTransitions": 4,
                  "renewTime": "2020-01-01T00:00:00.000000Z"}}))?;
     leases.create(&PostParams::default(), &theirs).await?;
-    let modules = env.registry.host();
+    let modules = &env.registry.of(namespace);
     let start = |place: &'static str| async move {
         let identity = move |_: &_| Ok(vec![format!("--identity={place}")]);
         Receiver::begin(&env.harness, &env.kcp, namespace, modules, place, identity)

@@ -103,7 +103,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
         default_cr: None,
         images: Vec::new(),
     };
-    push(&Registry::new(RegistryConfig::default())?, solo.env.registry.host(), &package).await?;
+    push(&Registry::new(RegistryConfig::default())?, &solo.env.registry.of(solo.namespace), &package).await?;
     new.release = json!({"ocmComponentName": renamed});
     solo.offer(&new).await?;
     settled(&solo, "pontoon", "1.1.0").await?;

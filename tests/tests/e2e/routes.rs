@@ -60,20 +60,22 @@ impl World {
         put_watcher(namespace, "pilot", "", "configmaps").await?;
         put_watcher(namespace, "lifecycle-manager", names::GROUP, "kymas").await?;
         let mut proxy = None;
-        let receiver = Receiver::start_with(&env.harness, &env.kcp, namespace, env.registry.host(), |ca| {
-            let request = ClientRequest {
-                runtime_id: "gateway".to_owned(),
-                dns_names: Vec::new(),
-                organizations: Vec::new(),
-                validity: SignedDuration::from_hours(1),
-            };
-            let issued = ca.issue_client(&request, Timestamp::now())?;
-            let file = env.harness.write(&format!("receiver-{namespace}/proxies.pem"), &issued.cert_pem)?;
-            proxy = Some(issued);
-            let routes = routes.iter().map(|(manager, to)| format!("--route-address={manager}={to}"));
-            Ok(routes.chain([format!("--trusted-proxy={}", file.display())]).collect())
-        })
-        .await?;
+        let receiver =
+            Receiver::start_with(&env.harness, &env.kcp, namespace, &env.registry.of(namespace), |ca| {
+                let request = ClientRequest {
+                    runtime_id: "gateway".to_owned(),
+                    dns_names: Vec::new(),
+                    organizations: Vec::new(),
+                    validity: SignedDuration::from_hours(1),
+                };
+                let issued = ca.issue_client(&request, Timestamp::now())?;
+                let file =
+                    env.harness.write(&format!("receiver-{namespace}/proxies.pem"), &issued.cert_pem)?;
+                proxy = Some(issued);
+                let routes = routes.iter().map(|(manager, to)| format!("--route-address={manager}={to}"));
+                Ok(routes.chain([format!("--trusted-proxy={}", file.display())]).collect())
+            })
+            .await?;
         let runtime = receiver.identity(&env.harness, RUNTIME.1, RUNTIME.2)?;
         Ok(Self { namespace, receiver, runtime, proxy: proxy.context("no proxy")? })
     }

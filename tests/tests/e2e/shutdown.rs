@@ -42,7 +42,8 @@ const DOMAIN: &str = "ebb.runtimes.example";
 async fn a_receiver_that_is_told_to_end_ends_cleanly() -> Result<()> {
     let env = env::shared().await?;
     fleet::prepare_kcp(&env.kcp.client()?, NAMESPACE).await?;
-    let mut receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, env.registry.host()).await?;
+    let mut receiver =
+        Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
     receiver.process.begin_end();
     ended(&receiver).await
 }
@@ -149,7 +150,7 @@ async fn an_event_whose_reconcile_runs_at_the_end_comes_back_to_the_next_receive
         runtime.kubeconfig_yaml(ADMIN)?.replace(runtime.url(), &format!("https://127.0.0.1:{}", gate.port));
     fleet::put_kubeconfig(&kcp, BUSY, KYMA, &kubeconfig).await?;
     kcp::put_kyma(&kcp, BUSY, KYMA, ID, Some(DOMAIN)).await?;
-    let mut first = Receiver::start(&env.harness, &env.kcp, BUSY, env.registry.host()).await?;
+    let mut first = Receiver::start(&env.harness, &env.kcp, BUSY, &env.registry.of(BUSY)).await?;
     fleet::kyma_in_state(&kcp, BUSY, KYMA, State::Ready).await?;
     fleet::settled(&first).await?;
 
@@ -182,7 +183,7 @@ async fn an_event_whose_reconcile_runs_at_the_end_comes_back_to_the_next_receive
     ensure!(kyma.module_status("nosuch").is_some(), "the reconcile was cut off: {:#?}", kyma.status);
 
     // The next one does not know of the event; the agent sends it again, and now it is handled.
-    let next = Receiver::start(&env.harness, &env.kcp, BUSY, env.registry.host()).await?;
+    let next = Receiver::start(&env.harness, &env.kcp, BUSY, &env.registry.of(BUSY)).await?;
     let mut connection = connect(&next).await?;
     let reminder = json!({"epoch": epoch, "session": told.session, "awaiting": [[1, 1]]});
     let answer = post(&mut connection, &reminder).await?;

@@ -55,7 +55,7 @@ impl Rig {
         gomanager::clean(&runtime).await?;
         fleet::prepare_kcp(&kcp, namespace).await?;
         let module = gomanager::module(module, "1.0.0");
-        let go = GoManager { kcp, runtime, namespace, kyma, registry: env.registry.host(), module };
+        let go = GoManager { kcp, runtime, namespace, kyma, registry: env.registry.of(namespace), module };
         let rig = Self { env, cluster, go, _alone: alone };
         rig.go_manager_works().await?;
         Ok(rig)
@@ -67,13 +67,13 @@ impl Rig {
 
     async fn receiver(&self) -> Result<Receiver> {
         let none = |_: &_| Ok(Vec::new());
-        Receiver::start_with(&self.env.harness, &self.env.kcp, self.go.namespace, self.go.registry, none)
+        Receiver::start_with(&self.env.harness, &self.env.kcp, self.go.namespace, &self.go.registry, none)
             .await
     }
 
     async fn dry_run(&self) -> Result<(Option<i32>, Value, String)> {
         let (kcp, go) = (&self.env.kcp, &self.go);
-        fleet::dry_run(&self.env.harness, kcp, go.namespace, go.registry, &[]).await
+        fleet::dry_run(&self.env.harness, kcp, go.namespace, &go.registry, &[]).await
     }
 
     /// The agent, with its way proven.
@@ -236,7 +236,7 @@ fn of_status(entry: &Value) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
-    let rig = Rig::start("kcp-takeover", "keelson", "keel").await?;
+    let rig = Rig::start("kcp-takeover", "keelson", "skeg").await?;
     let (go, kyma) = (&rig.go, rig.go.kyma);
     gomanager::leads(&go.kcp, go.namespace).await?;
     let leases: Api<Lease> = Api::namespaced(go.kcp.clone(), go.namespace);
@@ -488,7 +488,7 @@ async fn what_we_have_upgraded_is_what_the_go_manager_would_have_written() -> Re
     let mut receiver = rig.receiver().await?;
     rig.looked(&receiver).await?;
     rig.go.module = gomanager::module("stern", "1.1.0");
-    rig.go.module.offer(&rig.go.kcp, rig.go.namespace, rig.go.registry).await?;
+    rig.go.module.offer(&rig.go.kcp, rig.go.namespace, &rig.go.registry).await?;
     let member = Member { cluster: rig.cluster, kyma: rig.go.kyma, id: rig.go.kyma };
     wait::until("the upgrade to be Ready", SOON, || async {
         let kyma = rig.kymas().get(rig.go.kyma).await?;

@@ -51,7 +51,8 @@ impl World {
         spare::take_over(&spare.runtime4).await?;
         let kcp = env.kcp.client()?;
         fleet::prepare_kcp(&kcp, namespace).await?;
-        let receiver = Receiver::start(&env.harness, &env.kcp, namespace, env.registry.host()).await?;
+        let receiver =
+            Receiver::start(&env.harness, &env.kcp, namespace, &env.registry.of(namespace)).await?;
         let world = Self { env, spare, kcp, receiver, namespace, _alone: alone };
         for member in [world.pier(), world.mole()] {
             fleet::register(&world.kcp, namespace, &member).await?;
@@ -74,7 +75,9 @@ impl World {
 
     /// Pushes a version of a module, and releases the module in these channels.
     async fn offer(&self, module: &str, version: &str, channels: &[(&str, &str)]) -> Result<()> {
-        packed(module, version, channels).offer(&self.kcp, self.namespace, self.env.registry.host()).await
+        packed(module, version, channels)
+            .offer(&self.kcp, self.namespace, &self.env.registry.of(self.namespace))
+            .await
     }
 
     /// Applies fields of a module's release meta, in place of those it has.
@@ -362,7 +365,7 @@ async fn a_template_of_the_old_kind_still_resolves() -> Result<()> {
     let world = World::start("kcp-old-kind").await?;
     let pier = world.pier();
     for version in ["1.0.0", "1.1.0"] {
-        packed("winch", version, &[]).push(world.env.registry.host()).await?;
+        packed("winch", version, &[]).push(&world.env.registry.of(world.namespace)).await?;
     }
     world.ask(&pier, json!([{"name": "winch"}])).await?;
     let missing = world.module(&pier, "winch", "Error", |m| m.state == State::Error).await?;
@@ -393,7 +396,7 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let world = World::start("kcp-own-templates").await?;
     let (pier, mole) = (world.pier(), world.mole());
     for version in ["0.1.0", "0.2.0"] {
-        packed("raft", version, &[]).push(world.env.registry.host()).await?;
+        packed("raft", version, &[]).push(&world.env.registry.of(world.namespace)).await?;
     }
     for member in [&pier, &mole] {
         template(&member.cluster.client()?, RUNTIME_NAMESPACE, "raft", "regular", "0.1.0").await?;

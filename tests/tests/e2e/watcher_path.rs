@@ -62,10 +62,11 @@ async fn a_manager_hears_of_a_change_in_a_runtime_and_the_agent_holds_it_until_t
     });
     watchers.patch("keeper", &PatchParams::apply("tidewatch-tests"), &Patch::Apply(watcher)).await?;
     let address = free()?;
-    let receiver = Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, env.registry.host(), |_| {
-        Ok(vec![format!("--route-address=keeper={address}")])
-    })
-    .await?;
+    let receiver =
+        Receiver::start_with(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE), |_| {
+            Ok(vec![format!("--route-address=keeper={address}")])
+        })
+        .await?;
     let member = Member { cluster: &spare.runtime4, kyma: "harbour", id: "runtime-harbour" };
     spare::take_over(member.cluster).await?;
     fleet::register(&kcp, NAMESPACE, &member).await?;

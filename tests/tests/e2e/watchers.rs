@@ -157,7 +157,7 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     let _alone = spare.register_alone().await;
     let kcp = env.kcp.client()?;
     fleet::prepare_kcp(&kcp, NAMESPACE).await?;
-    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, env.registry.host()).await?;
+    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
     let (with_agent, without) = (&spare.runtime4, &spare.runtime3);
     let member = Member { cluster: with_agent, kyma: "lookout", id: "runtime-lookout" };
     let other = Member { cluster: without, kyma: "blind", id: "runtime-blind" };
@@ -250,7 +250,7 @@ async fn a_watcher_is_watched_and_allowed_in_every_runtime_without_a_restart() -
     // A receiver that has just started reads what there is, and writes nothing that is there.
     let (configured, also) = (versions(with_agent).await?, versions(without).await?);
     drop((agent, receiver));
-    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, env.registry.host()).await?;
+    let receiver = Receiver::start(&env.harness, &env.kcp, NAMESPACE, &env.registry.of(NAMESPACE)).await?;
     let done = "tidewatch_receiver_reconciles_total{class=\"rollout\",kind=\"Agent\",outcome=\"done\"}";
     wait::until("both runtimes to have been looked at", SOON, || async {
         Ok((metric(&receiver.admin, done).await? >= 2).then_some(()))

@@ -81,9 +81,13 @@ impl Rig {
         spare::take_over(runtime).await?;
         let control = kcp.client()?;
         fleet::prepare_kcp(&control, &namespace).await?;
-        buoys::release(&control, &namespace, env.registry.host()).await?;
-        let more = |_: &_| Ok(arguments.iter().map(|&argument| argument.to_owned()).collect());
-        let receiver = Receiver::start_with(&env.harness, kcp, &namespace, env.registry.host(), more).await?;
+        buoys::release(&control, &namespace, &env.registry.of(&namespace)).await?;
+        // An API server that is killed is away for some seconds, for more of them on a machine that is busy. What a receiver does
+        // that loses its Lease is another test's.
+        let all = arguments.iter().copied().chain(["--lease=180"]);
+        let more = |_: &_| Ok(all.map(str::to_owned).collect());
+        let receiver =
+            Receiver::start_with(&env.harness, kcp, &namespace, &env.registry.of(&namespace), more).await?;
         let member = Member { cluster: runtime, kyma: name, id: &id };
         fleet::register(&control, &namespace, &member).await?;
         fleet::kyma_in_state(&control, &namespace, name, State::Ready).await?;

@@ -51,7 +51,8 @@ impl Watching {
         fleet::prepare_kcp(&control, &namespace).await?;
         let member = Member { cluster, kyma: name, id: &id };
         kcp::put_kyma(&control, &namespace, name, &id, Some(&member.domain())).await?;
-        let receiver = Receiver::start(&env.harness, &env.kcp, &namespace, env.registry.host()).await?;
+        let receiver =
+            Receiver::start(&env.harness, &env.kcp, &namespace, &env.registry.of(&namespace)).await?;
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
             "rules": [{"apiGroups": [group], "resources": [resource], "verbs": ["get", "list", "watch"]}]});
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
