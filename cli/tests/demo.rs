@@ -84,7 +84,7 @@ async fn a_detached_demo_can_be_tried_and_ended() -> Result<()> {
     let tried = try_it(&env, &said).await;
     let down = succeeded("down", &tidewatch(folder.path(), &["down"]).output()?)?;
     tried?;
-    assert_eq!(down.trim(), "1 processes ended");
+    assert_eq!(down.trim(), "1 process ended");
     assert!(!env.exists());
     Ok(())
 }

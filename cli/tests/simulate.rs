@@ -315,6 +315,13 @@ fn another_controller_finds_kubeconfigs_and_is_judged_by_the_same_oracle() {
     }
     let is_left = |name: &str| serve.join("runtimes").join(name).exists();
     assert!(!is_left("sim-00002.kubeconfig") && is_left("mine.kubeconfig"));
+    // Somebody else serves there, whatever folder of its own it has.
+    let taken = fs::File::create(serve.join("in-use")).unwrap();
+    taken.lock().unwrap();
+    let output = simulate(folder.path(), "2", scenario, &arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("is in use by process") && said.contains("with --serve"), "{said}");
+    drop(taken);
     let scenario = "name: test\nsteps:\n- receiver: {do: kill}\n";
     let output = simulate(folder.path(), "2", scenario, &arguments);
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be played with --serve"));

@@ -43,7 +43,7 @@ pub struct Demo {
     /// Return when there is something to try, and leave it running until `tidewatch demo down`.
     #[arg(long, requires = "keep")]
     detach: bool,
-    /// Record what goes into the receiver's engine, for `tidewatch replay`.
+    /// Record what goes into the receiver's engine, for `tidewatch replay`. Not with --detach: a record ends with its receiver.
     #[arg(long, value_name = "FILE", conflicts_with = "detach")]
     record: Option<PathBuf>,
     /// This is what --detach has started.
@@ -67,12 +67,16 @@ pub async fn run(demo: Demo) -> Result<()> {
     let Demo { keep, detach, detached, record: recorded, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = folder.unwrap_or_else(|| target().join("demo"));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    if matches!(action, Some(Action::Down)) && !folder.exists() {
+        Terminal::default().say(&format!("there is no {}, so no demo is running there", folder.display()));
+        return Ok(());
+    }
+    files::make(&folder)?;
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let terminal = Terminal::default();
     let result = if matches!(action, Some(Action::Down)) {
         let ended = down(&folder).await;
-        ended.map(|ended| terminal.say(&format!("{ended} processes ended")))
+        ended.map(|ended| terminal.say(&ended_processes(ended)))
     } else {
         without_proxies()?;
         if !detached && down(&folder).await? > 0 {
@@ -109,6 +113,10 @@ pub fn without_proxies() -> Result<()> {
     Err(command.exec()).context("cannot begin again without proxies")
 }
 
+fn ended_processes(count: usize) -> String {
+    format!("{count} {} ended", if count == 1 { "process" } else { "processes" })
+}
+
 /// Ends what is recorded as kept.
 async fn down(folder: &Path) -> Result<usize> {
     let ended = end_recorded(&folder.join(kept::PIDS), END).await?;
@@ -125,7 +133,7 @@ enum End {
 }
 
 async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
-    let _taken = files::take(folder)?;
+    let _taken = files::take(folder, "--folder")?;
     let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
     tidewatch_telemetry::logging::to_file(log, LEVEL)?;
     terminal.say(&kept::intro(
@@ -225,7 +233,7 @@ async fn in_background(folder: &Path, terminal: &Terminal) -> Result<()> {
         }
         Err(error) => {
             let ended = down(folder).await?;
-            terminal.say(&format!("\nNothing is left running: {ended} processes ended."));
+            terminal.say(&format!("\nNothing is left running: {}.", ended_processes(ended)));
             Err(error)
         }
     }

@@ -8,16 +8,17 @@ use std::{
     process,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Held by who works in a folder.
 const LOCK: &str = "in-use";
 
-/// Takes a folder for this process, as long as the returned file is open.
+/// Makes a folder if there is none, and takes it for this process, as long as the returned file is open. `flag` says where to name another.
 ///
 /// # Errors
 /// If another process has it: two that write the same files end each other in ways that are hard to understand.
-pub fn take(folder: &Path) -> Result<File> {
+pub fn take(folder: &Path, flag: &str) -> Result<File> {
+    make(folder)?;
     let path = folder.join(LOCK);
     let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open().with_context(|| format!("cannot open {}", path.display()))?;
@@ -26,7 +27,7 @@ pub fn take(folder: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let by = fs::read_to_string(&path).unwrap_or_default();
             bail!(
-                "{} is in use by process {}: end that one first, or choose another folder with --folder",
+                "{} is in use by process {}: end that one first, or choose another folder with {flag}",
                 folder.display(),
                 by.trim()
             );
@@ -38,6 +39,15 @@ pub fn take(folder: &Path) -> Result<File> {
     file.set_len(0)?;
     writeln!(file, "{}", process::id())?;
     Ok(file)
+}
+
+/// Makes a folder if there is none.
+///
+/// # Errors
+/// If that cannot be; where something else has its name, that is said.
+pub fn make(folder: &Path) -> Result<()> {
+    ensure!(!folder.exists() || folder.is_dir(), "{} is no folder; name another one", folder.display());
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
 /// Writes a file that only its owner may read, also if it was there and others could. Its
@@ -66,12 +76,22 @@ mod tests {
     #[test]
     fn a_folder_is_one_process_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let taken = take(folder.path()).unwrap();
+        let taken = take(folder.path(), "--folder").unwrap();
         // A second opening of the file is as another process's.
-        let refused = take(folder.path()).unwrap_err().to_string();
+        let refused = take(folder.path(), "--folder").unwrap_err().to_string();
         assert!(refused.contains(&format!("in use by process {}", process::id())), "{refused}");
+        assert!(refused.ends_with("with --folder"), "{refused}");
         drop(taken);
-        take(folder.path()).unwrap();
+        take(folder.path(), "--folder").unwrap();
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(take(&file, "--folder").unwrap_err().to_string().contains("is no folder"));
+        drop(take(&folder.path().join("new/one"), "--folder").unwrap());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde_json::Value;
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 use tidewatch_drain::Drain;
 use tidewatch_engine::EngineConfig;
-use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, paths::Settings};
+use tidewatch_receiver::{self as receiver, app, forward::target::Overrides, lease, paths::Settings};
 use tidewatch_simulator::{
     Faults, Hosted, NoFaults, Options, Server, ServerOptions, Token, User, registry::Registry,
 };
@@ -266,6 +266,8 @@ impl Cast for Simulated {
             limits: tidewatch_listener::Limits::default(),
             queued: 1_000,
             place: "demo".to_owned(),
+            // Nobody waits for it. A machine that sleeps, or has other things to do, must not end what somebody tries.
+            lease: Duration::from_secs(*lease::DURATIONS.end()),
             pause: false,
             maintenance_policy: None,
             object_metrics: false,

@@ -133,8 +133,8 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// What is asked for, and the folder's lock.
-fn settings(simulate: &Simulate) -> Result<(Settings, fs::File)> {
+/// What is asked for, and the locks of the folders that are written.
+fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
     let Simulate { runtimes, modules, seed, .. } = *simulate;
     ensure!((1..=MOST).contains(&runtimes), "--runtimes: 1 to {MOST} are allowed");
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
@@ -151,9 +151,15 @@ fn settings(simulate: &Simulate) -> Result<(Settings, fs::File)> {
     }
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = simulate.folder.clone().unwrap_or_else(|| target().join("simulate"));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let taken = files::take(&folder)?;
+    let mut taken = vec![files::take(&folder, "--folder")?];
     let folder = empty(&folder)?;
+    if let Some(served) = &simulate.serve {
+        files::make(served)?;
+        let it = served.canonicalize().with_context(|| format!("cannot open {}", served.display()))?;
+        if it != folder {
+            taken.push(files::take(served, "--serve")?);
+        }
+    }
     let receiver = match (&simulate.serve, &simulate.receiver) {
         (Some(_), _) => None,
         (None, Some(program)) => Some((program.clone(), None)),

@@ -268,7 +268,7 @@ impl Fleet {
         let query = Query { field_manager: SOMEBODY.into(), force, ..Query::default() };
         let user = Arc::clone(&self.somebody);
         let request = Request { user, agent: SOMEBODY.into(), verb, target, query };
-        hosted.apply(&request, hosted.now(Timestamp::now()))
+        hosted.apply(&request, Timestamp::now())
     }
 }
 

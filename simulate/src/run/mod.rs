@@ -1,5 +1,6 @@
 //! A run: everything is started, the scenario played, the end compared.
 
+mod in_force;
 mod live;
 mod pick;
 mod steps;
@@ -71,6 +72,9 @@ pub struct Run {
     progress: Arc<Progress>,
     /// Faults that are in force.
     background: Arc<AtomicUsize>,
+    /// Of those, what is wrong with API servers themselves, and with the registry.
+    states: Arc<trouble::States>,
+    registry: Arc<trouble::RegistryStates>,
     skipped: AtomicUsize,
     /// Of the oracle, the faults and the counters; the API servers end last.
     drain: Drain,
@@ -97,7 +101,21 @@ impl Run {
             ours.as_ref().map(|ours| (Arc::clone(&ours.receiver), Arc::clone(&ours.agents))),
         ));
         let (background, skipped) = (Arc::default(), AtomicUsize::new(0));
-        let run = Self { settings, fleet, oracle, ours, live, progress, background, skipped, drain, servers };
+        let (states, registry) = (Arc::default(), Arc::default());
+        let run = Self {
+            settings,
+            fleet,
+            oracle,
+            ours,
+            live,
+            progress,
+            background,
+            states,
+            registry,
+            skipped,
+            drain,
+            servers,
+        };
         let (live, progress, watch) = (Arc::clone(&run.live), Arc::clone(&run.progress), run.drain.watch());
         run.drain.spawn("counters", async move {
             let mut tick = interval(SAMPLE);

@@ -343,10 +343,9 @@ impl Run {
                 if *of == bump.channel {
                     *number = (*number + 1).min(modules::VERSIONS);
                     // Whoever pushes it is not whom the registry refuses.
-                    let trouble = self.fleet.registry.trouble();
                     self.fleet.registry.set_trouble(Trouble::default());
                     let offered = self.fleet.offer(module, *number).await;
-                    self.fleet.registry.set_trouble(trouble);
+                    self.registry.now(&(), |now| self.fleet.registry.set_trouble(now.unwrap_or_default()));
                     offered?;
                 }
             }

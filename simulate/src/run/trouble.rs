@@ -14,7 +14,11 @@ use tidewatch_simulator::{
 };
 use tokio::time::sleep;
 
-use super::{Ours, Run, steps::Played};
+use super::{
+    Ours, Run,
+    in_force::{InForce, Ticket},
+    steps::Played,
+};
 use crate::{
     agents::Order,
     fleet::Fleet,
@@ -73,14 +77,15 @@ impl Run {
         };
         let count = clusters.len();
         let rule = rule(fault, &clusters).map(|rule| self.fleet.script.add(rule));
-        begin(fault, &clusters)?;
-        let (fault, fleet, oracle) = (*fault, Arc::clone(&self.fleet), Arc::clone(&self.oracle));
+        let begun = begin(fault, clusters, &self.states)?;
+        let (kind, states) = (fault.kind, Arc::clone(&self.states));
+        let (fleet, oracle) = (Arc::clone(&self.fleet), Arc::clone(&self.oracle));
         self.later(lasts, async move {
             if let Some(rule) = rule {
                 fleet.script.remove(rule);
             }
-            end(&fault, &clusters);
-            if fault.kind == FaultKind::StuckNamespace {
+            end(begun, &states);
+            if kind == FaultKind::StuckNamespace {
                 // With the namespace goes the user's list; what KCP says counts again.
                 for runtime in chosen {
                     oracle.change_world(|world| {
@@ -99,9 +104,12 @@ impl Run {
     pub(super) fn bad_registry(&self, registry: Registry) -> Played {
         let Registry { latency: Time(latency), refuse, retry_after, lasts: Time(lasts) } = registry;
         let retry_after = retry_after.map(|Time(wait)| wait.as_secs());
-        self.fleet.registry.set_trouble(Trouble { latency, refuse, retry_after });
-        let fleet = Arc::clone(&self.fleet);
-        self.later(lasts, async move { fleet.registry.set_trouble(Trouble::default()) });
+        let ticket = self.registry.begin((), Trouble { latency, refuse, retry_after });
+        let (fleet, states) = (Arc::clone(&self.fleet), Arc::clone(&self.registry));
+        states.now(&(), |now| fleet.registry.set_trouble(now.unwrap_or_default()));
+        self.later(lasts, async move {
+            states.end(&(), ticket, |left| fleet.registry.set_trouble(left.unwrap_or_default()));
+        });
         Played::default()
     }
 }
@@ -140,41 +148,75 @@ const fn is_of_watches(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::HalfOpen | FaultKind::BreakOff | FaultKind::Gone)
 }
 
-fn begin(fault: &Fault, clusters: &[Arc<Hosted>]) -> Result<()> {
+/// Something of an API server that is wrong in one way at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Clock,
+    Readiness,
+    Namespace,
+}
+
+/// What is wrong with API servers, by their name; of clocks, by how much.
+pub(super) type States = InForce<(Place, String), SignedDuration>;
+/// What is wrong with the registry.
+pub(super) type RegistryStates = InForce<(), Trouble>;
+
+/// Where something was begun that is to be ended.
+type Begun = Vec<(Place, Ticket, Arc<Hosted>)>;
+
+fn begin(fault: &Fault, clusters: Vec<Arc<Hosted>>, states: &States) -> Result<Begun> {
     let Fault { kind, time: Time(time), .. } = *fault;
     let skew = SignedDuration::try_from(time).unwrap_or_default();
-    for cluster in clusters {
-        match kind {
-            FaultKind::ClockAhead => cluster.set_skew(skew),
-            FaultKind::ClockBehind => cluster.set_skew(-skew),
-            FaultKind::NeverReady => cluster.with(|cluster| cluster.withhold_readiness(true)),
-            FaultKind::StuckNamespace => {
-                let namespace = tidewatch_api::names::RUNTIME_NAMESPACE;
-                stick_namespace(cluster, namespace, Timestamp::now())
-                    .map_err(|refusal| anyhow!(refusal.message))
-                    .with_context(|| format!("the namespace {namespace} of {}", cluster.name()))?;
+    let (place, value) = match kind {
+        FaultKind::ClockAhead => (Place::Clock, skew),
+        FaultKind::ClockBehind => (Place::Clock, -skew),
+        FaultKind::NeverReady => (Place::Readiness, SignedDuration::ZERO),
+        FaultKind::StuckNamespace => (Place::Namespace, SignedDuration::ZERO),
+        _ => {
+            if kind == FaultKind::Restart || is_of_watches(kind) {
+                // Watches that are open would not be hit: they begin anew.
+                for cluster in &clusters {
+                    cluster.interrupt();
+                }
             }
-            // Watches that are open would not be hit: they begin anew.
-            _ if kind == FaultKind::Restart || is_of_watches(kind) => cluster.interrupt(),
-            _ => {}
+            return Ok(Vec::new());
+        }
+    };
+    let mut begun = Vec::new();
+    for cluster in clusters {
+        let key = (place, cluster.name().to_owned());
+        let stuck = place == Place::Namespace && states.now(&key, |now| now.is_some());
+        let ticket = states.begin(key.clone(), value);
+        if !stuck {
+            states.now(&key, |now| put(&cluster, place, now))?;
+        }
+        begun.push((place, ticket, cluster));
+    }
+    Ok(begun)
+}
+
+fn end(begun: Begun, states: &States) {
+    for (place, ticket, cluster) in begun {
+        let key = (place, cluster.name().to_owned());
+        // Of a namespace: it may be gone, if somebody has deleted what held it; or be stuck for another step.
+        let _gone = states.end(&key, ticket, |left| put(&cluster, place, left));
+    }
+}
+
+/// Makes an API server as wrong as is said, or right.
+fn put(cluster: &Hosted, place: Place, wrong: Option<SignedDuration>) -> Result<()> {
+    match place {
+        Place::Clock => cluster.set_skew(wrong.unwrap_or(SignedDuration::ZERO)),
+        Place::Readiness => cluster.with(|cluster| cluster.withhold_readiness(wrong.is_some())),
+        Place::Namespace => {
+            let (namespace, now) = (tidewatch_api::names::RUNTIME_NAMESPACE, Timestamp::now());
+            let put = if wrong.is_some() { stick_namespace } else { free_namespace };
+            put(cluster, namespace, now)
+                .map_err(|refusal| anyhow!(refusal.message))
+                .with_context(|| format!("the namespace {namespace} of {}", cluster.name()))?;
         }
     }
     Ok(())
-}
-
-fn end(fault: &Fault, clusters: &[Arc<Hosted>]) {
-    for cluster in clusters {
-        match fault.kind {
-            FaultKind::ClockAhead | FaultKind::ClockBehind => cluster.set_skew(SignedDuration::ZERO),
-            FaultKind::NeverReady => cluster.with(|cluster| cluster.withhold_readiness(false)),
-            FaultKind::StuckNamespace => {
-                // It may be gone: somebody has deleted what held it.
-                let _gone =
-                    free_namespace(cluster, tidewatch_api::names::RUNTIME_NAMESPACE, Timestamp::now());
-            }
-            _ => {}
-        }
-    }
 }
 
 #[cfg(test)]

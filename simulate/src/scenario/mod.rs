@@ -6,6 +6,7 @@ mod units;
 use std::{fmt, path::Path};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
 pub use trouble::{Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
 pub use units::{Group, Rate, Share, Time};
 
@@ -309,8 +310,15 @@ impl Scenario {
         if size > MAX_FILE as u64 {
             return Err(ScenarioError::TooLarge(name.to_owned()));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| ScenarioError::Read(name.to_owned(), e))?;
-        Self::parse(name, &text)
+        let bytes = std::fs::read(path).map_err(|e| ScenarioError::Read(name.to_owned(), e))?;
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Self::parse(name, text),
+            Err(error) => Err(ScenarioError::Wrong {
+                file: name.to_owned(),
+                place: Some(place_of(bytes.get(..error.valid_up_to()).unwrap_or_default())),
+                problem: "this is no text in UTF-8; is it the right file?".to_owned(),
+            }),
+        }
     }
 
     /// Reads and checks a text; `file` is for messages.
@@ -318,7 +326,7 @@ impl Scenario {
         let wrong = |place, problem| ScenarioError::Wrong { file: file.to_owned(), place, problem };
         serde_saphyr::from_str(text).map_err(|error| {
             let place = error.location().map(|at| (at.line(), at.column()));
-            wrong(place, first_line(&error.to_string()))
+            wrong(place, plain(error.without_snippet()))
         })
     }
 
@@ -400,11 +408,47 @@ impl Change {
     }
 }
 
-/// Parse errors come with a picture of the place; of that, only the first line.
-fn first_line(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default().trim();
-    let line = line.strip_prefix("error: ").unwrap_or(line);
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+/// Line and column, from 1, of what comes after these bytes.
+fn place_of(before: &[u8]) -> (u64, u64) {
+    let lines = before.split(|byte| *byte == b'\n');
+    let column = lines.clone().next_back().map_or(0, |line| String::from_utf8_lossy(line).chars().count());
+    (lines.count() as u64, column as u64 + 1)
+}
+
+/// What is wrong with a file, in the words of its author and not of the parser.
+fn plain(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    let said = match error {
+        Error::Eof { .. } => "this ends too early; a scenario has a name and steps".to_owned(),
+        Error::DuplicateMappingKey { key, .. } => match key {
+            Some(key) => format!("'{key}' is here twice"),
+            None => "the same field is here twice".to_owned(),
+        },
+        Error::ExpectedMappingEndAfterEnumVariantValue { .. } => {
+            "a step does one thing; the next begins with '- '".to_owned()
+        }
+        Error::Unexpected { expected: "mapping start", .. } => {
+            "fields are missing here, as in 'ready: {within: 5m}'".to_owned()
+        }
+        Error::Unexpected { expected: "sequence start", .. } => {
+            "a list is missing here, one '- ' for each".to_owned()
+        }
+        Error::Unexpected { expected: "string scalar", .. } => "a word is missing here".to_owned(),
+        Error::MultipleDocuments { .. } => "a file is one scenario; a '---' begins another one".to_owned(),
+        Error::UnknownAnchor { .. } => "there is no '&' of this name before it".to_owned(),
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            format!("'{variant}' is not known here; it is one of {}", expected.join(", "))
+        }
+        Error::SerdeUnknownField { field, expected, .. } => {
+            format!("'{field}' is not known here; there are {}", expected.join(", "))
+        }
+        Error::SerdeMissingField { field, .. } => format!("'{field}' is missing"),
+        Error::InvalidScalar { ty, .. } if ty.starts_with('u') => {
+            "a whole number is missing here, 0 or more".to_owned()
+        }
+        other => UserMessageFormatter.format_message(other).into_owned(),
+    };
+    said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
 #[cfg(test)]

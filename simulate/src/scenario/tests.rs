@@ -65,10 +65,28 @@ fn an_error_names_line_and_field_and_says_what_is_allowed() {
             &["at: stuckNamespace and neverReady are for runtimes"],
         ),
         ("- wait: 1s\ngoal: {times: -1}", 4, &["-1", "1 to 1000"]),
+        ("- wait: 1s\nname: another", 4, &["'name' is here twice"]),
+        ("- ready: {within: 1s}\n  wait: 1s", 4, &["a step does one thing"]),
+        ("- wait: 1s\n- bump: {modules: -1}", 4, &["a whole number is missing"]),
+        ("- bump: 1", 3, &["fields are missing here", "{within: 5m}"]),
+        ("- wait: [1s]", 3, &["a word or a number is missing here"]),
     ] {
         let message = wrong(&format!("{head}{step}\n"));
         assert!(message.starts_with(&format!("my.yaml:{line}:")), "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
+    }
+    assert_eq!(place_of(b""), (1, 1));
+    assert_eq!(place_of("name: ä\nst".as_bytes()), (2, 3), "of characters, not of bytes");
+    for (text, place, words) in [
+        ("name: x\n---\nname: y\nsteps: []\n", "1:1", "'steps' is missing"),
+        ("", "1:1", "a scenario has a name and steps"),
+        ("name: x\nsteps: {}\n", "2:8", "a list is missing here"),
+        ("name: [x]\nsteps: []\n", "1:7", "a word is missing here"),
+    ] {
+        let message = wrong(text);
+        assert!(message.starts_with(&format!("my.yaml:{place}: ")) && message.contains(words), "{message}");
+        let again = place.replace(':', " column ");
+        assert!(!message.contains(&again), "the place is said once: {message}");
     }
     let none = wrong("name: mine\nsteps: []\n");
     assert!(none.starts_with("my.yaml:2:") && none.contains("1 to 1000 steps"), "{none}");

@@ -71,7 +71,7 @@ impl Time {
 
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "a word or a number is missing here")]
     enum Scalar {
         Number(u64),
         Text(String),

@@ -9,6 +9,7 @@ use crate::{
     observe::told::Baseline,
 };
 use std::sync::Arc;
+use tidewatch_telemetry::chain;
 use tokio::time::Instant;
 
 /// What comes from where the digest is kept.
@@ -122,11 +123,19 @@ impl<T: Transport> Sender<T> {
                 }
             }
         }
-        if let Link::Up(up) = &mut self.link
-            && self.outbox.declares()
-        {
+        if self.outbox.declares() {
             let request = self.outbox.heartbeat();
-            let _declared = up.connection.post(&request, patience).await;
+            let declared = match &mut self.link {
+                Link::Up(up) => up.connection.post(&request, patience).await.map(drop),
+                _ => {
+                    return tracing::warn!(
+                        "without a connection, the digest is not declared; the next start reports everything"
+                    );
+                }
+            };
+            if let Err(error) = declared {
+                tracing::warn!(error = %chain(&error), "the digest could not be declared; the next start reports everything");
+            }
         }
     }
 }
