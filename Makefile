@@ -38,10 +38,10 @@ demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL
 	@test -x $(TARGET)/debug/tidewatch || $(CARGO) build -p tidewatch-cli --locked
 	@$(TARGET)/debug/tidewatch demo down
 
-# The end-to-end tests wait for control planes most of the time: six at once, on however few cores.
+# The end-to-end tests wait for control planes most of the time: four at once, on however few cores.
 .PHONY: test
 test: lint tools build promtool ## Lint, build and run every test, the end-to-end ones on real control planes included
-	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} $(CARGO) test --workspace --locked
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} $(CARGO) test --workspace --locked
 
 .PHONY: e2e
 e2e: tools build ## Run one end-to-end module, or a test of it: make e2e T=skeleton (T=faults: FAULT_ROUNDS=50 plays longer)

@@ -391,13 +391,22 @@ pub async fn settled(receiver: &Receiver) -> Result<()> {
     quiet(receiver, "the receiver's queue to be empty", &["tidewatch_receiver_queue_later"]).await
 }
 
-/// Waits until nothing is to be reconciled, not even at a set time, and nothing has been for a second: what was written last comes back
-/// by the watch on KCP a moment later.
+/// The same, and none has been for a second: what was written last comes back by the watch on KCP a moment later, and what an agent is
+/// to watch is written beside the modules.
+pub async fn at_rest(receiver: &Receiver) -> Result<()> {
+    still(receiver, "the receiver to be at rest", &["tidewatch_receiver_queue_later"]).await
+}
+
+/// Waits until nothing is to be reconciled, not even at a set time, and nothing has been for a second.
 pub async fn has_nothing_to_do(receiver: &Receiver) -> Result<()> {
+    still(receiver, "the receiver to have nothing to do, not even later", &[]).await
+}
+
+async fn still(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> {
     let began = Instant::now();
     let mut still = (None, began);
     while began.elapsed() < SOON {
-        quiet(receiver, "the receiver to have nothing to do, not even later", &[]).await?;
+        quiet(receiver, what, besides).await?;
         let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
         let reconciles: Vec<&str> =
             metrics.lines().filter(|line| line.starts_with("tidewatch_receiver_reconciles_total")).collect();

@@ -377,21 +377,18 @@ impl Step {
             Self::Receiver(Receiver { how, down, meanwhile }) => {
                 let meanwhile =
                     meanwhile.map_or_else(String::new, |change| format!("; meanwhile {}", change.words()));
-                format!("receiver: {}, down for {down}{meanwhile}", format!("{how:?}").to_lowercase())
+                format!("receiver: {}, down for {down}{meanwhile}", word(how))
             }
             Self::Agents(Agents { how, runtimes, .. }) => {
-                format!("agents: {} {runtimes}", format!("{how:?}").to_lowercase())
+                format!("agents: {} {runtimes}", word(how))
             }
             Self::Partition(Partition { runtimes, cut, lasts, .. }) => {
-                format!(
-                    "{runtimes} of the runtimes cut off ({}) for {lasts}",
-                    format!("{cut:?}").to_lowercase()
-                )
+                format!("{runtimes} of the runtimes cut off ({}) for {lasts}", word(cut))
             }
             Self::Fault(Fault { kind, runtimes, share, lasts, at, .. }) => {
                 let at =
                     if *at == Where::Kcp { "KCP".to_owned() } else { format!("{runtimes} of the runtimes") };
-                format!("{kind:?} at {at}, {share} of the calls, for {lasts}")
+                format!("{} at {at}, {share} of the calls, for {lasts}", word(kind))
             }
             Self::Registry(Registry { lasts, .. }) => format!("a bad registry for {lasts}"),
         }
@@ -400,12 +397,19 @@ impl Step {
 
 impl Change {
     fn words(&self) -> String {
-        let what = format!("{:?}", self.what).to_lowercase();
+        let what = word(&self.what);
         self.rate.map_or_else(
             || format!("{what} in {} at once", self.runtimes),
             |rate| format!("{what} in {}, {rate}", self.runtimes),
         )
     }
+}
+
+/// A choice as scenarios write it: its name, in camel case.
+fn word(choice: &impl fmt::Debug) -> String {
+    let name = format!("{choice:?}");
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// Line and column, from 1, of what comes after these bytes.

@@ -41,6 +41,8 @@ steps:
     assert!(scenario.steps[5].needs_ours() && !scenario.steps[3].needs_ours());
     assert_eq!(scenario.steps[3].words(), "drift in 3 at once");
     assert_eq!(scenario.steps[5].words(), "receiver: kill, down for 250ms; meanwhile delete in 2 at once");
+    let fault = scenario.steps[10].words();
+    assert!(fault.starts_with("tooManyRequests at ") && fault.contains("50% of the calls"), "{fault}");
 }
 
 #[test]

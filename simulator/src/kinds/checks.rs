@@ -110,7 +110,10 @@ pub(crate) fn change(before: &Value, after: &Value, kind: &Kind) -> Vec<Cause> {
         ("apps", "StatefulSet") if fixed_of_set(before) != fixed_of_set(after) => {
             causes.push(Cause::forbidden("spec", FIXED_OF_SET));
         }
-        ("", "Pod") => validation::change_of_pod(&before["spec"], &after["spec"], &mut causes),
+        ("", "Pod") => {
+            validation::change_of_pod(&before["spec"], &after["spec"], &mut causes);
+            validation::status_of_pod(&before["status"], &after["status"], &mut causes);
+        }
         ("", "PersistentVolumeClaim") => validation::change_of_claim(before, after, &mut causes),
         ("apiextensions.k8s.io", _) => causes.extend(super::definition::lost_versions(before, after)),
         ("", "Service") if at(after, "/spec/type") != "ExternalName" => {

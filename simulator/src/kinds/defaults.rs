@@ -127,7 +127,13 @@ pub(crate) fn always(object: &mut Value, kind: &Kind) {
 /// What goes with what a change sets.
 pub(crate) fn follow(object: &mut Value, live: &Value, kind: &Kind) {
     match (kind.group.as_str(), kind.kind.as_str()) {
-        ("", "Pod") => tolerate(child_mut(object, "spec")),
+        ("", "Pod") => {
+            tolerate(child_mut(object, "spec"));
+            // Said once and for all when it was made.
+            if let Some(class) = live["status"].get("qosClass") {
+                absent(child_mut(object, "status"), "qosClass", class.clone());
+            }
+        }
         ("", "Service") => services::follow(object, live),
         _ => {}
     }

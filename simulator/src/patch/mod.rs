@@ -26,7 +26,9 @@ pub(crate) enum PatchError {
     #[error("map: {0} does not contain declared merge key: {1}")]
     Keyless(String, String),
     /// Too many operations.
-    #[error("The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}")]
+    #[error(
+        "Request entity too large: The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {0}"
+    )]
     TooLarge(usize),
     /// An object that nests so deep is none that can be read back.
     #[error("the patched object would nest deeper than {DEEPEST} levels")]

@@ -1,4 +1,6 @@
-//! What Go does not write: zeros of fields that are no pointers. Which they are is in the table of messages.
+//! What Go does not write: zeros of fields that are no pointers. Which they are is in the table of messages. Times that are no pointers
+//! it writes in any case, as `null` where there is none. Those of items of lists are written, and owned, like all else of an item; those
+//! of Events are nobody's, and `kinds::defaults` adds them.
 
 use serde_json::{Map, Value};
 
@@ -7,42 +9,55 @@ use super::{
     value::is_zero,
 };
 
-/// Removes from an object of a definition what is as good as missing: truths that are false, numbers that are 0, empty words.
+/// The only time of a message that is left out where it is missing.
+const CREATED: &str = "creationTimestamp";
+
+/// Removes from an object of a definition what is as good as missing: truths that are false, numbers that are 0, empty words. Times that
+/// are missing in items of lists are said to be so.
 pub(crate) fn drop_zeros(object: &mut Value, definition: &str) {
     if let Some(message) = messages::message(short(definition)) {
-        of_message(object, message);
+        of_message(object, message, false);
     }
 }
 
-fn of_message(value: &mut Value, message: &Message) {
+/// `listed`: it is an item of a list, or in one.
+fn of_message(value: &mut Value, message: &Message, listed: bool) {
     for field in message.fields.values() {
         match (field.place, &field.kind, value.as_object_mut()) {
-            (Place::Field(name), _, Some(map)) => of_field(map, name, field),
-            (Place::Inlined | Place::Whole, Kind::Message(inner), _) => of_messages(value, inner, field.many),
+            (Place::Field(name), _, Some(map)) => of_field(map, name, field, listed),
+            (Place::Inlined | Place::Whole, Kind::Message(inner), _) => {
+                of_messages(value, inner, field.many, listed);
+            }
             _ => {}
         }
     }
 }
 
-fn of_field(map: &mut Map<String, Value>, name: &str, field: &Field) {
+fn of_field(map: &mut Map<String, Value>, name: &str, field: &Field, listed: bool) {
+    let may_go = field.many == Many::One && !field.keeps_zero;
+    if listed && may_go && field.kind == Kind::Time && name != CREATED {
+        map.entry(name).or_insert(Value::Null);
+    }
     let Some(value) = map.get_mut(name) else { return };
     match &field.kind {
-        Kind::Message(inner) => of_messages(value, inner, field.many),
-        Kind::Text | Kind::Bytes | Kind::Bool | Kind::Int32 | Kind::Int64
-            if field.many == Many::One && !field.keeps_zero && is_zero(value) =>
-        {
+        Kind::Message(inner) => of_messages(value, inner, field.many, listed),
+        Kind::Text | Kind::Bytes | Kind::Bool | Kind::Int32 | Kind::Int64 if may_go && is_zero(value) => {
             map.remove(name);
         }
         _ => {}
     }
 }
 
-fn of_messages(value: &mut Value, message: &str, many: Many) {
+fn of_messages(value: &mut Value, message: &str, many: Many, listed: bool) {
     let Some(message) = messages::message(message) else { return };
     match (many, value) {
-        (Many::One, value) => of_message(value, message),
-        (Many::List, Value::Array(items)) => items.iter_mut().for_each(|item| of_message(item, message)),
-        (Many::Map, Value::Object(map)) => map.values_mut().for_each(|item| of_message(item, message)),
+        (Many::One, value) => of_message(value, message, listed),
+        (Many::List, Value::Array(items)) => {
+            items.iter_mut().for_each(|item| of_message(item, message, true));
+        }
+        (Many::Map, Value::Object(map)) => {
+            map.values_mut().for_each(|item| of_message(item, message, listed));
+        }
         _ => {}
     }
 }
@@ -64,6 +79,16 @@ mod tests {
         let spec =
             json!({"replicas": 0, "template": {"spec": {"hostUsers": false, "containers": [container]}}});
         assert_eq!(object, json!({"metadata": {"labels": {"a": ""}}, "spec": spec}));
+    }
+
+    #[test]
+    fn times_that_are_missing_are_said_to_be() {
+        let condition = json!({"type": "Ready", "status": "True"});
+        let mut pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [condition]}});
+        drop_zeros(&mut pod, "io.k8s.api.core.v1.Pod");
+        let condition =
+            json!({"type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": null});
+        assert_eq!(pod, json!({"metadata": {"name": "p"}, "status": {"conditions": [condition]}}));
     }
 
     #[test]

@@ -236,9 +236,7 @@ impl Cluster {
         typed(config, kind)?;
         let said = config;
         let mut config = decode_applied(said.clone(), kind, &request.query, &mut warnings)?;
-        if takes_managed(&mut config).is_some() {
-            return Err(Refusal::bad_request("metadata.managedFields must be nil"));
-        }
+        metadata_mut(&mut config).remove("managedFields");
         let writer = writer(kind, request);
         let force = request.query.force == Some(true);
         let apply = Apply { writer: &writer, said, force, now: now.as_second() };

@@ -110,6 +110,11 @@ fn objects() -> Vec<Call> {
         Call::patch(JSON_PATCH, a, json!([{"op": "remove", "path": "/data/none"}])),
         Call::patch(JSON_PATCH, a, json!({"a": 1})),
         Call::patch(JSON_PATCH, a, (0..40).map(doubled).collect()),
+        Call::patch(
+            JSON_PATCH,
+            a,
+            json!(vec![json!({"op": "test", "path": "/kind", "value": "ConfigMap"}); 10_001]),
+        ),
         Call::patch(STRATEGIC, a, json!({"data": {"s": "1"}, "metadata": {"finalizers": ["a/b"]}})),
         Call::patch(STRATEGIC, format!("{MAPS}/none"), json!({"data": {"s": "1"}})),
         Call::patch("text/plain", a, json!({"data": {"s": "1"}})),

@@ -79,6 +79,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     solo.ready("reef", "1.0.0").await?;
 
     // Nothing has changed: nothing is written, whatever anybody says.
+    fleet::at_rest(&solo.receiver).await?;
     solo.told(DEPLOYMENT, "reef", "reef").await?;
     let before = solo.applies().await?;
     for (gvk, namespace, name) in [

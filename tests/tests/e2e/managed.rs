@@ -158,6 +158,7 @@ async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
     // It is the user's: nobody changes anything of it, whatever changes.
     let edit = json!({"data": {"version": "theirs"}});
     solo.patch(CONFIG_MAP, "mole", "settings", "user", &edit).await?;
+    fleet::at_rest(&solo.receiver).await?;
     let applies = solo.applies().await?;
     solo.offer(&version("mole", "1.1.0")).await?;
     solo.tell(CONFIG_MAP, "mole", "settings").await?;

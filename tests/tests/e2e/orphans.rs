@@ -13,7 +13,7 @@ use tidewatch_api::{
     names::{annotations, labels},
 };
 use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
-use tidewatch_tests::{kcp, modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{fleet, kcp, modules::Version, observed, solo::Solo, wait};
 
 use crate::managed::{CONFIG_MAP, DEPLOYMENT, label, manifests, objects, settled, uids, version};
 
@@ -147,7 +147,9 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     labels.insert(labels::MODULE_NAME.into(), "raft".into());
     stray.metadata = ObjectMeta { name: Some("stray".into()), labels: Some(labels), ..ObjectMeta::default() };
     stray.status = None;
-    let applies = solo.applies().await?;
+    // What its agent watches is written beside the module, and may come a moment after it is Ready.
+    fleet::at_rest(&solo.receiver).await?;
+    let applies = solo.applies_by_resource().await?;
     manifests(&solo).create(&PostParams::default(), &stray).await?;
     let told = solo.module("raft", "to be told of", |m| m.message.starts_with("orphaned:")).await?;
     ensure!(told.message.contains("stray") && told.message.contains("delete it"), "{}", told.message);
@@ -159,7 +161,8 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     .await?;
     let left = manifests(&solo).get("stray").await?;
     ensure!(left.metadata.finalizers.is_none() && left.status.is_none(), "{left:?}");
-    ensure!(solo.applies().await? == applies, "its objects were written");
+    let now = solo.applies_by_resource().await?;
+    ensure!(now == applies, "its objects were written: {applies:?}, then {now:?}");
 
     // One that loses its owner: what is installed stays as it is, and goes on when its Kyma takes it over.
     let (name, settings) = (dock.metadata.name.context("no name")?, solo.objects(CONFIG_MAP, Some("dock")));

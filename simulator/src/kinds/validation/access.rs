@@ -7,7 +7,7 @@ use crate::schema::validate::Cause;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-pub(super) const ROLE: [Field; 2] = [("rules[]", Rule::Check(rule)), ("rules[]", Rule::Check(namespaced))];
+pub(super) const ROLE: [Field; 1] = [("rules[]", Rule::Check(namespaced_rule))];
 pub(super) const CLUSTER_ROLE: [Field; 2] =
     [("rules[]", Rule::Check(rule)), ("aggregationRule", Rule::Check(aggregation))];
 pub(super) const BINDING: [Field; 3] = [
@@ -20,6 +20,15 @@ pub(super) const CLUSTER_ROLE_ONLY: [Field; 2] =
     [("roleRef!.kind", Rule::Only(&["ClusterRole"])), ("subjects[]", Rule::Check(somewhere))];
 
 fn rule(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
+    rule_in(rule, path, None, causes);
+}
+
+fn namespaced_rule(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
+    rule_in(rule, path, Some("namespaced rules cannot apply to non-resource URLs"), causes);
+}
+
+/// `no_urls` is why a rule cannot be about paths.
+fn rule_in(rule: &Value, path: &str, no_urls: Option<&str>, causes: &mut Vec<Cause>) {
     let mut need = |field: &str, why: &str| {
         if is_empty(&rule[field]) {
             causes.push(Cause::required(&format!("{path}.{field}"), why));
@@ -29,17 +38,11 @@ fn rule(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
     let urls = &rule["nonResourceURLs"];
     if is_empty(urls) {
         need("apiGroups", "resource rules must supply at least one api group");
-        need("resources", "resource rules must supply at least one resource");
-    } else if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(&rule[*field])) {
-        let why = "rules cannot apply to both regular resources and non-resource URLs";
-        causes.push(Cause::invalid(&format!("{path}.nonResourceURLs"), urls, why));
+        return need("resources", "resource rules must supply at least one resource");
     }
-}
-
-fn namespaced(rule: &Value, path: &str, causes: &mut Vec<Cause>) {
-    let urls = &rule["nonResourceURLs"];
-    if !is_empty(urls) {
-        let why = "namespaced rules cannot apply to non-resource URLs";
+    let both = ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(&rule[*field]));
+    let both = both.then_some("rules cannot apply to both regular resources and non-resource URLs");
+    for why in no_urls.into_iter().chain(both) {
         causes.push(Cause::invalid(&format!("{path}.nonResourceURLs"), urls, why));
     }
 }

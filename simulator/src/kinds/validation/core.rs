@@ -17,7 +17,7 @@ pub(super) const SECRET: [Field; 3] =
 pub(super) const CONFIG_MAP: [Field; 3] =
     [("data", Rule::Check(keys)), ("binaryData", Rule::Check(keys)), (".", Rule::Check(config_map))];
 pub(super) const NAMESPACE: [Field; 1] = [("spec.finalizers", Rule::Check(namespace_finalizers))];
-pub(super) const CLAIM: [Field; 7] = [
+pub(super) const CLAIM: [Field; 8] = [
     ("spec!.accessModes", Rule::Need("at least 1 access mode is required")),
     ("spec!.accessModes", Rule::Check(access_modes)),
     ("spec!", Rule::Check(storage)),
@@ -25,6 +25,7 @@ pub(super) const CLAIM: [Field; 7] = [
     ("spec!.volumeMode", Rule::OneOf(&["Block", "Filesystem"])),
     ("spec!.selector", Rule::Selector),
     ("spec!.dataSource", Rule::Check(source)),
+    ("spec!.volumeAttributesClassName", Rule::Form(names::subdomain)),
 ];
 pub(super) const EVENT: [Field; 1] = [(".", Rule::Check(event))];
 pub(super) const NEW_EVENT: [Field; 7] = [

@@ -22,7 +22,10 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use self::names::Format;
-pub(crate) use self::{core::change_of_claim, pods::change as change_of_pod};
+pub(crate) use self::{
+    core::change_of_claim,
+    pods::{change as change_of_pod, status as status_of_pod},
+};
 use super::Kind;
 use crate::{
     json::{join, list, text},

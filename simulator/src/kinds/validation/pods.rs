@@ -114,6 +114,21 @@ pub(crate) fn change(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
+/// What is wrong with what is said of a pod; what its network and its containers are is not looked at.
+pub(crate) fn status(before: &Value, after: &Value, causes: &mut Vec<Cause>) {
+    for (index, condition) in list(&after["conditions"]).iter().enumerate() {
+        metadata::say(
+            text(condition, "type"),
+            names::qualified,
+            &format!("status.conditions[{index}].Type"),
+            causes,
+        );
+    }
+    if after["qosClass"] != before["qosClass"] {
+        causes.push(Cause::invalid("status.qosClass", &after["qosClass"], "field is immutable"));
+    }
+}
+
 /// The places of labels and annotations leave out the metadata.
 fn template_metadata(given: &Value, path: &str, causes: &mut Vec<Cause>) {
     let path = path.trim_end_matches(".metadata");
