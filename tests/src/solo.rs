@@ -267,9 +267,14 @@ impl Solo {
 
     /// Server-side applies of anything but the Kyma and the catalog that the runtime's API server has answered.
     pub async fn applies(&self) -> Result<u64> {
-        let all = self.applies_by_resource().await?;
-        let counts = |resource: &str| resource != "kymas" && !CATALOG.contains(&resource);
-        Ok(all.iter().filter(|(resource, _)| counts(resource)).map(|(_, n)| n).sum())
+        Ok(self.object_applies().await?.values().sum())
+    }
+
+    /// The same, by resource.
+    pub async fn object_applies(&self) -> Result<BTreeMap<String, u64>> {
+        let mut all = self.applies_by_resource().await?;
+        all.retain(|resource, _| resource != "kymas" && !CATALOG.contains(&resource.as_str()));
+        Ok(all)
     }
 
     /// The same of the catalog.

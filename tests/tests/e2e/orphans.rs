@@ -149,7 +149,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     stray.status = None;
     // What its agent watches is written beside the module, and may come a moment after it is Ready.
     fleet::at_rest(&solo.receiver).await?;
-    let applies = solo.applies_by_resource().await?;
+    let applies = solo.object_applies().await?;
     manifests(&solo).create(&PostParams::default(), &stray).await?;
     let told = solo.module("raft", "to be told of", |m| m.message.starts_with("orphaned:")).await?;
     ensure!(told.message.contains("stray") && told.message.contains("delete it"), "{}", told.message);
@@ -161,7 +161,7 @@ async fn a_manifest_that_no_kyma_owns_is_told_of_and_left_alone() -> Result<()> 
     .await?;
     let left = manifests(&solo).get("stray").await?;
     ensure!(left.metadata.finalizers.is_none() && left.status.is_none(), "{left:?}");
-    let now = solo.applies_by_resource().await?;
+    let now = solo.object_applies().await?;
     ensure!(now == applies, "its objects were written: {applies:?}, then {now:?}");
 
     // One that loses its owner: what is installed stays as it is, and goes on when its Kyma takes it over.
