@@ -53,10 +53,14 @@ fn of_messages(value: &mut Value, message: &str, many: Many, listed: bool) {
     match (many, value) {
         (Many::One, value) => of_message(value, message, listed),
         (Many::List, Value::Array(items)) => {
-            items.iter_mut().for_each(|item| of_message(item, message, true));
+            for item in items {
+                of_message(item, message, true);
+            }
         }
         (Many::Map, Value::Object(map)) => {
-            map.values_mut().for_each(|item| of_message(item, message, listed));
+            for item in map.values_mut() {
+                of_message(item, message, listed);
+            }
         }
         _ => {}
     }
