@@ -117,7 +117,12 @@ impl Shared {
     /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
     /// the uid of the Kyma in it, without which tools do not find the Event.
     pub(super) async fn tell(&self, kyma: &str, runtime: Option<(&Gated, &str)>, notices: &[Notice]) {
-        for notice in notices.iter().take(AT_ONCE) {
+        // What was told lately counts for nothing: else those at the end were never told.
+        let mut left = AT_ONCE;
+        for notice in notices {
+            if left == 0 {
+                return;
+            }
             let fingerprint = fingerprint(kyma, notice);
             let leave = match &notice.about {
                 About::RuntimeKyma => match runtime {
@@ -129,6 +134,7 @@ impl Shared {
             if leave.map_or(true, |permit| permit.is_dry()) || !self.told.admit(fingerprint, Instant::now()) {
                 continue;
             }
+            left -= 1;
             let namespace = self.config.namespace.as_str();
             let (object, runtime) = match (&notice.about, runtime) {
                 (About::RuntimeKyma, Some((runtime, uid))) => {
@@ -216,6 +222,19 @@ mod tests {
         assert_eq!(admitted(start), 100);
         assert_eq!(admitted(start), 0);
         assert_eq!(admitted(start + Duration::from_secs(2)), 20, "those that were left out come next");
+    }
+
+    #[tokio::test]
+    async fn those_for_which_there_is_no_room_are_told_the_next_time() {
+        use crate::drive::tests::engine_on;
+
+        let (engine, heard) =
+            engine_on(|_, _| (201, serde_json::json!({"metadata": {}, "involvedObject": {}})));
+        let all: Vec<_> = (0..AT_ONCE + 4).map(|n| notice(&n.to_string())).collect();
+        for told in [AT_ONCE, AT_ONCE + 4, AT_ONCE + 4] {
+            engine.0.tell("harbour", None, &all).await;
+            assert_eq!(heard.lock().iter().filter(|call| call.starts_with("POST")).count(), told);
+        }
     }
 
     #[test]

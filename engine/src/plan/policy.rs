@@ -146,16 +146,27 @@ pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>)
         }
     }
     let mut fixed: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for fix in counting().flat_map(|rule| &rule.fix) {
+    let all_fixes = || counting().flat_map(|rule| &rule.fix);
+    let numbered: BTreeSet<&str> =
+        all_fixes().filter(|fix| fix.version.is_some()).map(|fix| fix.name.as_str()).collect();
+    for fix in all_fixes() {
         let Some(entry) = spec.modules.iter_mut().find(|m| m.name == fix.name) else { continue };
         let mut overruled = Vec::new();
         let mut first = |field| fixed.insert((fix.name.as_str(), field));
         if let Some(channel) = &fix.channel
             && first("channel")
-            && entry.channel.as_ref() != Some(channel)
-            && let Some(wanted) = entry.channel.replace(channel.clone())
         {
-            overruled.push(format!("channel {channel} instead of {wanted}"));
+            if let Some(wanted) = entry.channel.replace(channel.clone())
+                && wanted != *channel
+            {
+                overruled.push(format!("channel {channel} instead of {wanted}"));
+            }
+            // A version of the user's own would be a way around it.
+            if !numbered.contains(fix.name.as_str())
+                && let Some(wanted) = entry.version.take()
+            {
+                overruled.push(format!("channel {channel} instead of version {wanted}"));
+            }
         }
         if let Some(version) = &fix.version
             && first("version")
@@ -234,6 +245,22 @@ rules:
         let (spec, ruled) = rule(&wanted, &policy, &labels("paid"));
         assert!(ruled.forbidden.is_empty() && ruled.required.len() == 2);
         assert_eq!(entry(&spec, "beacon").channel.as_deref(), Some("fast"));
+    }
+
+    #[test]
+    fn a_fixed_channel_leaves_no_choice_of_a_version() {
+        let of = |policy: &str| {
+            rule(&user("[{name: beacon, version: 2.0.0}]"), &read(policy).unwrap(), &labels("paid"))
+        };
+        let (spec, ruled) = of("rules: [{fix: [{name: beacon, channel: regular}]}]");
+        let beacon = entry(&spec, "beacon");
+        assert_eq!((beacon.channel.as_deref(), &beacon.version), (Some("regular"), &None));
+        assert_eq!(ruled.overruled["beacon"], "channel regular instead of version 2.0.0");
+        // A rule that fixes the version, in whichever order, is another matter.
+        let (spec, ruled) =
+            of("rules: [{fix: [{name: beacon, channel: regular}, {name: beacon, version: 1.0.0}]}]");
+        assert_eq!(entry(&spec, "beacon").version.as_deref(), Some("1.0.0"));
+        assert_eq!(ruled.overruled["beacon"], "version 1.0.0 instead of 2.0.0");
     }
 
     #[test]

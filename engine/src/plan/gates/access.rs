@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 
 use super::{Gate, Notes, View, removed};
-use crate::plan::access;
+use crate::plan::access::{self, Denied};
 
 /// Who loses access loses the module, by the ordinary way of a removal.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
@@ -14,5 +14,10 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     else {
         return Gate::Pass;
     };
+    // A ModuleReleaseMeta that is not there, or cannot be read, takes access from nobody: what is installed stays, as where a version is gone.
+    let unknown = release.is_none() && (view.installed.is_some() || view.choice.outcome.is_err());
+    if unknown && why == Denied::Restricted {
+        return Gate::Pass;
+    }
     removed(view, notes, "ModuleNotAvailable", why.to_string())
 }

@@ -52,3 +52,26 @@ fn the_soonest_look_counts() {
     let late: Judge = |_, _| keep("window", Some(at(90)));
     assert_eq!(asked(&[deprecated, late]).1.look_at, Some(at(70)));
 }
+
+#[test]
+fn a_restricted_module_stays_where_its_release_meta_is_not_seen() {
+    let mut choice = Choice {
+        module: Module { name: "lighthouse".into(), ..Module::default() },
+        channel: "regular".into(),
+        release: None,
+        outcome: Err(Fault::UnknownModule { module: "lighthouse".into() }),
+    };
+    let listed = ["lighthouse".to_owned()];
+    let (kyma, wanted, facts) =
+        (Kyma::default(), KymaSpec::default(), Facts { restricted: &listed, ..Facts::default() });
+    let installed = Manifest::default();
+    let judge = |choice: &Choice, installed: Option<&Manifest>| {
+        let view = View { choice, installed, kyma: &kyma, wanted: &wanted, facts: &facts, now: at(0) };
+        access::judge(&view, &mut Notes::default())
+    };
+    assert_eq!(judge(&choice, Some(&installed)), Gate::Pass);
+    assert_eq!(judge(&choice, None), Gate::Pass, "what is wrong is told by who looks for a version");
+    // Where it is seen, and selects nobody, it is lost.
+    choice.release = Some(Arc::default());
+    assert!(matches!(judge(&choice, Some(&installed)), Gate::Remove { .. }));
+}
