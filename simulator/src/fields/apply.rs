@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{
+    last_applied,
     managed::{Entry, Managed, Writer, difference, stripped},
     merge::{merge, prune},
     set::Set,
@@ -58,11 +59,14 @@ impl Apply<'_> {
         let mut last = Set::default();
         if let Some(entry) = after.0.get_mut(index) {
             last = std::mem::replace(&mut entry.set, set);
+            entry.api_version.clone_from(&self.writer.api_version);
         }
         prune(&mut object, &last, &after.union(), schema);
 
         let difference = difference(live, &object, schema, self.writer.door);
         let written = difference.written();
+        let takes_over =
+            last_applied::takes_over(&self.writer.manager, live, &self.writer.api_version, schema);
         let mut conflicts = Vec::new();
         for (position, entry) in after.0.iter_mut().enumerate() {
             if position == index {
@@ -71,7 +75,7 @@ impl Apply<'_> {
             let contested = entry.set.intersection(&written);
             if !contested.is_empty() && !self.force {
                 let (with, order) = (entry.shown(), entry.identifier());
-                conflicts.extend(contested.paths().into_iter().map(|field| Conflict {
+                conflicts.extend(contested.without(&takes_over).paths().into_iter().map(|field| Conflict {
                     with: with.clone(),
                     order: order.clone(),
                     field,
@@ -89,6 +93,7 @@ impl Apply<'_> {
             entry.time = self.now;
         }
         after.0.retain(|entry| !entry.set.is_empty());
+        last_applied::follow(&self.writer.manager, &mut object, self.said);
         Ok(Applied { object, managed: after })
     }
 }

@@ -1,5 +1,7 @@
 //! `metadata.managedFields`: which manager owns which fields.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +27,9 @@ const UNOWNED: [&str; 8] = [
 ];
 /// The owner of what was there before the first apply to an object without owners.
 const BEFORE: &str = "before-first-apply";
+/// Into which the oldest are put together when more than `MOST_UPDATERS` update.
+const ANCIENT: &str = "ancient-changes";
+const MOST_UPDATERS: usize = 10;
 
 /// Who writes, and through which door.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +73,8 @@ pub(crate) struct Entry {
 pub(crate) struct Managed(pub(crate) Vec<Entry>);
 
 impl Entry {
-    fn parse(entry: &Value) -> Self {
+    /// One that an API server has written.
+    pub(crate) fn parse(entry: &Value) -> Self {
         let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         Self {
             manager: text("manager"),
@@ -92,6 +98,9 @@ impl Entry {
             if self.time != 0 {
                 map.insert("time".into(), stored::time(self.time));
             }
+            if self.manager.is_empty() {
+                map.remove("manager");
+            }
             if !self.subresource.is_empty() {
                 map.insert("subresource".into(), self.subresource.clone().into());
             }
@@ -102,7 +111,7 @@ impl Entry {
     fn is_of(&self, writer: &Writer, applies: bool) -> bool {
         self.manager == writer.manager
             && self.applies == applies
-            && self.api_version == writer.api_version
+            && (applies || self.api_version == writer.api_version)
             && self.subresource == writer.subresource
     }
 
@@ -140,9 +149,25 @@ impl Managed {
         Self(entries.and_then(Value::as_array).into_iter().flatten().map(Entry::parse).collect())
     }
 
-    /// Into an object.
-    pub(crate) fn put(mut self, object: &mut Value) {
-        self.0.retain(|entry| !entry.set.is_empty());
+    /// Of entries in any order; of several of one manager the last counts.
+    pub(crate) fn from_entries(mut entries: Vec<Entry>) -> Self {
+        entries.reverse();
+        let mut managers = BTreeSet::new();
+        entries.retain(|entry| managers.insert(Entry { time: 0, ..entry.clone() }.identifier()));
+        let mut managed = Self(entries);
+        managed.sort();
+        managed
+    }
+
+    /// With sets that the schema allows.
+    pub(crate) fn fit(&mut self, schema: View<'_>) {
+        for entry in &mut self.0 {
+            entry.set.fit(schema);
+        }
+    }
+
+    /// In the order in which an object lists them.
+    pub(crate) fn sort(&mut self) {
         self.0.sort_by(|a, b| {
             let order = |entry: &Entry| (!entry.applies, entry.time);
             order(a).cmp(&order(b)).then_with(|| {
@@ -152,6 +177,36 @@ impl Managed {
                 rest(a).cmp(&rest(b))
             })
         });
+    }
+
+    /// Of the managers that update, the oldest become one when there are too many of them.
+    fn cap(&mut self) {
+        let mut updaters: Vec<Entry> = self.0.extract_if(.., |entry| !entry.applies).collect();
+        let mut left = updaters.len();
+        updaters.sort_by_key(|entry| (entry.time, Entry { time: 0, ..entry.clone() }.identifier()));
+        let mut kept: Vec<Entry> = Vec::with_capacity(left);
+        for entry in updaters {
+            let bucket = kept.iter_mut().find(|kept| kept.api_version == entry.api_version);
+            let Some(bucket) = bucket.filter(|_| left > MOST_UPDATERS) else {
+                kept.push(entry);
+                continue;
+            };
+            left -= 1;
+            *bucket = Entry {
+                manager: ANCIENT.to_owned(),
+                subresource: String::new(),
+                time: entry.time,
+                set: entry.set.union(&bucket.set),
+                ..bucket.clone()
+            };
+        }
+        self.0.append(&mut kept);
+    }
+
+    /// Into an object.
+    pub(crate) fn put(mut self, object: &mut Value) {
+        self.0.retain(|entry| !entry.set.is_empty());
+        self.sort();
         let metadata = metadata_mut(object);
         metadata.remove("managedFields");
         if !self.0.is_empty() {
@@ -216,6 +271,7 @@ impl Managed {
             // What is written through /scale carries no time.
             entry.time = if writer.subresource == "scale" { 0 } else { now };
         }
+        self.cap();
     }
 
     /// Gives an object that has none owners of what is there, before the first apply. `nothing` is one of its kind that says nothing.

@@ -48,6 +48,42 @@ impl Set {
         set
     }
 
+    /// From `fieldsV1` that a client has written; `None` if it is none.
+    pub(crate) fn read(fields: &Value) -> Option<Self> {
+        let mut set = Self::default();
+        for (name, below) in fields.as_object()? {
+            if name == "." {
+                continue;
+            }
+            // An element of a sort that a later version may know is passed over.
+            let Some(element) = element(name)? else { continue };
+            let below = if below.is_null() { &Value::Object(Map::new()) } else { below };
+            let inner = Self::read(below)?;
+            let member = inner.is_empty() || below.get(".").is_some();
+            set.nodes.insert(element, Node { member, below: inner });
+        }
+        Some(set)
+    }
+
+    /// With each atomic map and list on the way as a leaf: what is below it has no owners of its own.
+    pub(crate) fn fit(&mut self, schema: View<'_>) {
+        for (name, node) in &mut self.nodes {
+            let known = match name.split_once(':') {
+                Some(("f", field)) => schema.field(field),
+                _ => Some(schema.items()),
+            };
+            let Some(known) = known.filter(|known| !known.is_unknown()) else { continue };
+            let atomic = match known.kind() {
+                Some("array") => known.list() == Relation::Atomic,
+                _ => known.map_is_atomic(),
+            };
+            if atomic && !node.below.is_empty() {
+                *node = Node { member: true, below: Self::default() };
+            }
+            node.below.fit(known);
+        }
+    }
+
     /// As `fieldsV1`.
     pub(crate) fn to_json(&self) -> Value {
         let json = |node: &Node| {
@@ -168,6 +204,22 @@ impl Set {
             }
             node.below.collect(&path, paths);
         }
+    }
+}
+
+/// An element of a path in its one spelling; `None` inside for a sort that nobody knows, outside for what is none.
+#[expect(clippy::option_option, reason = "not one, one to pass over, one")]
+fn element(text: &str) -> Option<Option<String>> {
+    let (sort, rest) = text.split_at_checked(2)?;
+    match sort {
+        "f:" => Some(Some(text.to_owned())),
+        "v:" => serde_json::from_str::<Value>(rest).ok().map(|value| Some(format!("v:{value}"))),
+        "k:" => {
+            let key: Map<String, Value> = serde_json::from_str(rest).ok()?;
+            Some(Some(format!("k:{}", Value::Object(key))))
+        }
+        "i:" => rest.parse::<i64>().ok().map(|index| Some(format!("i:{index}"))),
+        _ => sort.ends_with(':').then_some(None),
     }
 }
 

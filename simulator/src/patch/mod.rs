@@ -35,9 +35,9 @@ pub(crate) enum PatchError {
     TooDeep,
 }
 
-/// RFC 7386.
+/// RFC 7386, and as API servers do it: without nulls in what is within a list, too.
 pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
-    let Value::Object(changes) = patch else { return patch.clone() };
+    let Value::Object(changes) = patch else { return without_nulls(patch) };
     let mut merged = object.as_object().cloned().unwrap_or_default();
     for (name, change) in changes {
         if change.is_null() {
@@ -48,6 +48,18 @@ pub(crate) fn merge(object: &Value, patch: &Value) -> Value {
         }
     }
     Value::Object(merged)
+}
+
+/// A list keeps those that are its items.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let there = map.iter().filter(|(_, value)| !value.is_null());
+            there.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -63,5 +75,11 @@ mod tests {
             &json!({"a": {"b": null, "d": {"e": null}}, "l": [2]}),
         );
         assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [2]}));
+    }
+
+    #[test]
+    fn lists_lose_the_nulls_within_their_items() {
+        let merged = merge(&json!({}), &json!({"l": [null, {"a": null, "b": [{"c": null}]}]}));
+        assert_eq!(merged, json!({"l": [null, {"b": [{}]}]}));
     }
 }

@@ -103,8 +103,8 @@ fn read(
     object["kind"] = kind.kind.clone().into();
     object["apiVersion"] = version.into();
 
-    // Kept apart: its fields are nobody's schema.
-    let managed = metadata_mut(&mut object).remove("managedFields");
+    // Kept apart: what is in it has names of its own.
+    let owned = take_owned(&mut object);
     if let Origin::Builtin(_) = kind.origin {
         if let Some((path, have, want)) = validate::first_type_error(&object, kind.schema()) {
             return Err(as_kind(&go_type_error(&kind.kind, &path, have, &want)));
@@ -114,12 +114,16 @@ fn read(
             return Err(as_kind(&why));
         }
         times::settle(&mut object, kind.schema());
-    } else if let Some((path, have, want)) = object
-        .get("metadata")
-        .and_then(|meta| validate::first_type_error(meta, crate::schema::builtin::object_meta()))
-    {
-        return Err(as_kind(&go_type_error(&kind.kind, &format!("metadata.{path}"), have, &want)));
     } else {
+        let schema = crate::schema::builtin::object_meta();
+        let meta = &mut object["metadata"];
+        if let Some((path, have, want)) = validate::first_type_error(meta, schema) {
+            return Err(as_kind(&go_type_error(&kind.kind, &format!("metadata.{path}"), have, &want)));
+        }
+        if let Some(why) = unreadable::find(meta, schema) {
+            return Err(as_kind(&why));
+        }
+        times::settle(meta, schema);
         shape::drop_nulls(&mut object, kind.schema());
     }
     let mode = Unknown::of(query);
@@ -151,10 +155,22 @@ fn read(
         }
         Unknown::Ignore | Unknown::Refuse => {}
     }
-    let metadata = metadata_mut(&mut object);
-    metadata.remove("selfLink");
-    meta::put(metadata, "managedFields", managed);
+    metadata_mut(&mut object).remove("selfLink");
+    for (entry, fields) in managed_mut(&mut object).zip(owned) {
+        if let (Some(entry), Some(fields)) = (entry.as_object_mut(), fields) {
+            entry.insert("fieldsV1".into(), fields);
+        }
+    }
     Ok(object)
+}
+
+fn managed_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    metadata_mut(object).get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// `fieldsV1` of each entry of `managedFields`, taken out of it.
+fn take_owned(object: &mut Value) -> Vec<Option<Value>> {
+    managed_mut(object).map(|entry| entry.as_object_mut()?.remove("fieldsV1")).collect()
 }
 
 /// The same of what a patch has made: it is the patch that is to blame.

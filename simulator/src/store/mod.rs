@@ -10,6 +10,7 @@ mod delete;
 mod garbage;
 mod log;
 mod options;
+mod owners;
 mod read;
 mod refusal;
 mod request;

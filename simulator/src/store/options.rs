@@ -40,7 +40,7 @@ pub(super) fn of_write(verb: &Verb, query: &Query) -> Result<bool, Refusal> {
         _ => ("UpdateOptions", None),
     };
     let mut causes: Vec<Cause> = force.into_iter().collect();
-    causes.extend(manager(&query.field_manager));
+    causes.extend(manager(&query.field_manager, "fieldManager"));
     let (dry, mode) = dry_run(query);
     causes.extend(mode);
     if !matches!(query.field_validation.as_str(), "" | "Ignore" | "Strict" | "Warn") {
@@ -50,10 +50,11 @@ pub(super) fn of_write(verb: &Verb, query: &Query) -> Result<bool, Refusal> {
     refuse(options, &causes).map(|()| dry)
 }
 
-fn manager(name: &str) -> Vec<Cause> {
+/// What is wrong with the name of a manager of fields, at a field.
+pub(super) fn manager(name: &str, field: &str) -> Vec<Cause> {
     // The characters of a longer one are not looked at: each would be told beside the whole name.
     if name.len() > LONGEST_MANAGER {
-        return vec![Cause::too_long("fieldManager", LONGEST_MANAGER)];
+        return vec![Cause::too_long(field, LONGEST_MANAGER)];
     }
     let strange = name.char_indices().filter(|(_, letter)| !is_printable(*letter));
     let shown: String = name.chars().map(quoted).collect();
@@ -61,7 +62,7 @@ fn manager(name: &str) -> Vec<Cause> {
         .map(|(place, letter)| {
             let code = u32::from(letter);
             let why = format!("invalid character U+{code:04X} (at position {place})");
-            Cause::new("fieldManager", "FieldValueInvalid", format!("Invalid value: \"{shown}\": {why}"))
+            Cause::new(field, "FieldValueInvalid", format!("Invalid value: \"{shown}\": {why}"))
         })
         .collect()
 }
@@ -207,8 +208,8 @@ mod tests {
 
     #[test]
     fn managers_of_any_length_are_refused_in_few_words() {
-        assert!(manager(&"a".repeat(LONGEST_MANAGER)).is_empty());
-        assert_eq!(manager(&"\u{1}".repeat(60_000)).len(), 1);
-        assert_eq!(manager("\u{1}b\u{2}").len(), 2);
+        assert!(manager(&"a".repeat(LONGEST_MANAGER), "fieldManager").is_empty());
+        assert_eq!(manager(&"\u{1}".repeat(60_000), "fieldManager").len(), 1);
+        assert_eq!(manager("\u{1}b\u{2}", "fieldManager").len(), 2);
     }
 }

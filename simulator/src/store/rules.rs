@@ -161,14 +161,6 @@ pub(super) fn new_finalizers(live: &Value, object: &Value) -> Option<Cause> {
     })
 }
 
-/// `managedFields` of a body, taken out of it.
-pub(super) fn takes_managed(object: &mut Value) -> Option<Vec<Value>> {
-    match metadata_mut(object).remove("managedFields") {
-        Some(Value::Array(entries)) => Some(entries),
-        _ => None,
-    }
-}
-
 pub(super) fn dry_answer(kind: &Arc<Kind>, object: Value, code: u16, warnings: Vec<String>) -> Outcome {
     Outcome::Object(Answer { code, object, warnings, kind: Some(Arc::clone(kind)) })
 }

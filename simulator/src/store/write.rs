@@ -3,21 +3,23 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     cluster::Cluster,
     decode::{decode, decode_applied, decode_patched, keep_servers, place, strip_servers},
     options::of_write,
+    owners::{owners_checked, said_managed},
     refusal::Refusal,
     request::{Answer, Outcome, PatchKind, Request, Target, Verb},
-    rules::{dry_answer, patched, spec_differs, takes_managed, through, typed, writer},
+    rules::{dry_answer, patched, spec_differs, through, typed, writer},
 };
 use crate::{
     authz::Ask,
     fields::{
         apply::Apply,
         managed::{self, Managed},
+        said::Said,
     },
     kinds::{Kind, checks, defaults},
     object::{
@@ -107,17 +109,25 @@ impl Cluster {
         if kind.has_generation {
             metadata.insert("generation".into(), json!(1));
         }
-        let reset = takes_managed(&mut object).is_some_and(|given| given.is_empty() && kind.is_builtin());
-        let managed = match applied {
-            Some(managed) => managed,
-            None if reset => Managed::default(),
-            None => {
-                let mut managed = Managed::default();
+        let none_given = object["metadata"]["managedFields"] == json!([]);
+        let said = said_managed(&mut object, kind, request, kind.is_builtin());
+        let mut managed = match (applied, said) {
+            (Some(managed), _) => managed,
+            (None, Said::Reset) if none_given => Managed::default(),
+            (None, said) => {
+                let owners = match said {
+                    Said::Owners(owners) => self.known(owners, kind),
+                    _ => Some(Managed::default()),
+                };
                 let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
-                managed.update(&nothing, &object, kind.schema(), &writer(kind, request), now.as_second());
-                managed
+                owners.map_or_else(Managed::default, |mut owners| {
+                    owners.update(&nothing, &object, kind.schema(), &writer(kind, request), now.as_second());
+                    owners
+                })
             }
         };
+        managed.sort();
+        owners_checked(&managed, kind, &name)?;
         managed.put(&mut object);
         self.assign(&mut object, kind, None);
         if dry {
@@ -260,8 +270,10 @@ impl Cluster {
             return self.insert(kind, request, applied.object, Some(applied.managed), warnings, dry, now);
         };
         let mut live = Self::render(kind, &stored);
-        let mut managed = Managed::of(&live);
-        _ = takes_managed(&mut live);
+        let Some(mut managed) = self.known(Managed::of(&live), kind) else {
+            return Err(Refusal::not_simulated("an apply where fields are owned by a version that is gone"));
+        };
+        metadata_mut(&mut live).remove("managedFields");
         let nothing = managed::nothing(&kind.api_version(), &kind.kind, kind.zero());
         managed.adopt(&nothing, &live, kind.schema(), &writer, now.as_second());
         let applied = apply.run(&live, &config, &managed, kind.schema()).map_err(conflict)?;
@@ -312,7 +324,8 @@ impl Cluster {
             }
         }
         let fixed = checks::fixed_metadata(&live, &object);
-        let new_managed = takes_managed(&mut object);
+        // Of a custom resource an empty list is as good as none.
+        let said = said_managed(&mut object, kind, request, kind.is_builtin());
         let old_managed = Managed::of(&live);
         let raw_managed = metadata_mut(&mut live).remove("managedFields");
         // Who does not say them takes them from their owners, although they stay.
@@ -338,18 +351,17 @@ impl Cluster {
         // Through /scale nobody comes to own replicas that were nobody's.
         let scaled = kind.scale.as_ref().map(|scale| scale.spec.as_str());
         let scaled = scaled.filter(|_| request.target.subresource == "scale");
-        // Of a custom resource an empty list is as good as none.
-        let reset = new_managed.filter(|given| kind.is_builtin() || !given.is_empty());
-        let reset =
-            reset.is_some_and(|given| given.iter().all(|entry| entry.as_object().is_some_and(Map::is_empty)));
-        let managed = match applied {
+        let owners = match said {
+            Said::Owners(owners) => owners,
+            Said::Reset => Managed::default(),
+            Said::Nothing => old_managed.clone(),
+        };
+        let mut managed = match applied {
             Some(managed) => managed,
-            None if reset => Managed::default(),
             // Nobody's fields stay nobody's until somebody applies.
-            None if old_managed.0.is_empty() => Managed::default(),
-            None if scaled.is_some_and(|path| !old_managed.owns(path)) => old_managed.clone(),
-            None => {
-                let mut managed = old_managed.clone();
+            None if owners.0.is_empty() => owners,
+            None if scaled.is_some_and(|path| !owners.owns(path)) => owners,
+            None => self.known(owners, kind).map_or_else(Managed::default, |mut managed| {
                 managed.update(&live, &object, kind.schema(), &writer, now.as_second());
                 for path in &silent {
                     managed.release(path);
@@ -361,8 +373,10 @@ impl Cluster {
                     managed.release(path);
                 }
                 managed
-            }
+            }),
         };
+        managed.sort();
+        owners_checked(&managed, kind, name)?;
         self.assign(&mut object, kind, Some(&live));
         let same_owners = |a: &Managed, b: &Managed| {
             a.0.len() == b.0.len()

@@ -34,6 +34,7 @@ macro_rules! texts {
 /// All of them, by their theme.
 const TEXTS: &[(&str, &str)] = texts![
     "metadata",
+    "owners",
     "formats",
     "embedded",
     "lists",

@@ -46,7 +46,17 @@ const CREATED: [&str; 17] = [
     "priorityclass kubectl --value=7 --description=d",
 ];
 
-/// Has kubectl create the same before both servers, and ask what it may do, and returns what differs.
+/// From an apply on kubectl's own side to one on the server's: kubectl moves the fields by a patch of their owners.
+const MOVED: [&str; 6] = [
+    "apply -o json --show-managed-fields -f first.json",
+    "apply -o json --show-managed-fields --server-side -f second.json",
+    "apply -o json --show-managed-fields --server-side --field-manager=other -f first.json",
+    "apply -o json --show-managed-fields --server-side -f first.json",
+    "apply -o json --show-managed-fields -f second.json",
+    "get -o json --show-managed-fields -f first.json",
+];
+
+/// Has kubectl create and apply the same before both servers, and ask what it may do, and returns what differs.
 pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
     let program = pair.harness.tools().get("kubectl")?;
     let mut both = Vec::new();
@@ -54,37 +64,55 @@ pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
         let folder = pair.harness.folder().join("kubectl").join(side);
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("config"), config)?;
+        let moved = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "moved"}, "data": data});
+        fs::write(folder.join("first.json"), moved(json!({"a": "1", "b": "1"})).to_string())?;
+        fs::write(folder.join("second.json"), moved(json!({"a": "2"})).to_string())?;
         both.push(Kubectl { program: program.clone(), folder });
     }
     let created =
         CREATED.iter().map(|words| format!("create --namespace=default --dry-run=server -o json {words}"));
     let asked = ["auth can-i get pods", "auth can-i create deployments.apps --subresource=scale -n fixed"];
     let mut found = Vec::new();
-    for words in created.chain(asked.map(str::to_owned)) {
+    for words in created.chain(asked.into_iter().chain(MOVED).map(str::to_owned)) {
         let answer = |said: String| Answer {
             code: 200,
             media: String::new(),
             body: serde_json::from_str(&said).unwrap_or(Value::String(said)),
             warnings: Vec::new(),
         };
-        let (real, simulated) = try_join!(both[0].run(&words), both[1].run(&words))?;
+        let (real, simulated) = try_join!(both[0].said(&words), both[1].said(&words))?;
         let lines = compare::answers(&answer(real), &answer(simulated));
         found.extend(lines.into_iter().map(|line| format!("kubectl {words}: {line}")));
     }
-    say!("kubectl: {} commands", CREATED.len() + asked.len());
+    say!("kubectl: {} commands", CREATED.len() + asked.len() + MOVED.len());
     Ok(found)
 }
 
 impl Kubectl {
     async fn run(&self, args: &str) -> Result<String> {
+        let (output, refusal) = self.both(args).await?;
+        ensure!(refusal.is_empty(), "kubectl {args}: {refusal}");
+        Ok(output)
+    }
+
+    /// What it says, and be it why it does not.
+    async fn said(&self, args: &str) -> Result<String> {
+        let (output, refusal) = self.both(args).await?;
+        Ok(output + &refusal)
+    }
+
+    /// Its output, and if it fails, why.
+    async fn both(&self, args: &str) -> Result<(String, String)> {
         let mut command = Command::new(&self.program);
         command.args(args.split_whitespace()).kill_on_drop(true);
         command.env("KUBECONFIG", self.folder.join("config")).env("HOME", &self.folder);
         command.env("KUBE_EDITOR", "sed -i s/x:2/x:3/").current_dir(&self.folder);
         let output = timeout(LONG, command.output()).await.context("kubectl hangs")??;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "kubectl {args}: {said}");
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let said = if output.status.success() { Vec::new() } else { output.stderr };
+        Ok((
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&said).into_owned(),
+        ))
     }
 }
 
@@ -131,6 +159,8 @@ async fn kubectl_works_with_a_simulated_cluster() -> Result<()> {
     assert_eq!(kubectl.run(image).await?, "x:3");
     kubectl.run("apply --server-side --force-conflicts -f app.json").await?;
     assert_eq!(kubectl.run(image).await?, "x:2");
+    let owners = "get cm app --show-managed-fields -o jsonpath={.metadata.managedFields[*].manager}";
+    assert_eq!(kubectl.run(owners).await?, "kubectl kubectl-last-applied");
     let table = kubectl.run("get deploy").await?;
     assert!(table.contains("READY") && table.contains("1/1"), "{table}");
     kubectl.run("rollout status deploy/app --timeout=10s").await?;

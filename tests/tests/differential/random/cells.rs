@@ -42,7 +42,7 @@ fn is_foo(kind: Kind) -> bool {
 }
 
 /// All cells but those of the end of a sequence.
-pub(super) const CELLS: [Step; 51] = [
+pub(super) const CELLS: [Step; 52] = [
     sowing("create", "plain", |dice, kind, base| {
         let name = name(dice);
         vec![Call::new("POST", base, object(dice, kind, name, false)).saved(name)]
@@ -239,6 +239,13 @@ pub(super) const CELLS: [Step; 51] = [
             .clone();
         vec![Call::patch(MERGE, path(dice, base), json!({"metadata": metadata}))]
     }),
+    step("patch merge", "owners", |dice, kind, base| {
+        let owners = owners(dice, kind);
+        let path = format!("{}?fieldManager={}", path(dice, base), manager(dice));
+        let mut patch = if dice.one_of(2) { content(dice, kind, true) } else { json!({}) };
+        patch["metadata"] = json!({"managedFields": owners});
+        vec![Call::patch(MERGE, path, patch)]
+    }),
     step("patch merge", "dryRun", |dice, kind, base| {
         vec![Call::patch(MERGE, path(dice, base) + "?dryRun=All", content(dice, kind, true))]
     }),
@@ -347,6 +354,27 @@ fn put(dice: &mut Dice, kind: Kind, base: &str, name: &'static str) -> Call {
 fn apply(dice: &mut Dice, kind: Kind, base: &str, query: &str) -> Call {
     let (name, manager) = (name(dice), manager(dice));
     Call::patch(APPLY, format!("{base}/{name}?fieldManager={manager}{query}"), object(dice, kind, name, true))
+}
+
+/// What a client may say of who owns which fields.
+fn owners(dice: &mut Dice, kind: Kind) -> Value {
+    let version = kind.named("")["apiVersion"].clone();
+    let top = if matches!(kind, Kind::Map | Kind::Secret) { "f:data" } else { "f:spec" };
+    let owner = |dice: &mut Dice| {
+        let all = [json!({"f:a": {}}), json!({".": {}, "f:b": {}}), json!({"f:a": {}, "f:z": {"f:y": {}}})];
+        let fields = dice.pick(&all).clone();
+        let version = if dice.one_of(9) { json!("other/v9") } else { version.clone() };
+        json!({
+            "manager": manager(dice), "operation": dice.pick(&["Apply", "Update", "Update", "Apply", "apply"]), "apiVersion": version,
+            "fieldsType": "FieldsV1", "fieldsV1": {top: fields},
+        })
+    };
+    match dice.below(6) {
+        0 => json!([{}]),
+        1 => json!([owner(dice), owner(dice)]),
+        2 => json!([owner(dice), owner(dice), owner(dice)]),
+        _ => json!([owner(dice)]),
+    }
 }
 
 /// A list, asked for in one of these ways.

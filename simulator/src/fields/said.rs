@@ -1,0 +1,105 @@
+//! `metadata.managedFields` that a client says itself.
+
+use serde_json::Value;
+
+use super::{
+    managed::{Entry, Managed},
+    set::Set,
+};
+
+/// What becomes of the owners by what a client says of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// They stay: nothing is said, or something that cannot be read.
+    Nothing,
+    /// Nobody owns anything.
+    Reset,
+    /// These own now.
+    Owners(Managed),
+}
+
+impl Said {
+    /// `empty_resets`: whether a list without entries says something.
+    pub(crate) fn read(given: Option<&[Value]>, empty_resets: bool) -> Self {
+        match given {
+            None => Self::Nothing,
+            Some([]) if empty_resets => Self::Reset,
+            Some([only]) if says_nothing(only) => Self::Reset,
+            Some(entries) => match entries.iter().map(entry).collect::<Option<Vec<Entry>>>() {
+                Some(entries) if !entries.is_empty() => Self::Owners(Managed::from_entries(entries)),
+                _ => Self::Nothing,
+            },
+        }
+    }
+}
+
+fn says_nothing(entry: &Value) -> bool {
+    let empty = |value: &Value| value.is_null() || value == "";
+    entry.is_null() || entry.as_object().is_some_and(|entry| entry.values().all(empty))
+}
+
+/// `None` for one that a real API server cannot read.
+fn entry(entry: &Value) -> Option<Entry> {
+    let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
+    let readable = matches!(text("operation"), "Apply" | "Update")
+        && !text("apiVersion").is_empty()
+        && text("fieldsType") == "FieldsV1";
+    let set = match entry.get("fieldsV1") {
+        None | Some(Value::Null) => Set::default(),
+        Some(fields) => Set::read(fields)?,
+    };
+    readable.then(|| Entry { set, ..Entry::parse(entry) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(fields: Value) -> Value {
+        json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn read(entries: Value) -> Said {
+        Said::read(entries.as_array().map(Vec::as_slice), true)
+    }
+
+    #[test]
+    fn what_can_be_read_counts() {
+        let said = one(json!({"f:data": {"f:a": null, "x:what": {}, "k:{\"b\": 1, \"a\": 2}": {".": 1}}}));
+        let Said::Owners(Managed(owners)) = read(json!([said])) else { panic!("no owners") };
+        let read = owners.first().map(|owner| owner.set.to_json());
+        assert_eq!(read, Some(json!({"f:data": {"f:a": {}, "k:{\"a\":2,\"b\":1}": {}}})));
+    }
+
+    #[test]
+    fn what_cannot_be_read_changes_nothing() {
+        let without = |field: &str| {
+            let mut entry = one(json!({"f:data": {}}));
+            entry[field] = Value::Null;
+            entry
+        };
+        for wrong in [
+            without("operation"),
+            without("apiVersion"),
+            without("fieldsType"),
+            one(json!("f:data")),
+            one(json!({"f:data": 1})),
+            one(json!({"data": {}})),
+            one(json!({"k:{": {}})),
+            one(json!({"i:x": {}})),
+        ] {
+            assert_eq!(read(json!([one(json!({"f:data": {}})), wrong])), Said::Nothing, "{wrong}");
+        }
+        assert_eq!(read(json!([{}, {}])), Said::Nothing);
+    }
+
+    #[test]
+    fn nobody_owns_after_an_empty_list_or_entry() {
+        assert_eq!(read(json!([])), Said::Reset);
+        assert_eq!(Said::read(Some(&[]), false), Said::Nothing);
+        assert_eq!(read(json!([{}])), Said::Reset);
+        assert_eq!(read(json!([{"manager": ""}])), Said::Reset);
+    }
+}

@@ -1,0 +1,75 @@
+//! Who owns which fields: what a client may say of it, and what becomes of owners by versions that are gone.
+
+use serde_json::Value;
+
+use super::{cluster::Cluster, options, refusal::Refusal, request::Request};
+use crate::{
+    fields::{managed::Managed, said::Said},
+    kinds::{Kind, builtin},
+    object::meta::metadata_mut,
+    schema::validate::Cause,
+};
+
+/// Bytes of a subresource's name in `managedFields`.
+const LONGEST_SUBRESOURCE: usize = 256;
+
+/// What a body says in `managedFields`, taken out of it. Through a subresource nobody says who owns what.
+pub(super) fn said_managed(object: &mut Value, kind: &Kind, request: &Request, empty_resets: bool) -> Said {
+    let given = metadata_mut(object).remove("managedFields");
+    let given = given.as_ref().and_then(Value::as_array).filter(|_| request.target.subresource.is_empty());
+    let mut said = Said::read(given.map(Vec::as_slice), empty_resets);
+    if let Said::Owners(owners) = &mut said {
+        owners.fit(kind.schema());
+    }
+    said
+}
+
+/// Whether the owners are ones that an object may have.
+pub(super) fn owners_checked(owners: &Managed, kind: &Kind, name: &str) -> Result<(), Refusal> {
+    let mut causes = Vec::new();
+    for (index, owner) in owners.0.iter().enumerate() {
+        let field = format!("metadata.managedFields[{index}]");
+        causes.extend(options::manager(&owner.manager, &format!("{field}.manager")));
+        if owner.subresource.len() > LONGEST_SUBRESOURCE {
+            causes.push(Cause::too_long(&format!("{field}.subresource"), LONGEST_SUBRESOURCE));
+        }
+    }
+    if causes.is_empty() { Ok(()) } else { Err(Refusal::invalid(&kind.kind, &kind.group, name, &causes)) }
+}
+
+impl Cluster {
+    /// Without owners by a version of which the kind has no objects. `None` if there is one that spoils all of them, as a real API
+    /// server cannot work on with it: a version that is none, or one that the definition of a custom resource does not have.
+    pub(super) fn known(&self, mut owners: Managed, kind: &Kind) -> Option<Managed> {
+        let own = kind.api_version();
+        if owners.0.iter().all(|owner| owner.api_version == own) {
+            return Some(owners);
+        }
+        if owners.0.iter().any(|owner| owner.api_version.matches('/').count() > 1) {
+            return None;
+        }
+        if kind.is_builtin() {
+            let served = |version: &str| {
+                builtin::kinds()
+                    .iter()
+                    .any(|other| other.storage == kind.storage && other.api_version() == version)
+            };
+            owners.0.retain(|owner| served(&owner.api_version));
+            return Some(owners);
+        }
+        let known = self.versions(kind);
+        owners.0.iter().all(|owner| known.contains(&owner.api_version)).then_some(owners)
+    }
+
+    /// All versions that the definition of a custom resource has.
+    fn versions(&self, kind: &Kind) -> Vec<String> {
+        let definitions = builtin::find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+        let key = definitions.map(|definitions| Self::key(definitions, "", &kind.storage));
+        let stored = key.and_then(|key| self.objects.get(&key).cloned());
+        let Some((definitions, stored)) = definitions.zip(stored) else { return vec![kind.api_version()] };
+        let definition = Self::render(definitions, &stored);
+        let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+        let names = versions.filter_map(|version| version["name"].as_str());
+        names.map(|name| format!("{}/{name}", kind.group)).collect()
+    }
+}
