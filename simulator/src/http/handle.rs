@@ -166,6 +166,18 @@ impl Exchange {
                 if parts.method != Method::GET {
                     return Err(Refusal::method_not_allowed());
                 }
+                if let Path::NotSimulated(what) = other {
+                    return Err(Refusal::not_simulated(what));
+                }
+                let verbose = parts
+                    .uri
+                    .query()
+                    .is_some_and(|query| query.split('&').any(|word| word.starts_with("verbose")));
+                if let (Path::Health, true) = (&other, verbose) {
+                    let checked = self.path.split('/').find(|word| !word.is_empty()).unwrap_or_default();
+                    let lines = format!("[+]ping ok\n{checked} check passed\n");
+                    return Ok(answer::text(200, "text/plain; charset=utf-8", lines));
+                }
                 return Ok(self.about(&other, form));
             }
         };
@@ -261,7 +273,11 @@ impl Exchange {
             Path::OldOpenApi => Some(openapi::empty_v2()),
             Path::OpenApi => Some(openapi::index(&served(), &self.prefix)),
             Path::OpenApiOf(path) => openapi::document(&served(), path),
-            Path::Objects(_) | Path::OldWatch(_) | Path::WatchOfNothing | Path::Unknown => None,
+            Path::Objects(_)
+            | Path::OldWatch(_)
+            | Path::WatchOfNothing
+            | Path::NotSimulated(_)
+            | Path::Unknown => None,
         };
         let nothing = || answer::text(404, "text/plain; charset=utf-8", "404 page not found\n");
         found.map_or_else(nothing, |body| answer::json(200, &body))

@@ -9,8 +9,10 @@ use crate::store::{Query, Target};
 pub(crate) enum Path {
     /// `/version`
     Version,
-    /// `/healthz`, `/livez`, `/readyz`, each with `/ping`; other checks there are none
+    /// `/healthz`, `/livez`, `/readyz`, each with `/ping`
     Health,
+    /// What a real API server tells of itself besides.
+    NotSimulated(&'static str),
     /// `/`
     Root,
     /// `/api`
@@ -47,6 +49,12 @@ impl Path {
             [""] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] | ["healthz" | "livez" | "readyz", "ping"] => Self::Health,
+            ["healthz" | "livez" | "readyz", ..] => Self::NotSimulated("checks of their own"),
+            ["metrics" | "flagz" | "statusz" | "configz", ..] => {
+                Self::NotSimulated("what a server says of itself")
+            }
+            ["logs" | "debug", ..] => Self::NotSimulated("logs and profiles"),
+            [".well-known" | "openid", ..] => Self::NotSimulated("the keys of service accounts"),
             ["api"] => Self::CoreVersions,
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),
