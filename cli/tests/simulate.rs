@@ -90,7 +90,7 @@ fn a_simulation_is_recorded_and_its_record_replayed() {
     let scenario = "name: test
 steps:
 - ready: {within: 2m}
-- change: {what: drift, runtimes: 50%}
+- change: {what: drift, runtimes: 50}
 - bump: {modules: 1}
 - settle: {within: 2m}
 ";
@@ -98,6 +98,8 @@ steps:
     let record = record.to_str().unwrap();
     let output = simulate(folder.path(), "6", scenario, &["-o", "json", "--record", record]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report(&output)["steps"][1]["note"], "6 changes of 50: there are no more runtimes");
+    assert!(!folder.path().join("simulate.record.old").exists(), "nothing was there before");
     let replayed = Command::new(env!("CARGO_BIN_EXE_tidewatch")).args(["replay", record]).output().unwrap();
     let text = String::from_utf8_lossy(&replayed.stdout);
     let is_same = replayed.status.success() && text.ends_with(" decisions, 0 divergences\n");
@@ -414,6 +416,27 @@ fn a_scenario_that_is_wrong_is_told_where() {
     assert!(!output.status.success());
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("scenario.yaml:3:") && message.contains("250ms, 30s"), "{message}");
+}
+
+#[test]
+fn what_is_wrong_with_the_arguments_is_told_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing/file");
+    let missing = missing.to_str().unwrap();
+    for (more, words) in [
+        (&["--record", missing][..], "--record: cannot write"),
+        (&["--out", missing], "--out: cannot write"),
+        (&["--seed", "-1"], "a seed is a whole number from 0"),
+    ] {
+        let run = Command::new(env!("CARGO_BIN_EXE_tidewatch"))
+            .args(["simulate", "--runtimes", "2", "--folder"])
+            .arg(folder.path())
+            .args(more)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(!run.status.success() && said.contains(words) && !said.contains("starting KCP"), "{said}");
+    }
 }
 
 #[test]

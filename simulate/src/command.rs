@@ -21,7 +21,7 @@ use crate::{
     receiver,
     report::Report,
     run::{Run, Settings},
-    scenario::{SHIPPED, Scenario},
+    scenario::{SHIPPED, Scenario, Step},
 };
 
 /// Most runtimes; names are made for so many.
@@ -56,7 +56,7 @@ pub struct Simulate {
     #[arg(long, default_value = "steady", value_name = "NAME|FILE")]
     scenario: String,
     /// Chooses what is left to chance; the same seed chooses the same.
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = seed, allow_negative_numbers = true)]
     seed: u64,
     /// Write the report to a file, too.
     #[arg(long, value_name = "FILE")]
@@ -89,6 +89,10 @@ pub struct Simulate {
     list: bool,
 }
 
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
+}
+
 /// Runs it.
 pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     if simulate.list {
@@ -97,10 +101,18 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
     without_proxies()?;
     let progress = Arc::new(Progress::new(simulate.runtimes));
     let (settings, _taken) = settings(&simulate)?;
+    // Before it takes an hour; an empty file is left if it comes to no report.
     if let Some(out) = &simulate.out {
-        // Before it takes an hour; an empty file is left if it comes to no report.
-        let opened = fs::OpenOptions::new().append(true).create(true).open(out);
-        opened.with_context(|| format!("--out: cannot write {}", out.display()))?;
+        writable("--out", out)?;
+    }
+    if let Some(record) = &simulate.record {
+        let is_new = !record.exists();
+        writable("--record", record)?;
+        // The receiver keeps what it finds there.
+        if is_new {
+            fs::remove_file(record)
+                .with_context(|| format!("--record: cannot remove {}", record.display()))?;
+        }
     }
     // One for all of it: a signal between two parts is not lost.
     let mut told = Box::pin(interrupted());
@@ -131,6 +143,13 @@ pub async fn run(simulate: Simulate, format: Format) -> Result<()> {
         report.verdict.not_ready
     );
     Ok(())
+}
+
+fn writable(flag: &str, file: &Path) -> Result<()> {
+    let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+    opened
+        .map(drop)
+        .with_context(|| format!("{flag}: cannot write {}; its folder has to be there", file.display()))
 }
 
 /// What is asked for, and the locks of the folders that are written.
@@ -169,6 +188,10 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
         }
     };
     let mut args = simulate.receiver_arg.clone();
+    // A machine that stands still for some seconds is no reason to end without a report.
+    if !scenario.steps.iter().any(Step::kills) && !args.iter().any(|arg| arg.starts_with("--lease")) {
+        args.push("--lease=180".to_owned());
+    }
     if let Some(file) = &simulate.record {
         let file = path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
         args.push(format!("--record={}", file.display()));

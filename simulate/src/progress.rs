@@ -90,9 +90,12 @@ impl Progress {
             cpu * 100.0
         );
         if let Some((_, desired, agents, line)) = &self.bars {
-            desired.set_length(*registered as u64);
+            // Until the first is registered they are of all: of none, a bar would be full.
+            if *registered > 0 {
+                desired.set_length(*registered as u64);
+                agents.set_length(*registered as u64);
+            }
             desired.set_position(*fine as u64);
-            agents.set_length(*registered as u64);
             agents.set_position(*agents_ready as u64);
             line.set_message(words);
             return;

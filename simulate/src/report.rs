@@ -210,7 +210,8 @@ impl Report {
         let load = self
             .load
             .map_or_else(String::new, |load| format!(" (load average of the last 15 min: {load:.1})"));
-        out.line(format!("{about} Everything shares {cores} cores{load}.{build}").trim_start());
+        let stop = if about.is_empty() || about.ends_with(['.', '!', '?']) { "" } else { "." };
+        out.line(format!("{about}{stop} Everything shares {cores} cores{load}.{build}").trim_start());
         if !self.receiver_flags.is_empty() {
             out.line(&format!("Receiver: {}", self.receiver_flags));
         }

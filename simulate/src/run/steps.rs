@@ -263,7 +263,11 @@ impl Run {
             tokio::task::yield_now().await;
         }
         self.skipped.fetch_add(skipped, Ordering::Relaxed);
-        Ok(Played::note(format!("{} changes", all - skipped)))
+        let fewer = match change.runtimes {
+            Share::Count(wanted) if wanted > all => format!(" of {wanted}: there are no more runtimes"),
+            _ => String::new(),
+        };
+        Ok(Played::note(format!("{} changes{fewer}", all - skipped)))
     }
 
     /// Somebody changes or deletes a Deployment; false: there is none.

@@ -351,6 +351,11 @@ fn steps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Step>, D::Err
 }
 
 impl Step {
+    /// Whether the receiver is killed in it, so that its Lease has to run out before the next one works.
+    pub fn kills(&self) -> bool {
+        matches!(self, Self::Receiver(Receiver { how: How::Kill, .. }))
+    }
+
     /// Whether it needs the receiver or the agents, which are somebody else's with `--serve`.
     pub fn needs_ours(&self) -> bool {
         matches!(
