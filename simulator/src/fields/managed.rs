@@ -153,7 +153,11 @@ impl Managed {
     pub(crate) fn from_entries(mut entries: Vec<Entry>) -> Self {
         entries.reverse();
         let mut managers = BTreeSet::new();
-        entries.retain(|entry| managers.insert(Entry { time: 0, ..entry.clone() }.identifier()));
+        // Who applies is the same by whatever version.
+        entries.retain(|entry| {
+            let version = if entry.applies { String::new() } else { entry.api_version.clone() };
+            managers.insert((entry.manager.clone(), entry.applies, version, entry.subresource.clone()))
+        });
         let mut managed = Self(entries);
         managed.sort();
         managed

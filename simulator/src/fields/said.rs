@@ -74,6 +74,21 @@ mod tests {
     }
 
     #[test]
+    fn of_several_entries_of_who_applies_the_last_counts_whatever_their_versions() {
+        let mut entries = [one(json!({"f:a": {}})), one(json!({"f:b": {}}))];
+        entries[1]["apiVersion"] = "v2".into();
+        let count = |entries: &[Value]| match Said::read(Some(entries), true) {
+            Said::Owners(Managed(owners)) => owners.len(),
+            _ => 0,
+        };
+        assert_eq!(count(&entries), 2, "who updates is another one by another version");
+        for entry in &mut entries {
+            entry["operation"] = "Apply".into();
+        }
+        assert_eq!(count(&entries), 1);
+    }
+
+    #[test]
     fn what_cannot_be_read_changes_nothing() {
         let without = |field: &str| {
             let mut entry = one(json!({"f:data": {}}));

@@ -189,8 +189,13 @@ impl Shared {
     ) -> Result<Option<Left>, ObjectError> {
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
-        let others = self.look("remove one").await.other_claims(kyma, &name, object);
-        match plan::verdict((&self.config.namespace, &name), &there.marks, &others) {
+        let verdict = {
+            let state = self.look("remove one").await;
+            let others = state.other_claims(kyma, &name, object);
+            let is_anothers = |other: &str| state.is_of_another(kyma, other);
+            plan::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
+        };
+        match verdict {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");

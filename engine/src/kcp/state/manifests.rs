@@ -148,6 +148,11 @@ impl KcpState {
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
+    /// Whether there is a Manifest of this name that belongs to another Kyma, as last seen.
+    pub fn is_of_another(&self, kyma: &str, manifest: &str) -> bool {
+        self.manifests.get(manifest).is_some_and(|m| m.kyma_name().is_some_and(|owner| owner != kyma))
+    }
+
     /// Another Manifest of a Kyma that has this object too and goes on managing it, as last seen.
     pub fn needed_by(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> Option<String> {
         let managed = |name: &String| self.manifests.get(name).is_some_and(|m| !m.is_unmanaged());

@@ -57,6 +57,15 @@ fn a_kyma_is_reconciled_for_its_spec_and_labels_but_not_for_its_status() {
 }
 
 #[test]
+fn a_manifest_of_another_kyma_is_told_from_one_that_is_gone() {
+    let mut state = KcpState::default();
+    state.apply_manifest(manifest("m", 1, "Ready", None));
+    assert!(state.is_of_another("b", "m"));
+    assert!(!state.is_of_another("a", "m"));
+    assert!(!state.is_of_another("b", "gone"));
+}
+
+#[test]
 fn our_own_write_coming_back_is_not_news() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "r1", 1, 1));

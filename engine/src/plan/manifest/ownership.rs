@@ -57,12 +57,19 @@ pub enum Verdict {
 }
 
 /// What becomes of an object that is there. `manifest` is `(namespace, name)` of the Manifest that asks, `others` are the
-/// other Manifests of its Kyma with this object.
+/// other Manifests of its Kyma with this object; `is_anothers` says of a Manifest in that namespace whether it is another Kyma's.
+///
+/// Two Kymas may be given one runtime by mistake: what one of them has applied last is not the other's to remove.
 ///
 /// An object whose mark names a Manifest that has nothing to do with it any more is whoever's still has it in the
 /// inventory: it was shared once, and the other is gone.
 #[must_use]
-pub fn verdict(manifest: (&str, &str), marks: &Marks, others: &[Claim]) -> Verdict {
+pub fn verdict(
+    manifest: (&str, &str),
+    marks: &Marks,
+    others: &[Claim],
+    is_anothers: impl Fn(&str) -> bool,
+) -> Verdict {
     if let Some(living) = others.iter().find(|claim| !claim.deleting) {
         return Verdict::Shared(living.manifest.clone());
     }
@@ -72,6 +79,8 @@ pub fn verdict(manifest: (&str, &str), marks: &Marks, others: &[Claim]) -> Verdi
         Some((namespace, name)) if marks.managed && namespace == manifest.0 => {
             if others.iter().any(|claim| claim.manifest == name) {
                 Verdict::Await(name.to_owned())
+            } else if is_anothers(name) {
+                Verdict::NotOurs
             } else {
                 Verdict::Delete
             }
@@ -97,6 +106,10 @@ mod tests {
         Claim { manifest: manifest.to_owned(), deleting }
     }
 
+    fn verdict(manifest: (&str, &str), marks: &Marks, others: &[Claim]) -> Verdict {
+        super::verdict(manifest, marks, others, |name| name == "of-another-kyma")
+    }
+
     #[test]
     fn only_what_carries_our_marks_goes() {
         let me = ("kcp-system", "a");
@@ -107,6 +120,7 @@ mod tests {
             "it was shared with one that is gone"
         );
         assert_eq!(verdict(me, &marks("elsewhere/a"), &[]), Verdict::NotOurs, "of another KCP");
+        assert_eq!(verdict(me, &marks("kcp-system/of-another-kyma"), &[]), Verdict::NotOurs);
         assert_eq!(verdict(me, &Marks::default(), &[]), Verdict::NotOurs);
         assert_eq!(verdict(me, &Marks { managed: false, ..marks("kcp-system/a") }, &[]), Verdict::NotOurs);
         assert_eq!(verdict(me, &marks("a"), &[]), Verdict::NotOurs);
