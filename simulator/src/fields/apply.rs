@@ -61,7 +61,9 @@ impl Apply<'_> {
             last = std::mem::replace(&mut entry.set, set);
             entry.api_version.clone_from(&self.writer.api_version);
         }
-        prune(&mut object, &last, &after.union(), schema);
+        // What nobody owns keeps what is above it: an object's name, its metadata.
+        let keep = after.union().union(&Set::of(self.said, schema));
+        prune(&mut object, &last, &keep, schema);
 
         let difference = difference(live, &object, schema, self.writer.door);
         let written = difference.written();
@@ -141,6 +143,16 @@ mod tests {
     ) -> Result<Applied, Vec<Conflict>> {
         let schema = builtin::view("io.k8s.api.core.v1.ConfigMap");
         Apply { writer: &writer(who), said: config, force, now: 1 }.run(live, config, managed, schema)
+    }
+
+    #[test]
+    fn metadata_that_nobody_owns_stays_when_what_was_applied_beside_it_goes() {
+        let live = json!({"metadata": {"name": "c", "labels": {"q": "1"}}});
+        let annotated = json!({"metadata": {"name": "c", "annotations": {"a": "1"}}});
+        let first = run(&live, &annotated, &Managed::default(), "one", false).unwrap();
+        let plain = json!({"metadata": {"name": "c"}, "data": {"a": "1"}});
+        let second = run(&first.object, &plain, &first.managed, "one", false).unwrap();
+        assert_eq!(second.object["metadata"], live["metadata"]);
     }
 
     #[test]
