@@ -22,7 +22,7 @@ use crate::{
         manifest::{Marks, Scope},
         object::{Gvk, ObjectRef},
     },
-    runtime::{self, ErrorClass, MapError, Missing, RuntimeClient, RuntimeError},
+    runtime::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
 };
 
 /// Why an object in a runtime could not be read or written.
@@ -163,12 +163,33 @@ pub(super) async fn api(
     gvk: &Gvk,
     namespace: &str,
 ) -> Result<Api<DynamicObject>, ObjectError> {
-    let mapped = runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?;
-    Ok(if namespace.is_empty() {
+    Ok(api_of(runtime, &runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await?, namespace))
+}
+
+/// The same for objects that are there already, and may have been made in a version that is not served any more.
+async fn api_of_there(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+) -> Result<Api<DynamicObject>, ObjectError> {
+    Ok(api_of(runtime, &runtime.mapper().resolve_any(runtime, &kube_gvk(gvk)).await?, namespace))
+}
+
+fn api_of(runtime: &RuntimeClient, mapped: &Mapped, namespace: &str) -> Api<DynamicObject> {
+    if namespace.is_empty() {
         Api::all_with(runtime.kube(), &mapped.resource)
     } else {
         mapped.api(runtime, namespace)
-    })
+    }
+}
+
+/// The kind in a version that is served, which is its own if that is; itself, if none is.
+pub(super) async fn served(runtime: &RuntimeClient, gvk: Gvk) -> Result<Gvk, ObjectError> {
+    match runtime.mapper().resolve_any(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
+        Ok(mapped) => Ok(Gvk { version: mapped.resource.version, ..gvk }),
+        Err(ObjectError::Kind(_)) => Ok(gvk),
+        Err(error) => Err(error),
+    }
 }
 
 fn requests(api: &Api<DynamicObject>) -> Request {
@@ -315,7 +336,7 @@ pub(super) struct Present {
 
 /// Reads an object's metadata. `None` if it, or its kind, does not exist.
 pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
-    let api = match api(runtime, &id.gvk, &id.namespace).await {
+    let api = match api_of_there(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
         Err(ObjectError::Kind(_)) => return Ok(None),
         Err(error) => return Err(error),
@@ -363,7 +384,7 @@ pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Re
 /// Deletes an object in the background, if it is still the one with this uid.
 pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result<Deleted, ObjectError> {
     let permit = runtime.permit()?;
-    let api = match api(runtime, &id.gvk, &id.namespace).await {
+    let api = match api_of_there(runtime, &id.gvk, &id.namespace).await {
         Ok(api) => api,
         Err(ObjectError::Kind(_)) => return Ok(Deleted::Gone),
         Err(error) => return Err(error),
@@ -417,7 +438,7 @@ pub(super) struct Page {
 
 /// Lists the first objects of a kind, by their metadata alone. A kind that is not served has none.
 pub(super) async fn list(runtime: &RuntimeClient, gvk: &Gvk, limit: u32) -> Result<Page, ObjectError> {
-    let api = match api(runtime, gvk, "").await {
+    let api = match api_of_there(runtime, gvk, "").await {
         Ok(api) => api,
         Err(ObjectError::Kind(_)) => return Ok(Page::default()),
         Err(error) => return Err(error),

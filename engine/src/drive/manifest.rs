@@ -46,7 +46,7 @@ use super::{
 };
 use crate::{
     kcp::state::{SecretRef, default_cr},
-    key::{Report, WorkKey},
+    key::{Cause, Report, WorkKey},
     plan::{
         manifest::{self as plan, Bundle, Progress},
         notice::{About, Kind, Notice},
@@ -69,12 +69,15 @@ pub(super) struct Stopped {
     pub(super) retry_after: Option<Duration>,
     /// It is no failure, such as if nothing may be written now: nothing is said of it.
     pub(super) lost: Option<Lost>,
+    /// The API server asks to come back later, and nothing is wrong with the module.
+    pub(super) passing: bool,
 }
 
 impl From<ObjectError> for Stopped {
     fn from(error: ObjectError) -> Self {
         Self {
             lost: error.held().map(Lost::from),
+            passing: error.is_passing(),
             retry_after: error.retry_after(),
             message: error.message(),
             retryable: error.is_retryable(),
@@ -94,6 +97,7 @@ impl Stopped {
             class: "final",
             retry_after: None,
             lost: None,
+            passing: false,
         }
     }
 }
@@ -154,7 +158,11 @@ impl Shared {
         };
         let mark = Mark { asked: self.asked(&manifest, &secrets), given };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
-        self.install(Work { key, kyma, mark, only }, &manifest, &runtime, bundle).await
+        let again = why
+            .causes
+            .iter()
+            .any(|cause| matches!(cause, Cause::Retry { key: of, .. } if *of == key.to_string()));
+        self.install(Work { key, kyma, mark, only, again }, &manifest, &runtime, bundle).await
     }
 
     /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
@@ -210,7 +218,7 @@ impl Shared {
         let first = Progress::Waiting(plan::APPLYING.into());
         let Synced { manifest, mut applied, left, objects, gone, only } =
             self.sync(&work, manifest, runtime, bundle, first).await?;
-        let Work { key, kyma, mark, .. } = work;
+        let Work { key, kyma, mark, again, .. } = work;
         let manifest = &manifest;
         let cr_id = default_cr(manifest);
         let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
@@ -246,6 +254,12 @@ impl Shared {
             plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
         if let Some(stopped) = applied.failed {
+            // A module that is Ready is not said to be in error for what the next try, a moment later, may not meet.
+            let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
+            if stopped.passing && stopped.lost.is_none() && is_ready && !again {
+                let report = error_report(stopped.message);
+                return Ok(Finish::failed(report, stopped.class, stopped.retry_after));
+            }
             return self.stopped_with(kyma, manifest, stopped, write).await;
         }
         if !applied.stuck.is_empty() {

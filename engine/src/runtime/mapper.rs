@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
 use kube::{
     Api,
     core::{ApiResource, DynamicObject, GroupVersionKind},
@@ -17,6 +17,9 @@ use crate::oci::lru::Lru;
 
 /// Group versions that are remembered for each runtime; a module uses ten or so.
 const GROUP_VERSIONS: u64 = 128;
+
+/// Versions of a group that are tried, at most.
+const VERSIONS: usize = 8;
 
 /// REST mapping of one runtime: discovers a group version on first use and remembers it.
 #[derive(Debug)]
@@ -149,6 +152,27 @@ impl Mapper {
         mapped.ok_or_else(missing)
     }
 
+    /// The same for objects that are there already: where their version is not served any more, another one in which they are.
+    /// One request more where the kind is missing in its own version.
+    pub async fn resolve_any(
+        &self,
+        client: &RuntimeClient,
+        gvk: &GroupVersionKind,
+    ) -> Result<Mapped, MapError> {
+        let missing = match self.resolve(client, gvk).await {
+            Err(missing @ MapError::KindMissing { .. }) if !gvk.group.is_empty() => missing,
+            answer => return answer,
+        };
+        for version in versions(client, &gvk.group).await?.into_iter().take(VERSIONS) {
+            let other = GroupVersionKind { version, ..gvk.clone() };
+            match self.resolve(client, &other).await {
+                Err(MapError::KindMissing { .. }) => {}
+                answer => return answer,
+            }
+        }
+        Err(missing)
+    }
+
     /// To be asked after a 404 for an object: forgets the mapping and looks whether the kind is still served.
     pub async fn missing(
         &self,
@@ -169,6 +193,34 @@ impl Mapper {
     }
 }
 
+/// The versions of a group that are served, the preferred one first; none of one that is not there.
+async fn versions(client: &RuntimeClient, group: &str) -> Result<Vec<String>, MapError> {
+    let what = format!("discover {group}");
+    if !is_plain(group) {
+        return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, what, None)));
+    }
+    let request = http::Request::get(format!("/apis/{group}")).body(Vec::new());
+    let answer = match request {
+        Ok(request) => client.call(&what, client.kube().request::<APIGroup>(request)).await,
+        Err(_) => Err(RuntimeError::new(ErrorClass::Invalid, what, None)),
+    };
+    match answer {
+        Ok(group) => {
+            let preferred = group.preferred_version.map(|preferred| preferred.version);
+            let mut versions: Vec<String> = group.versions.into_iter().map(|one| one.version).collect();
+            versions.sort_by_key(|version| Some(version) != preferred.as_ref());
+            Ok(versions)
+        }
+        Err(error) if error.class == ErrorClass::NotFound => Ok(Vec::new()),
+        Err(error) => Err(MapError::Discovery(error)),
+    }
+}
+
+/// Whether a group or version can be part of a path.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+}
+
 /// The kinds of a group version; `None` if the group version itself is not served.
 async fn discover(
     client: &RuntimeClient,
@@ -176,9 +228,7 @@ async fn discover(
 ) -> Result<Option<HashMap<String, Mapped>>, MapError> {
     let api_version = gvk.api_version();
     let what = format!("discover {api_version}");
-    // They become part of a path.
-    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
-    if !plain(&gvk.group) || !plain(&gvk.version) || gvk.version.is_empty() {
+    if !is_plain(&gvk.group) || !is_plain(&gvk.version) || gvk.version.is_empty() {
         return Err(MapError::Discovery(RuntimeError::new(ErrorClass::Invalid, what, None)));
     }
     let kube = client.kube();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
@@ -265,6 +265,56 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
     println!("the module was gone {:?} after the user's last object", began.elapsed());
     ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     ensure!(metric(&solo.receiver.admin, POLLS).await? == 0, "it was polled");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_served_no_more_hides_neither_the_users_objects_nor_the_modules() -> Result<()> {
+    let solo = Solo::start("kcp-outdated", "skiff").await?;
+    let agent = solo.agent().await?;
+    // The kind is somebody else's, so that it stays when the module goes.
+    let mut crd = installed("skeg").remove(7);
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let versions = |old: bool| {
+        json!([{"name": "v1", "served": old, "storage": false, "schema": schema},
+               {"name": "v2", "served": true, "storage": true, "schema": schema}])
+    };
+    crd.body["spec"]["versions"] = versions(true);
+    let crds = solo.objects(crd.kind, None);
+    crds.patch(&crd.name, &PatchParams::apply("somebody"), &Patch::Apply(body(&crd, ""))).await?;
+    let beam = |name: &str| json!({"apiVersion": "skeg.example.test/v1", "kind": "Beam", "metadata": {"name": name, "namespace": "default"}});
+    let beams = solo.objects(("skeg.example.test", "v2", "Beam"), Some("default"));
+    wait::until("the kind to be served", SOON, || async {
+        Ok(beams.list(&ListParams::default()).await.ok())
+    })
+    .await?;
+    let mut module = Version::new("skeg", "1.0.0", vec![beam("modules")]);
+    module.template =
+        json!({"associatedResources": [{"group": "skeg.example.test", "version": "v1", "kind": "Beam"}]});
+    solo.offer(&module).await?;
+    set_modules(&solo.runtime, &json!([{"name": "skeg"}])).await?;
+    solo.module("skeg", "to be Ready", |m| m.state == State::Ready).await?;
+    let mut users = beam("users");
+    users["apiVersion"] = "skeg.example.test/v2".into();
+    beams.patch("users", &PatchParams::apply("somebody"), &Patch::Apply(users)).await?;
+
+    crd.body["spec"]["versions"] = versions(false);
+    let params = PatchParams::apply("somebody").force();
+    crds.patch(&crd.name, &params, &Patch::Apply(body(&crd, ""))).await?;
+    let old = solo.objects(("skeg.example.test", "v1", "Beam"), Some("default"));
+    wait::until("its old version to be gone", SOON, || async {
+        Ok(old.list(&ListParams::default()).await.err())
+    })
+    .await?;
+    set_modules(&solo.runtime, &json!([])).await?;
+    solo.module("skeg", "to wait for the user's object", |m| m.message.contains("Beam default/users"))
+        .await?;
+    solo.watching(&agent, "engine.beams.skeg.example.test.spec").await?;
+    ensure!(beams.get_opt("modules").await?.is_some(), "the module's own object went before its user's");
+    beams.delete("users", &DeleteParams::default()).await?;
+    solo.gone("skeg").await?;
+    ensure!(beams.get_opt("modules").await?.is_none(), "the module's object is left behind");
+    ensure!(crds.get_opt(&crd.name).await?.is_some(), "the CRD was not the module's");
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use tidewatch_api::State;
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
@@ -191,6 +191,32 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     solo.module("shoal", "to say who changes it", |m| m.state == State::Warning && says(&m.message)).await?;
     let before = solo.applies().await?;
     solo.told(CONFIG_MAP, "shoal", "settings").await?;
+    ensure!(solo.applies().await? == before, "what is left alone was written");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said() -> Result<()> {
+    let solo = Solo::start("kcp-deleter", "undertow").await?;
+    solo.offer(&Version::new("ebb", "1.0.0", objects("ebb"))).await?;
+    solo.enable(&json!([{"name": "ebb"}])).await?;
+    solo.ready("ebb", "1.0.0").await?;
+    fleet::settled(&solo.receiver).await?;
+    let settings = solo.objects(CONFIG_MAP, Some("ebb"));
+    let mut rounds = 0;
+    while settings.get_opt("settings").await?.is_some() {
+        settings.delete("settings", &DeleteParams::default()).await?;
+        solo.told(CONFIG_MAP, "ebb", "settings").await?;
+        rounds += 1;
+        ensure!(rounds < 40, "the engine never gives in");
+    }
+    ensure!(rounds >= 20, "the engine gave in after {rounds} rounds");
+    solo.module("ebb", "to say what is deleted", |m| {
+        m.state == State::Warning && m.message.contains("ConfigMap ebb/settings is deleted again and again")
+    })
+    .await?;
+    let before = solo.applies().await?;
+    solo.told(CONFIG_MAP, "ebb", "settings").await?;
     ensure!(solo.applies().await? == before, "what is left alone was written");
     observed::no_panic(&solo.receiver.process)
 }

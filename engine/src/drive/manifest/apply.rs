@@ -53,21 +53,38 @@ pub(super) struct Applied {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parked {
     object: ObjectRef,
-    path: String,
-    by: Option<String>,
+    tug: Tug,
     /// Until then.
     pub(super) until: Timestamp,
 }
 
+/// What somebody else does to an object again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Tug {
+    /// Changes a field.
+    Changes { path: String, by: Option<String> },
+    /// Deletes it.
+    Deletes,
+}
+
 impl Parked {
-    /// Who changes what, and what ends it.
+    /// Who does what, and what ends it.
     pub(super) fn message(&self) -> String {
-        let Self { object, path, by, until } = self;
-        let by = by.as_deref().map_or("somebody".to_owned(), |by| format!("the field manager '{by}'"));
-        format!(
-            "{path} of {object} is changed back again and again by {by}; it is left as it is until {until:.0}; end the other \
-             writer, or have the module's template ignore the field (ignoreFields)"
-        )
+        let Self { object, tug, until } = self;
+        match tug {
+            Tug::Changes { path, by } => {
+                let by =
+                    by.as_deref().map_or("somebody".to_owned(), |by| format!("the field manager '{by}'"));
+                format!(
+                    "{path} of {object} is changed back again and again by {by}; it is left as it is until {until:.0}; end the \
+                     other writer, or have the module's template ignore the field (ignoreFields)"
+                )
+            }
+            Tug::Deletes => format!(
+                "{object} is deleted again and again by somebody; it is not made anew until {until:.0}; find in the audit log of \
+                 the runtime who deletes it, and end that, or disable the module"
+            ),
+        }
     }
 }
 
@@ -113,6 +130,8 @@ impl Applied {
 enum Settled {
     /// It is there, as wanted or as somebody keeps it.
     There(Value, Option<Parked>),
+    /// It is not there, and left so.
+    Missing(Parked),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String),
     /// Its namespace is being deleted.
@@ -171,6 +190,7 @@ impl Installer<'_> {
                         applied.unclear.push(object);
                     }
                 }
+                Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
                 Ok(Settled::Goes(what)) => {
                     applied.missing = Some(what);
@@ -207,6 +227,10 @@ impl Installer<'_> {
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
+            let (key, content) = (Standing::key(self.kyma, id), drift::hash(&wanted));
+            if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
+                return Ok(Settled::Missing(Parked { object: id.clone(), tug: Tug::Deletes, until }));
+            }
             let made = match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
                 Ok(made) => made,
                 Err(error) => return self.refused(id, error),
@@ -215,11 +239,13 @@ impl Installer<'_> {
                 return Ok(behind(id));
             }
             self.note_schema(id);
-            if drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some() {
-                let key = Standing::key(self.kyma, id);
+            // What was there before and is made again counts as a round of a fight.
+            if known
+                || drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some()
+            {
                 self.standing.applied(
                     key,
-                    drift::hash(&wanted),
+                    content,
                     drift::content(&made, &wanted, field_managers::APPLIER),
                     self.now,
                 );
@@ -239,11 +265,11 @@ impl Installer<'_> {
             return Ok(Settled::There(live, None));
         }
         if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-            let (path, by) = match difference {
-                Difference::Field { path, by } => (path, by),
-                Difference::NotApplied => ("all".into(), None),
+            let tug = match difference {
+                Difference::Field { path, by } => Tug::Changes { path, by },
+                Difference::NotApplied => Tug::Changes { path: "all".into(), by: None },
             };
-            return Ok(Settled::There(live, Some(Parked { object: id.clone(), path, by, until })));
+            return Ok(Settled::There(live, Some(Parked { object: id.clone(), tug, until })));
         }
         if !ignored.is_empty() {
             // What was read is written again: a change in between is the user's, and must not be lost.

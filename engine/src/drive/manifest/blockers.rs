@@ -99,11 +99,12 @@ impl Shared {
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let defined = defined_kinds(runtime, &own).await?;
         let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
-        // A version that the template names may not be served any more.
-        let declared: Vec<Gvk> = declared
-            .into_iter()
-            .map(|gvk| defined.get(&(gvk.group.clone(), gvk.kind.clone())).cloned().unwrap_or(gvk))
-            .collect();
+        // A version that the template names may not be served any more: the agent watches one that is.
+        let mut kinds = Vec::with_capacity(declared.len());
+        for gvk in declared {
+            kinds.push(apply::served(runtime, gvk).await?);
+        }
+        let declared = kinds;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
         self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;

@@ -78,7 +78,7 @@ impl Shared {
             Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-                let work = Work { key: &key, kyma, mark: Mark::default(), only: None };
+                let work = Work { key: &key, kyma, mark: Mark::default(), only: None, again: true };
                 let synced = self.sync(&work, manifest, runtime, bundle, first).await?;
                 (synced.objects, synced.applied.failed)
             }

@@ -128,6 +128,7 @@ impl Shared {
             class: error.metric_label(),
             retry_after: error.retry_after(),
             lost: None,
+            passing: false,
         })
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Work<'a> {
     pub(super) mark: Mark,
     /// What it looks at, if not at everything.
     pub(super) only: Option<Only>,
+    /// Whether the one before has failed.
+    pub(super) again: bool,
 }
 
 /// What became of it.

@@ -28,6 +28,8 @@ const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/beaco
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/n/deployments/a";
 const BEACON: &str = "/apis/x.dev/v1/namespaces/n/beacons/a";
 const DEFAULT_CR: &str = "/apis/x.dev/v1/namespaces/n/beacons/b";
+/// In place of a path: how each write is refused.
+const THROTTLED: &str = "throttled";
 const PODS: &str = "/api/v1/namespaces/n/pods";
 
 fn beacon(name: &str) -> Value {
@@ -122,7 +124,10 @@ fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
                 ear.lock().push(format!("{method} {path}"));
                 let applied = serde_json::from_slice(&body).ok().map(stored);
                 let found = if method == "GET" { objects.get(path.as_str()).cloned() } else { applied };
-                found.map_or_else(not_found, |object| (200, object))
+                match objects.get(THROTTLED).filter(|_| method != "GET") {
+                    Some(status) => (429, status.clone()),
+                    None => found.map_or_else(not_found, |object| (200, object)),
+                }
             };
             let body = Body::from(answer.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
@@ -160,7 +165,7 @@ async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: 
     let mark = Mark::default();
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
     assert_eq!(only.is_some(), !causes.is_empty());
-    let work = Work { key: &key, kyma: "harbour", mark, only };
+    let work = Work { key: &key, kyma: "harbour", mark, only, again: false };
     engine.0.install(work, &manifest(), runtime, bundle()).await.unwrap()
 }
 
@@ -203,6 +208,27 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
             assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
         }
         assert_eq!(passed(&engine).unwrap().unready, std::slice::from_ref(&deployment));
+    }
+}
+
+#[tokio::test]
+async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.remove(DEPLOYMENT);
+    let throttled = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "TooManyRequests",
+        "message": "later", "code": 429});
+    objects.insert(THROTTLED, throttled);
+    let (runtime, _) = runtime(objects);
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    for (state, again, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
+        let mut manifest = manifest();
+        manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
+        let work = Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again };
+        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        assert!(matches!(finish, Finish::Failed(..) | Finish::NotBefore(..)), "it is tried again");
+        let heard = std::mem::take(&mut *kcp.lock());
+        assert_eq!(heard.len(), written, "{state}, {again}: {heard:?}");
     }
 }
 

@@ -22,19 +22,19 @@ pub fn prune(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     gone
 }
 
-/// The order of removal: custom resources first, while their operator still runs; then the operator; what others need, last.
+/// The order of removal: custom resources first, while their operator still runs; then what makes API servers ask the module's
+/// own servers, or its end would be refused with theirs; then the operator; what others need, last.
 pub(crate) fn removal_rank(gvk: &Gvk) -> u8 {
     match (gvk.group.as_str(), gvk.kind.as_str()) {
-        ("apps" | "batch", _) | ("", "Pod") => 1,
-        ("" | "networking.k8s.io" | "autoscaling" | "policy" | "discovery.k8s.io", kind)
-            if kind != "Namespace" =>
-        {
-            2
-        }
-        ("admissionregistration.k8s.io" | "apiregistration.k8s.io" | "scheduling.k8s.io", _) => 2,
-        ("rbac.authorization.k8s.io", _) => 3,
-        CRD => 4,
-        ("", "Namespace") => 5,
+        ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _) => 1,
+        ("apps" | "batch", _) | ("", "Pod") => 2,
+        (
+            "" | "networking.k8s.io" | "autoscaling" | "policy" | "discovery.k8s.io" | "scheduling.k8s.io",
+            kind,
+        ) if kind != "Namespace" => 3,
+        ("rbac.authorization.k8s.io", _) => 4,
+        CRD => 5,
+        ("", "Namespace") => 6,
         _ => 0,
     }
 }

@@ -94,6 +94,24 @@ fn pruning_is_the_difference_in_a_safe_order() {
 }
 
 #[test]
+fn what_asks_the_modules_servers_goes_before_them_and_after_its_custom_resources() {
+    let of = |api_version: &str, kind: &str| ObjectRef {
+        gvk: Gvk::of(api_version, kind),
+        namespace: String::new(),
+        name: kind.into(),
+    };
+    let inventory = [
+        of("v1", "Service"),
+        of("apps/v1", "Deployment"),
+        of("apiregistration.k8s.io/v1", "APIService"),
+        of("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+        of("x.dev/v1", "Beacon"),
+    ];
+    let order: Vec<String> = prune(&inventory, &[]).into_iter().map(|o| o.name).collect();
+    assert_eq!(order, ["Beacon", "APIService", "ValidatingWebhookConfiguration", "Deployment", "Service"]);
+}
+
+#[test]
 fn a_new_version_of_a_kind_is_the_same_object() {
     let old = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
     let new = ObjectRef { gvk: Gvk::of("x.dev/v2", "Beacon"), ..old.clone() };
