@@ -183,8 +183,20 @@ fn api_of(runtime: &RuntimeClient, mapped: &Mapped, namespace: &str) -> Api<Dyna
     }
 }
 
-/// The kind in a version that is served, which is its own if that is; itself, if none is.
+/// Whether a path was not found at all, rather than an object: the version that the kind was last found in is served no more. It is
+/// forgotten then, and looked for anew.
+fn is_outdated(runtime: &RuntimeClient, gvk: &Gvk, error: &RuntimeError) -> bool {
+    let is_of_object = error.status().is_none_or(|status| status.reason == "NotFound");
+    let outdated = error.class == ErrorClass::NotFound && !is_of_object;
+    if outdated {
+        runtime.mapper().forget(&kube_gvk(gvk));
+    }
+    outdated
+}
+
+/// The kind in a version that is served now, which is its own if that is; itself, if none is.
 pub(super) async fn served(runtime: &RuntimeClient, gvk: Gvk) -> Result<Gvk, ObjectError> {
+    runtime.mapper().forget(&kube_gvk(&gvk));
     match runtime.mapper().resolve_any(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
         Ok(mapped) => Ok(Gvk { version: mapped.resource.version, ..gvk }),
         Err(ObjectError::Kind(_)) => Ok(gvk),
@@ -336,15 +348,19 @@ pub(super) struct Present {
 
 /// Reads an object's metadata. `None` if it, or its kind, does not exist.
 pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
-    let api = match api_of_there(runtime, &id.gvk, &id.namespace).await {
-        Ok(api) => api,
-        Err(ObjectError::Kind(_)) => return Ok(None),
-        Err(error) => return Err(error),
+    let read = async || -> Result<_, ObjectError> {
+        let api = api_of_there(runtime, &id.gvk, &id.namespace).await?;
+        Ok(runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await?)
     };
-    match runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await {
+    let answer = match read().await {
+        Err(ObjectError::Call(error)) if is_outdated(runtime, &id.gvk, &error) => read().await,
+        answer => answer,
+    };
+    match answer {
         Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
-        Err(error) if error.class == ErrorClass::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(ObjectError::Kind(_)) => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -438,13 +454,16 @@ pub(super) struct Page {
 
 /// Lists the first objects of a kind, by their metadata alone. A kind that is not served has none.
 pub(super) async fn list(runtime: &RuntimeClient, gvk: &Gvk, limit: u32) -> Result<Page, ObjectError> {
-    let api = match api_of_there(runtime, gvk, "").await {
-        Ok(api) => api,
-        Err(ObjectError::Kind(_)) => return Ok(Page::default()),
-        Err(error) => return Err(error),
-    };
     let params = ListParams::default().limit(limit);
-    match runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(&params)).await {
+    let read = async || -> Result<_, ObjectError> {
+        let api = api_of_there(runtime, gvk, "").await?;
+        Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(&params)).await?)
+    };
+    let answer = match read().await {
+        Err(ObjectError::Call(error)) if is_outdated(runtime, gvk, &error) => read().await,
+        answer => answer,
+    };
+    match answer {
         Ok(list) => {
             let named = |object: PartialObjectMeta<DynamicObject>| ObjectRef {
                 gvk: gvk.clone(),
@@ -456,10 +475,9 @@ pub(super) async fn list(runtime: &RuntimeClient, gvk: &Gvk, limit: u32) -> Resu
             let cut = u64::from(list.metadata.continue_.is_some_and(|token| !token.is_empty()));
             Ok(Page { first: list.items.into_iter().map(named).collect(), more: more.unwrap_or(cut) })
         }
-        Err(error) => match explain(runtime, gvk, error).await {
-            ObjectError::Kind(_) => Ok(Page::default()),
-            error => Err(error),
-        },
+        Err(ObjectError::Kind(_)) => Ok(Page::default()),
+        Err(error) if error.is_not_found() => Ok(Page::default()),
+        Err(error) => Err(error),
     }
 }
 
