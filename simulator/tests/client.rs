@@ -14,7 +14,7 @@ use base64::Engine;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{Deployment, StatefulSet},
     core::v1::{ConfigMap, Namespace, Pod},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -238,6 +238,82 @@ async fn a_deployment_becomes_ready_and_a_namespace_ends_with_all_in_it() -> Res
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     deployments.patch("web", &PatchParams::default(), &patch).await?;
     assert!(namespaces.get_opt("n").await?.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_namespace_takes_its_content_with_it_however_it_is_deleted() -> Result {
+    let fleet = Fleet::start().await?;
+    let client = fleet.client("one").await?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    for (name, params) in [("f", DeleteParams::foreground()), ("o", DeleteParams::orphan())] {
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespaces.create(&PostParams::default(), &namespace).await?;
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), name);
+        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "left"}}))?;
+        maps.create(&PostParams::default(), &map).await?;
+        namespaces.delete(name, &params).await?;
+        assert!(namespaces.get_opt(name).await?.is_none(), "{name}");
+        assert!(maps.get_opt("left").await?.is_none(), "{name}");
+    }
+    // One with a finalizer of its own stays until that is gone, and says that its content is.
+    let namespace: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "own", "finalizers": ["example.org/wait"]}}))?;
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "own");
+    namespaces.delete("own", &DeleteParams::foreground()).await?;
+    assert!(maps.get_opt("kube-root-ca.crt").await?.is_none());
+    let status = namespaces.get("own").await?.status.unwrap_or_default();
+    let said = |kind: &str, reason: &str| {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        conditions.iter().any(|one| one.type_ == kind && one.reason.as_deref() == Some(reason))
+    };
+    assert!(said("NamespaceContentRemaining", "ContentRemoved"), "{status:?}");
+    assert!(said("NamespaceFinalizersRemaining", "ContentHasNoFinalizers"), "{status:?}");
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    namespaces.patch("own", &PatchParams::default(), &patch).await?;
+    assert!(namespaces.get_opt("own").await?.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_owner_that_is_gone_is_forgotten_where_another_one_is_there() -> Result {
+    let fleet = Fleet::start().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(fleet.client("one").await?, "default");
+    let mut owners = Vec::new();
+    for name in ["a", "b"] {
+        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        let uid = maps.create(&PostParams::default(), &map).await?.metadata.uid;
+        owners.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}));
+    }
+    let owned: ConfigMap =
+        serde_json::from_value(json!({"metadata": {"name": "owned", "ownerReferences": owners}}))?;
+    maps.create(&PostParams::default(), &owned).await?;
+    maps.delete("a", &DeleteParams::default()).await?;
+    let left = maps.get("owned").await?.metadata.owner_references.unwrap_or_default();
+    assert_eq!(left.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    maps.delete("b", &DeleteParams::default()).await?;
+    assert!(maps.get_opt("owned").await?.is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_annotation_is_a_new_generation_of_a_deployment_alone() -> Result {
+    let fleet = Fleet::start().await?;
+    let client = fleet.client("one").await?;
+    let body = json!({"metadata": {"name": "web"}, "spec": {"serviceName": "web", "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": "x:1"}]}}}});
+    let annotated = Patch::Merge(json!({"metadata": {"annotations": {"x": "1"}}}));
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    let mut deployment = body.clone();
+    deployment["spec"]["serviceName"].take();
+    deployments.create(&PostParams::default(), &serde_json::from_value(deployment)?).await?;
+    let patched = deployments.patch("web", &PatchParams::default(), &annotated).await?;
+    assert_eq!(patched.metadata.generation, Some(2));
+    let sets: Api<StatefulSet> = Api::namespaced(client, "default");
+    sets.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
+    let patched = sets.patch("web", &PatchParams::default(), &annotated).await?;
+    assert_eq!(patched.metadata.generation, Some(1));
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::plan::refusal;
+
 /// What stands in place of a Secret's data: `redacted`, in base64, so that it still is data.
 pub const DATA: &str = "cmVkYWN0ZWQ=";
 /// What stands in place of text.
@@ -60,7 +62,9 @@ fn hide_quotes(status: &mut Map<String, Value>) {
     let reason = status.get("reason").and_then(Value::as_str).unwrap_or_default();
     let quotes = !WITHOUT_QUOTES.contains(&reason);
     if let Some(message) = status.get_mut("message").filter(|_| quotes) {
-        *message = TEXT.into();
+        // What is decided by a message has to be decided so by what is left of it.
+        let kept = message.as_str().and_then(refusal::immutable_words);
+        *message = kept.map_or_else(|| TEXT.to_owned(), |words| format!("{TEXT}: {words}")).into();
     }
     if let Some(details) = status.get_mut("details").and_then(Value::as_object_mut) {
         details.retain(|key, _| key != "causes");
@@ -75,9 +79,24 @@ fn hide_data(secret: &mut Map<String, Value>) {
             Some(other) => *other = Value::Null,
         }
     }
+    // What a Secret does not have may be its data under a name that is misspelt.
+    let known = ["apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData", "items"];
+    for (_, value) in secret.iter_mut().filter(|(field, _)| !known.contains(&field.as_str())) {
+        hide_texts(value);
+    }
     let annotation = secret.get_mut("metadata").and_then(|meta| meta.get_mut("annotations"));
     if let Some(applied) = annotation.and_then(|annotations| annotations.get_mut(LAST_APPLIED)) {
         *applied = TEXT.into();
+    }
+}
+
+/// The same shape, without what it says.
+fn hide_texts(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(hide_texts),
+        Value::Array(items) => items.iter_mut().for_each(hide_texts),
+        Value::String(_) | Value::Number(_) => *value = TEXT.into(),
+        Value::Bool(_) | Value::Null => {}
     }
 }
 
@@ -128,6 +147,25 @@ mod tests {
         let text = redacted(refusal.clone(), true);
         assert!(!text.contains("hunter2") && text.contains("422"), "{text}");
         assert_eq!(redacted(refusal.clone(), false), refusal.to_string(), "of anything else it stays");
+    }
+
+    #[test]
+    fn data_under_a_name_that_is_misspelt_is_no_less_a_secret() {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "type": "Opaque",
+            "xstringData": {"k": "hunter2", "l": ["hunter2", {"m": 7}]}});
+        let text = redacted(secret, false);
+        assert!(!text.contains("hunter2") && !text.contains('7'), "{text}");
+        assert!(text.contains("Opaque") && text.contains(r#""k":"redacted""#), "{text}");
+    }
+
+    #[test]
+    fn what_is_decided_by_a_refusals_message_is_decided_so_by_what_is_left_of_it() {
+        let refusal = json!({"kind": "Status", "code": 422, "reason": "Invalid",
+            "message": "Secret \"a\" is invalid: data: Forbidden: hunter2: field is immutable when `immutable` is set"});
+        let mut left = refusal.clone();
+        redact(&mut left, true);
+        let message = left["message"].as_str().unwrap_or_default();
+        assert!(refusal::is_immutable(message) && !message.contains("hunter2"), "{message}");
     }
 
     #[test]

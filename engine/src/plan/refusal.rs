@@ -12,7 +12,13 @@ const IMMUTABLE: [&str; 4] = [
 /// Whether a change was refused because a field can only be set when the object is made.
 #[must_use]
 pub fn is_immutable(message: &str) -> bool {
-    IMMUTABLE.iter().any(|part| message.contains(part))
+    immutable_words(message).is_some()
+}
+
+/// The words of a message that say so.
+#[must_use]
+pub fn immutable_words(message: &str) -> Option<&'static str> {
+    IMMUTABLE.iter().find(|part| message.contains(**part)).copied()
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
     for kind in kinds {
         let name = definition(kind);
         let mut schema = match &kind.origin {
-            Origin::Builtin(name) => builtin::definitions().get(*name).cloned().unwrap_or_default(),
+            Origin::Builtin(name) => told(builtin::definitions().get(*name)),
             Origin::Custom(version) => version.schema.clone(),
         };
         schema["x-kubernetes-group-version-kind"] = json!([gvk(kind)]);
@@ -87,12 +87,26 @@ pub(crate) fn document(served: &Served, path: &str) -> Option<Value> {
             continue;
         };
         references(schema, &mut wanted);
-        schemas.insert(name, schema.clone());
+        schemas.insert(name, told(Some(schema)));
     }
     Some(json!({
         "openapi": "3.0.0", "info": {"title": TITLE, "version": super::handle::GIT_VERSION},
         "paths": paths, "components": {"schemas": schemas},
     }))
+}
+
+/// A definition of Kubernetes' own as it is told: that metadata stay although they are empty is nobody's to know.
+fn told(schema: Option<&Value>) -> Value {
+    let mut schema = schema.cloned().unwrap_or_default();
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.retain(|field| field != "metadata");
+    }
+    if schema["required"] == json!([])
+        && let Some(map) = schema.as_object_mut()
+    {
+        map.remove("required");
+    }
+    schema
 }
 
 /// The name under which a kind's schema is published.

@@ -45,13 +45,13 @@ fn form_of_names(kind: &Kind) -> Format {
     }
 }
 
-/// What is wrong with an object, but for its name.
-pub(crate) fn object(object: &Value, kind: &Kind) -> Vec<Cause> {
+/// What is wrong with an object, but for its name. `live` is what it was.
+pub(crate) fn object(object: &Value, live: Option<&Value>, kind: &Kind) -> Vec<Cause> {
     let mut causes = Vec::new();
     metadata::check(&object["metadata"], "metadata", &mut causes);
     match &kind.origin {
         Origin::Builtin(_) => causes.extend(validation::check(object, kind)),
-        Origin::Custom(version) => causes.extend(version.check(object)),
+        Origin::Custom(version) => causes.extend(version.check(object, live)),
     }
     if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
         causes.extend(super::definition::check(object));

@@ -37,8 +37,8 @@ pub(crate) struct Version {
 
 impl Version {
     /// Everything that is wrong with an object of it, but for its metadata.
-    pub(crate) fn check(&self, object: &Value) -> Vec<Cause> {
-        validate::check(object, View::new(&self.schema, Some(builtin::definitions())))
+    pub(crate) fn check(&self, object: &Value, before: Option<&Value>) -> Vec<Cause> {
+        validate::check(object, before, View::new(&self.schema, Some(builtin::definitions())))
     }
 }
 

@@ -67,20 +67,32 @@ impl Cause {
 }
 
 /// Everything that is wrong with a custom resource.
-pub(crate) fn check(object: &Value, schema: View<'_>) -> Vec<Cause> {
+/// `before` is what the object was: what has not changed since is not looked at, whatever the schema says by now.
+pub(crate) fn check(object: &Value, before: Option<&Value>, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    at(object, schema, "", true, &mut causes, 0);
+    at(object, before, schema, "", true, &mut causes, 0);
     causes
 }
 
 /// The same of the value of a field; places are told from there on.
 pub(crate) fn check_field(value: &Value, schema: View<'_>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    at(value, schema, "", false, &mut causes, 0);
+    at(value, None, schema, "", false, &mut causes, 0);
     causes
 }
 
-fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<Cause>, depth: usize) {
+fn at(
+    value: &Value,
+    before: Option<&Value>,
+    schema: View<'_>,
+    path: &str,
+    top: bool,
+    causes: &mut Vec<Cause>,
+    depth: usize,
+) {
+    if before == Some(value) {
+        return;
+    }
     if depth > DEEPEST || schema.is_unknown() || (value.is_null() && schema.flag("nullable")) {
         return;
     }
@@ -112,8 +124,13 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
         }
         Value::Array(items) => {
             list(items, schema, path, causes);
+            let relation = schema.list();
+            let old = before.and_then(Value::as_array).filter(|_| matches!(relation, Relation::Keyed(_)));
             for (index, item) in items.iter().enumerate() {
-                at(item, schema.items(), &format!("{path}[{index}]"), false, causes, depth + 1);
+                // Only items that have keys can be told to be the same.
+                let same = |one: &&Value| keys_of(one, &relation) == keys_of(item, &relation);
+                let before = old.and_then(|old| old.iter().find(same));
+                at(item, before, schema.items(), &format!("{path}[{index}]"), false, causes, depth + 1);
             }
         }
         Value::Object(map) => {
@@ -135,7 +152,16 @@ fn at(value: &Value, schema: View<'_>, path: &str, top: bool, causes: &mut Vec<C
                 let meta = (top || schema.is_embedded()) && name == "metadata";
                 // What metadata may be, no schema says.
                 if !meta {
-                    at(child, schema.field_or_unknown(name), &join(path, name), false, causes, depth + 1);
+                    let before = before.and_then(|before| before.get(name));
+                    at(
+                        child,
+                        before,
+                        schema.field_or_unknown(name),
+                        &join(path, name),
+                        false,
+                        causes,
+                        depth + 1,
+                    );
                 }
             }
             if schema.is_embedded() {
@@ -157,7 +183,7 @@ fn combined(value: &Value, schema: View<'_>, path: &str, causes: &mut Vec<Cause>
         |keyword: &str| schema.get(keyword).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let wrong = |branch: &Value| {
         let mut found = Vec::new();
-        at(value, View::new(branch, schema.definitions), path, false, &mut found, depth + 1);
+        at(value, None, View::new(branch, schema.definitions), path, false, &mut found, depth + 1);
         found
     };
     let all = |keyword: &str| branches(keyword).iter().map(wrong).collect::<Vec<_>>();
@@ -254,6 +280,13 @@ fn number(number: f64, value: &Value, schema: View<'_>, path: &str, causes: &mut
     }
     if let Some(step) = limit("multipleOf").filter(|&step| step > 0.0 && (number / step).fract() != 0.0) {
         fail(format!("a multiple of {step}"));
+    }
+}
+
+fn keys_of<'a>(item: &'a Value, relation: &Relation<'_>) -> Vec<Option<&'a Value>> {
+    match relation {
+        Relation::Keyed(keys) => keys.iter().map(|key| item.get(key)).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -364,7 +397,7 @@ mod tests {
                 "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}},
         }}}});
         let object = json!({"spec": {"n": 0, "e": "z", "l": [{"name": "q"}, {"name": "q"}, {}]}});
-        let found = check(&object, View::new(&schema, None));
+        let found = check(&object, None, View::new(&schema, None));
         let lines: Vec<String> =
             found.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         assert_eq!(
@@ -377,7 +410,7 @@ mod tests {
                 "spec.n: Invalid value: 0: spec.n in body should be greater than or equal to 1",
             ]
         );
-        let wrong = check(&json!({"spec": {"a": 1}}), View::new(&schema, None));
+        let wrong = check(&json!({"spec": {"a": 1}}), None, View::new(&schema, None));
         assert_eq!(
             wrong[0].message,
             r#"Invalid value: "integer": spec.a in body must be of type string: "integer""#

@@ -1,5 +1,7 @@
 //! What the server does to an object before it is stored: defaults, what it gives to each, checks.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -94,6 +96,7 @@ impl Cluster {
 
     pub(super) fn address(&mut self, object: &mut Value, live: Option<&Value>) {
         let before = live.and_then(|live| live.pointer("/spec/clusterIP")).cloned();
+        let is_new = before.is_none();
         let spec = meta::child_mut(object, "spec");
         if spec.get("type") == Some(&json!("ExternalName")) {
             return;
@@ -106,8 +109,22 @@ impl Cluster {
         });
         spec.insert("clusterIPs".into(), json!([ip]));
         spec.insert("clusterIP".into(), ip);
+        // Without addresses and without pods nobody knows of which family they are to be.
+        let headless = spec.get("clusterIP") == Some(&json!("None"));
+        let selects = spec.get("selector").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+        let policy = if headless && !selects && is_new && !spec.contains_key("ipFamilyPolicy") {
+            let families = spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"])).as_array_mut();
+            if let Some([only]) = families.as_deref().map(Vec::as_slice) {
+                let other = if only == "IPv4" { "IPv6" } else { "IPv4" };
+                let both = json!([only, other]);
+                spec.insert("ipFamilies".into(), both);
+            }
+            "RequireDualStack"
+        } else {
+            "SingleStack"
+        };
         spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-        spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
+        spec.entry("ipFamilyPolicy").or_insert_with(|| json!(policy));
     }
 
     /// The ports at which a Service is reached at each node.
@@ -141,7 +158,7 @@ impl Cluster {
             return Err(Refusal::not_simulated(&what));
         }
         let mut causes = if live.is_none() { checks::name(object, kind) } else { Vec::new() };
-        causes.extend(checks::object(object, kind));
+        causes.extend(checks::object(object, live, kind));
         if let Some(live) = live {
             causes.extend(checks::change(live, object, kind));
             causes.extend(new_finalizers(live, object));
@@ -151,6 +168,10 @@ impl Cluster {
             let group = if kind.is("events.k8s.io", "events") { "" } else { &kind.group };
             return Err(Refusal::invalid(&kind.kind, group, meta::name(object), &causes));
         }
+        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") && self.has_names_taken(kind, object)
+        {
+            return Err(Refusal::not_simulated("definitions of which another one of their group has a name"));
+        }
         if object.to_string().len() > LARGEST {
             return Err(Refusal::new(
                 413,
@@ -159,6 +180,28 @@ impl Cluster {
             ));
         }
         Ok(())
+    }
+
+    /// Whether another definition of the group has one of the names of this one.
+    fn has_names_taken(&self, kind: &Kind, object: &Value) -> bool {
+        let names = |object: &Value| {
+            let names = &object["spec"]["names"];
+            let fields = ["plural", "singular"].map(|field| names[field].as_str().map(str::to_lowercase));
+            let short = names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let kinds = ["kind", "listKind"].map(|field| names[field].as_str().map(str::to_owned));
+            let paths: BTreeSet<String> =
+                fields.into_iter().flatten().chain(short.map(str::to_owned)).collect();
+            (paths, kinds.into_iter().flatten().collect::<BTreeSet<String>>())
+        };
+        let (paths, kinds) = names(object);
+        let others = self.range(kind, "").filter(|(key, _)| *key.name != *meta::name(object));
+        let mut of_group = others
+            .map(|(_, stored)| stored.render())
+            .filter(|other| other["spec"]["group"] == object["spec"]["group"]);
+        of_group.any(|other| {
+            let (their_paths, their_kinds) = names(&other);
+            !paths.is_disjoint(&their_paths) || !kinds.is_disjoint(&their_kinds)
+        })
     }
 
     /// Warnings about what is taken: although it has no effect, or although it is no good.

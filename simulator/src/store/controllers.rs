@@ -231,10 +231,19 @@ impl Cluster {
                     left |= self.end(&kind, &key, &stored, Propagation::Background, now).is_some();
                 }
             }
-            if let (false, true, Some(kind)) =
-                (left, meta::finalizers(&object).contains(&CRD_CLEANUP), self.kind_of(&key))
-            {
+            let Some(kind) = self.kind_of(&key) else { continue };
+            if !left && meta::finalizers(&object).contains(&CRD_CLEANUP) {
                 self.release(&kind, &key, CRD_CLEANUP, now);
+                continue;
+            }
+            let mut object = object;
+            let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+            let pending =
+                conditions.into_iter().flatten().find(|one| one["reason"] == "InstanceDeletionPending");
+            if let Some(Value::Object(pending)) = pending.filter(|_| left) {
+                pending.insert("reason".into(), "InstanceDeletionInProgress".into());
+                pending.insert("message".into(), "CustomResource deletion is in progress".into());
+                self.store(&kind, object, now);
             }
         }
     }
@@ -253,10 +262,18 @@ impl Cluster {
             if self.content(&key.name).next().is_none() {
                 let mut object = Self::render(kind, &stored);
                 if !meta::finalizers(&object).is_empty() {
-                    if object.pointer("/spec/finalizers").is_some() {
-                        meta::child_mut(&mut object, "spec").remove("finalizers");
-                        self.store(kind, object, now);
+                    let conditions = self.remaining(&key.name, now);
+                    let before = object.pointer("/status/conditions").cloned();
+                    let is_said = same_conditions(before.as_ref(), &conditions);
+                    let is_final = object.pointer("/spec/finalizers").is_none();
+                    if is_final && is_said {
+                        continue;
                     }
+                    meta::child_mut(&mut object, "spec").remove("finalizers");
+                    if !is_said {
+                        meta::child_mut(&mut object, "status").insert("conditions".into(), conditions);
+                    }
+                    self.store(kind, object, now);
                     continue;
                 }
                 self.remove(&key);
@@ -320,21 +337,39 @@ impl Cluster {
                 "ContentDeleted",
                 "All content successfully deleted, may be waiting on finalization"
             ),
-            condition(
-                "NamespaceContentRemaining",
-                "True",
-                "SomeResourcesRemain",
-                &format!("Some resources are remaining: {}", told(&kinds, "has", "resource instances"))
-            ),
-            condition(
-                "NamespaceFinalizersRemaining",
-                "True",
-                "SomeFinalizersRemain",
-                &format!(
-                    "Some content in the namespace has finalizers remaining: {}",
-                    told(&finalizers, "in", "resource instances")
+            if kinds.is_empty() {
+                condition(
+                    "NamespaceContentRemaining",
+                    "False",
+                    "ContentRemoved",
+                    "All content successfully removed",
                 )
-            ),
+            } else {
+                condition(
+                    "NamespaceContentRemaining",
+                    "True",
+                    "SomeResourcesRemain",
+                    &format!("Some resources are remaining: {}", told(&kinds, "has", "resource instances")),
+                )
+            },
+            if finalizers.is_empty() {
+                condition(
+                    "NamespaceFinalizersRemaining",
+                    "False",
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                )
+            } else {
+                condition(
+                    "NamespaceFinalizersRemaining",
+                    "True",
+                    "SomeFinalizersRemain",
+                    &format!(
+                        "Some content in the namespace has finalizers remaining: {}",
+                        told(&finalizers, "in", "resource instances")
+                    ),
+                )
+            },
         ])
     }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Deletes what has owners, and none that is there.
+    /// Deletes what has owners, and none that is there; of several, those that are gone own nothing any more.
     pub(super) fn collect(&mut self, now: Timestamp) {
         while let Some(key) = self.suspects.pop_first() {
             let Some(stored) = self.objects.get(&key).filter(|stored| !stored.is_deleted()).cloned() else {
@@ -29,24 +29,35 @@ impl Cluster {
             };
             let object = stored.render();
             let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-            let mut owners = owners.into_iter().flatten().peekable();
-            let abandoned = owners.peek().is_some() && !owners.any(|owner| self.is_there(owner, &key));
-            if let (true, Some(kind)) = (abandoned, self.kind_of(&key)) {
+            let owners = owners.map_or(&[][..], Vec::as_slice);
+            let there: Vec<Option<bool>> = owners.iter().map(|owner| self.is_there(owner, &key)).collect();
+            let Some(kind) = self.kind_of(&key) else { continue };
+            if !there.is_empty() && there.iter().all(|there| *there == Some(false)) {
                 self.end(&kind, &key, &stored, Propagation::Background, now);
+            } else if there.contains(&Some(false)) && !there.contains(&None) {
+                let gone: Vec<Value> = owners
+                    .iter()
+                    .zip(&there)
+                    .filter(|(_, there)| **there == Some(false))
+                    .map(|(o, _)| o.clone())
+                    .collect();
+                let mut object = Self::render(&kind, &stored);
+                drop_from(&mut object, "ownerReferences", |owner| gone.contains(owner));
+                self.write_as(&writer(&kind), &kind, &stored, object, now);
             }
         }
     }
 
-    /// Whether an owner is there. Of a kind that is not served nobody knows.
-    fn is_there(&self, reference: &Value, dependent: &Key) -> bool {
+    /// Whether an owner is there; `None` of a kind that is not served: nobody knows.
+    fn is_there(&self, reference: &Value, dependent: &Key) -> Option<bool> {
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
         let named = |kind: &&Arc<Kind>| kind.kind == text("kind") && kind.api_version() == text("apiVersion");
-        let Some(kind) = self.kinds().find(named) else { return true };
+        let kind = self.kinds().find(named)?;
         if kind.namespaced && dependent.namespace.is_empty() {
-            return true;
+            return None;
         }
         let owner = self.objects.get(&Self::key(kind, &dependent.namespace, text("name")));
-        owner.is_some_and(|owner| owner.uid.to_string() == text("uid"))
+        Some(owner.is_some_and(|owner| owner.uid.to_string() == text("uid")))
     }
 
     /// Foreground deletion and orphaning.
@@ -101,7 +112,8 @@ impl Cluster {
         let Some(stored) = self.objects.get(key).cloned() else { return };
         let mut object = Self::render(kind, &stored);
         drop_from(&mut object, "finalizers", |one| one == finalizer);
-        if meta::finalizers(&object).is_empty() {
+        // A namespace waits for its content, too.
+        if meta::finalizers(&object).is_empty() && !kind.is("", "namespaces") {
             self.remove(key);
             return;
         }

@@ -1,13 +1,15 @@
 //! Who owns which fields: what a client may say of it, and what becomes of owners by versions that are gone.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{cluster::Cluster, options, refusal::Refusal, request::Request};
 use crate::{
     fields::{managed::Managed, said::Said},
-    kinds::{Kind, builtin},
-    object::meta::metadata_mut,
-    schema::validate::Cause,
+    kinds::{Kind, builtin, custom},
+    object::{Stored, meta::metadata_mut},
+    schema::{shape, validate::Cause},
 };
 
 /// Bytes of a subresource's name in `managedFields`.
@@ -63,13 +65,37 @@ impl Cluster {
 
     /// All versions that the definition of a custom resource has.
     fn versions(&self, kind: &Kind) -> Vec<String> {
-        let definitions = builtin::find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-        let key = definitions.map(|definitions| Self::key(definitions, "", &kind.storage));
-        let stored = key.and_then(|key| self.objects.get(&key).cloned());
-        let Some((definitions, stored)) = definitions.zip(stored) else { return vec![kind.api_version()] };
-        let definition = Self::render(definitions, &stored);
+        let Some(definition) = self.definition(kind) else { return vec![kind.api_version()] };
         let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
         let names = versions.filter_map(|version| version["name"].as_str());
         names.map(|name| format!("{}/{name}", kind.group)).collect()
+    }
+
+    /// What is left of an object, and what comes to it, when it is read in the version in which its kind is stored.
+    pub(super) fn as_stored(&self, kind: &Kind, object: &mut Value) {
+        let served = self.custom.get(&kind.storage).filter(|served| served.len() > 1);
+        let Some((served, definition)) = served.zip(self.definition(kind)) else { return };
+        let version = custom::stored_version(&definition["spec"]);
+        if let Some(stored) = served.iter().find(|one| one.version == version && one.version != kind.version)
+        {
+            shape::prune(object, stored.schema());
+            shape::default(object, stored.schema());
+            object["apiVersion"] = stored.api_version().into();
+        }
+    }
+
+    /// The definition of a custom resource.
+    pub(super) fn definition(&self, kind: &Kind) -> Option<Value> {
+        Some(self.stored_definition(kind)?.render())
+    }
+
+    /// Whether the definition of a custom resource is being deleted.
+    pub(super) fn is_ending(&self, kind: &Kind) -> bool {
+        !kind.is_builtin() && self.stored_definition(kind).is_some_and(|definition| definition.is_deleted())
+    }
+
+    fn stored_definition(&self, kind: &Kind) -> Option<&Arc<Stored>> {
+        let definitions = builtin::find("apiextensions.k8s.io", "v1", "customresourcedefinitions")?;
+        self.objects.get(&Self::key(definitions, "", &kind.storage))
     }
 }

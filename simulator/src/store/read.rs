@@ -13,12 +13,16 @@ use super::{
     request::{Answer, Listed, Outcome, Request},
     selector::Selector,
 };
-use crate::{kinds::Kind, object::Stored};
+use crate::{kinds::Kind, object::Stored, schema::shape};
 
 impl Cluster {
     /// An object in the version of that kind.
     pub(super) fn render(kind: &Kind, stored: &Stored) -> Value {
         let mut object = stored.render();
+        // In another version than the one that is stored, a custom resource is what that one's schema knows.
+        if !kind.is_builtin() && object["apiVersion"] != *kind.api_version() {
+            shape::prune(&mut object, kind.schema());
+        }
         if let Some(map) = object.as_object_mut() {
             map.insert("apiVersion".into(), kind.api_version().into());
             map.insert("kind".into(), kind.kind.clone().into());

@@ -56,7 +56,7 @@ impl Cluster {
         let dry = of_write(&request.verb, &request.query)?;
         let object = decode(body, kind, &request.query, &mut warnings)?;
         let revision = meta::text(&object, "resourceVersion").unwrap_or_default();
-        if !matches!(revision, "" | "0") {
+        if !matches!(revision, "" | "0") && !dry {
             return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         self.insert(kind, request, object, None, warnings, dry, now)
@@ -74,7 +74,12 @@ impl Cluster {
         dry: bool,
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
+        if matches!(request.verb, Verb::Create(_)) && self.is_ending(kind) {
+            let why = "create not allowed while custom resource definition is terminating";
+            return Err(Refusal::forbidden(&kind.plural, &kind.group, meta::name(&object), why));
+        }
         place(&mut object, kind, &request.target)?;
+        let revision = meta::text(&object, "resourceVersion").map(str::to_owned);
         strip_servers(&mut object);
         self.admit(kind, &object, &request.target)?;
         if meta::text(&object, "name").is_none()
@@ -131,8 +136,13 @@ impl Cluster {
         managed.put(&mut object);
         self.assign(&mut object, kind, None);
         if dry {
+            // Nobody stores it, so nobody minds.
+            if let Some(revision) = revision.filter(|_| matches!(request.verb, Verb::Create(_))) {
+                metadata_mut(&mut object).insert("resourceVersion".into(), revision.into());
+            }
             return Ok(dry_answer(kind, object, 201, warnings));
         }
+        self.as_stored(kind, &mut object);
         let stored = self.store(kind, object, now);
         Ok(Self::answer_with(kind, &stored, 201, warnings))
     }
@@ -405,6 +415,7 @@ impl Cluster {
         if unchanged {
             return Ok(Self::answer_with(kind, stored, 200, warnings));
         }
+        self.as_stored(kind, &mut object);
         let stored = self.store(kind, object, now);
         Ok(Self::answer_with(kind, &stored, 200, warnings))
     }

@@ -35,6 +35,7 @@ macro_rules! texts {
 const TEXTS: &[(&str, &str)] = texts![
     "metadata",
     "owners",
+    "versions",
     "formats",
     "embedded",
     "lists",

@@ -182,6 +182,14 @@ fn forms() -> Vec<Known> {
             }),
         ),
         known(
+            "OpenAPI v3 tells values that are allowed",
+            Call::get("/openapi/v3/apis/apps/v1"),
+            Both(|real, simulated| {
+                let told = |body: &Value| body.to_string().contains("\"enum\"");
+                told(&real.body) && !told(&simulated.body)
+            }),
+        ),
+        known(
             "kinds have hashes of how they are stored",
             Call::get("/api/v1"),
             Both(|real, simulated| {

@@ -19,6 +19,8 @@ pub(super) fn all() -> Vec<Known> {
 fn definitions() -> Vec<Known> {
     let definition = |change: &dyn Fn(&mut Value)| {
         let mut definition = crd("bar", GROUP);
+        // Its names are nobody else's.
+        definition["spec"]["names"] = json!({"plural": "bars", "kind": "Bar"});
         change(&mut definition);
         post(format!("{CRDS}?dryRun=All"), definition)
     };

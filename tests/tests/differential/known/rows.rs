@@ -5,8 +5,9 @@ use super::{lasting, moments};
 const DOCS: &str = include_str!("../../../../docs/simulator.md");
 const TABLES: [&str; 2] = ["## What is refused\n", "## Known differences\n"];
 /// Where else something is shown.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("cases/known.txt", include_str!("../cases/known.txt")),
+    ("cases/versions.txt", include_str!("../cases/versions.txt")),
     ("forms.rs", include_str!("../forms.rs")),
     ("aggregation.rs", include_str!("../aggregation.rs")),
     ("simulator/tests/limits.rs", include_str!("../../../../simulator/tests/limits.rs")),
