@@ -181,13 +181,13 @@ impl Exchange {
                 return Ok(self.about(&other, form));
             }
         };
+        // What is not there at all, and what has bodies that are no objects.
+        if !target.is_simulated() {
+            return Err(target.not_simulated());
+        }
         let unserved = || self.hosted.with(|cluster| !cluster.serves(&target.group, &target.version));
         if !target.group.is_empty() && unserved() {
             return Ok(answer::text(404, "text/plain; charset=utf-8", "404 page not found\n"));
-        }
-        // Their bodies are no objects.
-        if !target.is_simulated() {
-            return Err(target.not_simulated());
         }
         if is_watch && is_yaml {
             return Err(Refusal::no_stream());

@@ -80,16 +80,63 @@ pub struct Target {
 
 impl Target {
     /// Whether it is of those subresources that are refused with 501, whatever is asked of them.
+    ///
+    /// So are kinds that a real API server has from the start and this one has not.
     pub(crate) fn is_simulated(&self) -> bool {
+        let lacking = LACKING.iter().find(|(group, _)| *group == self.group);
+        if lacking.is_some_and(|(_, resources)| resources.contains(&self.resource.as_str())) {
+            return false;
+        }
         // What is behind `proxy/` is the path of another server.
         let subresource = self.subresource.split('/').next().unwrap_or_default();
         !NOT_SIMULATED.contains(&subresource)
     }
 
     pub(crate) fn not_simulated(&self) -> Refusal {
-        Refusal::not_simulated(&format!("{}/{}", self.resource, self.subresource))
+        let Self { group, resource, subresource, .. } = self;
+        let dot = if group.is_empty() { "" } else { "." };
+        let slash = if subresource.is_empty() { "" } else { "/" };
+        Refusal::not_simulated(&format!("{resource}{dot}{group}{slash}{subresource}"))
     }
 }
+
+/// By group: what every real API server of this version serves, and this one does not.
+const LACKING: &[(&str, &[&str])] = &[
+    (
+        "",
+        &[
+            "bindings",
+            "componentstatuses",
+            "endpoints",
+            "limitranges",
+            "nodes",
+            "persistentvolumes",
+            "podtemplates",
+            "replicationcontrollers",
+            "resourcequotas",
+        ],
+    ),
+    (
+        "admissionregistration.k8s.io",
+        &[
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        ],
+    ),
+    ("apps", &["controllerrevisions"]),
+    ("certificates.k8s.io", &["certificatesigningrequests"]),
+    ("discovery.k8s.io", &["endpointslices"]),
+    ("flowcontrol.apiserver.k8s.io", &["flowschemas", "prioritylevelconfigurations"]),
+    ("networking.k8s.io", &["ingressclasses", "ingresses", "ipaddresses", "servicecidrs"]),
+    ("node.k8s.io", &["runtimeclasses"]),
+    ("resource.k8s.io", &["deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"]),
+    (
+        "storage.k8s.io",
+        &["csidrivers", "csinodes", "csistoragecapacities", "volumeattachments", "volumeattributesclasses"],
+    ),
+];
 
 const NOT_SIMULATED: [&str; 11] = [
     "log",

@@ -32,6 +32,7 @@ fn not_there() -> Vec<Known> {
         "reason": "R", "message": "m", "type": "Normal"});
     let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
     let there = Words(&["code: 200 and simulated 404", WHOLE_BODY]);
+    let lacking = Words(&["code: 200 and simulated 501", WHOLE_BODY]);
     vec![
         // A controller makes it a moment later.
         known(
@@ -55,10 +56,10 @@ fn not_there() -> Vec<Known> {
                 core("resourcequotas"),
                 json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/leases": "9"}}}),
             ),
-            Words(&["code: 201 and simulated 404", WHOLE_BODY]),
+            Words(&["code: 201 and simulated 501", WHOLE_BODY]),
         ),
-        known("limits", Call::get(core("limitranges")), there),
-        known("admission policies", Call::get(policies), there),
+        known("limits", Call::get(core("limitranges")), lacking),
+        known("admission policies", Call::get(policies), lacking),
         known("Events of two groups", Call::get(of("events.k8s.io", "events/e")), there)
             .after(vec![post(core("events"), event)]),
         known("APIServices of what is served", Call::get(format!("{SERVICES}/v1.apps")), there),

@@ -170,7 +170,7 @@ fn others() -> Vec<Known> {
             Call::get(format!("/apis/autoscaling/v1/namespaces/{NAMESPACE}/{autoscalers}")),
             Codes([200, 404]),
         ),
-        known("kinds that are not served", Call::get(core("endpoints")), Codes([200, 404])),
+        known("kinds that are not served", Call::get(core("endpoints")), Codes([200, 501])),
         known("/version as YAML", Call::get("/version").accepting(YAML), Codes([406, 200])),
         known(
             "answers in nothing but protobuf",
