@@ -79,9 +79,10 @@ fn hide_data(secret: &mut Map<String, Value>) {
             Some(other) => *other = Value::Null,
         }
     }
-    // What a Secret does not have may be its data under a name that is misspelt.
+    // What a Secret does not have may be its data under a name that is misspelt. What has no metadata only names one, as discovery does.
+    let is_object = secret.get("metadata").is_some_and(Value::is_object);
     let known = ["apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData", "items"];
-    for (_, value) in secret.iter_mut().filter(|(field, _)| !known.contains(&field.as_str())) {
+    for (_, value) in secret.iter_mut().filter(|(field, _)| is_object && !known.contains(&field.as_str())) {
         hide_texts(value);
     }
     let annotation = secret.get_mut("metadata").and_then(|meta| meta.get_mut("annotations"));
@@ -156,6 +157,14 @@ mod tests {
         let text = redacted(secret, false);
         assert!(!text.contains("hunter2") && !text.contains('7'), "{text}");
         assert!(text.contains("Opaque") && text.contains(r#""k":"redacted""#), "{text}");
+        // What names a Secret, or its kind, stays as it is.
+        for named in [
+            json!({"kind": "APIResourceList", "resources": [{"name": "secrets", "kind": "Secret", "namespaced": true}]}),
+            json!({"kind": "Manifest", "status": {"synced": [{"version": "v1", "kind": "Secret", "name": "a", "namespace": "b"}]}}),
+            json!({"kind": "Event", "involvedObject": {"apiVersion": "v1", "kind": "Secret", "name": "a", "uid": "u"}}),
+        ] {
+            assert_eq!(redacted(named.clone(), false), named.to_string());
+        }
     }
 
     #[test]

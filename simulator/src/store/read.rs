@@ -92,7 +92,7 @@ impl Cluster {
         let wanted = Self::parse_revision(&query.resource_version)?;
         let given = !query.resource_version.is_empty();
         // From a cache, in the real one, which has no pages.
-        let from_cache = query.resource_version == "0" && query.continue_token.is_empty();
+        let from_cache = query.resource_version == "0";
         let limit = if from_cache { 0 } else { query.limit };
         let exact = match query.resource_version_match.as_str() {
             "" => wanted > 0 && query.limit > 0,

@@ -193,6 +193,7 @@ fn lists() -> Vec<Call> {
         list("resourceVersionMatch=Bad&resourceVersion=1"),
         list("resourceVersionMatch=Exact&resourceVersion={page.rv}"),
         list("limit=2&continue={page.next}&resourceVersion=5"),
+        list("limit=2&continue={page.next}&resourceVersion=0"),
         list("labelSelector=p%3D1").accepting(PARTIAL_LIST),
         Call::get(format!("{MAPS}/l1")).accepting(PARTIAL),
         Call::get(format!("{MAPS}/l1")).accepting("application/vnd.foo"),

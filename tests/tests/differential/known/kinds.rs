@@ -183,6 +183,15 @@ fn forms() -> Vec<Known> {
             }),
         ),
         known(
+            "watches that ask for lists of metadata",
+            Call::get(core("configmaps?watch=1&timeoutSeconds=1"))
+                .accepting("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Both(|real, simulated| {
+                let events = |answer: &Answer| answer.body.as_array().map_or(0, Vec::len);
+                events(real) == 0 && events(simulated) > 0
+            }),
+        ),
+        known(
             "OpenAPI v3 tells values that are allowed",
             Call::get("/openapi/v3/apis/apps/v1"),
             Both(|real, simulated| {
