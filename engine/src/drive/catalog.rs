@@ -85,7 +85,7 @@ impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
     pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
-        let state = self.look("want catalog").await;
+        let state = self.change("want catalog").await;
         // A look at the whole does not trust what was done before.
         if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
             self.catalogs.forget(kyma);
@@ -129,14 +129,16 @@ impl Shared {
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
+                let order = self.change("catalog failed").await;
                 self.catalogs.forget(name);
+                drop(order);
                 let what = "module templates are out of sync and need to be resynchronized";
                 (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
             }
         };
         self.say_catalog(&kyma, &says).await?;
         let said = match synced {
-            Ok(()) if self.catalogs.of(name).is_some_and(|done| done.said) => Ok(true),
+            Ok(()) if self.has_said_catalog(name).await => Ok(true),
             Ok(()) => stage(Stage::WriteRuntime, self.say_catalog_in_runtime(&kyma, &runtime, &says)).await,
             Err(error) => {
                 // Its user is told if that is possible at all.
@@ -146,14 +148,18 @@ impl Shared {
         };
         match said {
             Ok(true) => {
+                let order = self.change("catalog told").await;
                 self.catalogs.set_said(name, true);
+                drop(order);
                 Ok(Finish::Done)
             }
             // Its reconcile writes one, and asks for this again.
             Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
             Err(error @ ObjectError::Held(_)) => self.failed_at(name, error),
             Err(error) => {
+                let order = self.change("catalog not told").await;
                 self.catalogs.forget(name);
+                drop(order);
                 if error.is_kind_missing() || error.is_not_found() {
                     // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
                     self.prepared.forget(name);
@@ -170,9 +176,19 @@ impl Shared {
         }
     }
 
+    /// Whether the runtime's Kyma says already that all is well.
+    async fn has_said_catalog(&self, kyma: &str) -> bool {
+        let _order = self.look("catalog said").await;
+        self.catalogs.of(kyma).is_some_and(|done| done.said)
+    }
+
     /// Writes what differs. What this process knows of the runtime is not read again.
     async fn sync_catalog(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<(), ObjectError> {
-        let todo = match self.catalogs.of(kyma) {
+        let known = {
+            let _order = self.look("catalog known").await;
+            self.catalogs.of(kyma)
+        };
+        let todo = match known {
             Some(done) => {
                 let (apply, gone) = since(&done.hashes, &view.hashes);
                 let mut delete = Vec::new();
