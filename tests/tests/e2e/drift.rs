@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use tidewatch_api::State;
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
@@ -218,6 +218,17 @@ async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said(
     let before = solo.applies().await?;
     solo.told(CONFIG_MAP, "ebb", "settings").await?;
     ensure!(solo.applies().await? == before, "what is left alone was written");
+
+    // What the engine has removed itself begins anew.
+    solo.enable(&json!([])).await?;
+    solo.gone("ebb").await?;
+    solo.enable(&json!([{"name": "ebb"}])).await?;
+    solo.ready("ebb", "1.0.0").await?;
+    let uid = |settings: &DynamicObject| settings.metadata.uid.clone();
+    let made = uid(&settings.get("settings").await?);
+    settings.delete("settings", &DeleteParams::default()).await?;
+    solo.told(CONFIG_MAP, "ebb", "settings").await?;
+    ensure!(uid(&settings.get("settings").await?) != made);
     observed::no_panic(&solo.receiver.process)
 }
 

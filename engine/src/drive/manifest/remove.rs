@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
-use super::{blockers::Obstacle, is_crd, passed::Mark, sync::Work};
+use super::{blockers::Obstacle, is_crd, passed::Mark, standing::Standing, sync::Work};
 use crate::{
     drive::{
         Finish, Lost, Shared,
@@ -187,6 +187,7 @@ impl Shared {
         runtime: &Gated,
         object: &ObjectRef,
     ) -> Result<Option<Left>, ObjectError> {
+        self.standing.forget(Standing::key(kyma, object));
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         let verdict = {

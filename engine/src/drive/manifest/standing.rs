@@ -75,6 +75,11 @@ impl Standing {
         all.insert(key, Entry { wanted, content, fight }, 1);
     }
 
+    /// The engine removes it: what somebody did to it before says nothing of the next that is made.
+    pub(super) fn forget(&self, key: u64) {
+        self.objects.lock().remove(&key);
+    }
+
     /// A CRD was written.
     pub(super) fn wrote_schema(&self, key: u64, now: Timestamp) {
         self.schemas.lock().insert(key, now, 1);
@@ -117,5 +122,7 @@ mod tests {
         assert!(matches!(standing.verdict(key, 1, now), Verdict::Parked(_)));
         assert_eq!(standing.verdict(key, 2, now), Verdict::Go, "an upgrade");
         assert_eq!(standing.verdict(other, 1, now), Verdict::Go, "another runtime");
+        standing.forget(key);
+        assert_eq!(standing.verdict(key, 1, now), Verdict::Go, "what was removed begins anew");
     }
 }
