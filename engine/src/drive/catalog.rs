@@ -182,7 +182,8 @@ impl Shared {
         self.catalogs.of(kyma).is_some_and(|done| done.said)
     }
 
-    /// Writes what differs. What this process knows of the runtime is not read again.
+    /// Writes what differs. What this process knows of the runtime is not read again. One object that the runtime does not take holds
+    /// up no other; the first refusal is the error.
     async fn sync_catalog(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<(), ObjectError> {
         let known = {
             let _order = self.look("catalog known").await;
@@ -201,9 +202,12 @@ impl Shared {
             }
             None => changes(&view.objects, &present(runtime).await?),
         };
+        let mut refused = None;
         for id in &todo.apply {
-            if let Some(body) = view.objects.get(id) {
-                apply::apply(runtime, body, field_managers::CATALOG_SYNC).await?;
+            let Some(body) = view.objects.get(id) else { continue };
+            match apply::apply(runtime, body, field_managers::CATALOG_SYNC).await {
+                Err(error) if error.is_refused() => refused = refused.or(Some(error)),
+                result => drop(result?),
             }
         }
         // Releases go before the templates that they name.
@@ -214,7 +218,7 @@ impl Shared {
             let (applied, deleted) = (todo.apply.len(), todo.delete.len());
             tracing::info!(kyma, applied, deleted, "the runtime's catalog was changed");
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 
     /// The condition in KCP, under a field manager of its own; written if it differs.

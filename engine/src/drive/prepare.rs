@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
     crds,
-    names::{self, field_managers, labels},
+    names::{self, annotations, field_managers, labels},
 };
 
 use super::{
@@ -130,8 +130,12 @@ impl Shared {
         for body in wanted {
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
+            // The note stays until the Kyma is there.
+            let body = if live.as_ref().is_some_and(is_lost) { &noting_loss(body) } else { body };
             if let Some(difference) = difference(live.as_ref(), body) {
                 tracing::info!(kyma, object = %id, %difference, "applied, to prepare the runtime");
+                let lost = live.is_none() && id.name == RUNTIME_CRDS[0] && self.has_modules(kyma).await;
+                let body = if lost { &noting_loss(body) } else { body };
                 apply::apply(runtime, body, manager_of(body)).await?;
             }
         }
@@ -140,9 +144,53 @@ impl Shared {
     }
 }
 
+/// Whether the Kyma was lost with its CRD, which this is, and has not been made again.
+fn is_lost(crd: &Value) -> bool {
+    crd["metadata"]["annotations"][annotations::KYMA_LOST].is_string()
+}
+
+/// The CRD of the Kyma, with a note that stays until the Kyma is there again: whoever ends between the two leaves it.
+fn noting_loss(crd: &Value) -> Value {
+    let mut noting = crd.clone();
+    noting["metadata"]["annotations"][annotations::KYMA_LOST] = "true".into();
+    noting
+}
+
+impl Shared {
+    /// Whether a Kyma has modules of its user's. Its runtime has had a Kyma then.
+    async fn has_modules(&self, kyma: &str) -> bool {
+        self.look("has modules").await.manifests_of(kyma).iter().any(|manifest| !manifest.is_mandatory())
+    }
+
+    /// Whether the runtime's Kyma, which is missing, was lost with its CRD.
+    pub(super) async fn lost_kyma(&self, runtime: &Gated) -> Result<bool, ObjectError> {
+        let Some(id) = kyma_crd().and_then(ObjectRef::of) else { return Ok(false) };
+        Ok(apply::get(runtime, &id).await?.as_ref().is_some_and(is_lost))
+    }
+
+    /// Takes the note of a loss away, after the Kyma was made again.
+    pub(super) async fn found_kyma(&self, runtime: &Gated) -> Result<(), ObjectError> {
+        let Some(crd) = kyma_crd() else { return Ok(()) };
+        apply::apply(runtime, crd, manager_of(crd)).await.map(drop)
+    }
+}
+
+/// The CRD of the Kyma, as a runtime gets it.
+fn kyma_crd() -> Option<&'static Value> {
+    WANTED.0.iter().find(|body| body["metadata"]["name"] == RUNTIME_CRDS[0])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_is_noted_on_the_crd_of_the_kyma_alone_and_taken_away_by_applying_it_again() {
+        let crd = kyma_crd().unwrap();
+        let noting = noting_loss(crd);
+        assert!(is_lost(&noting) && !is_lost(crd));
+        assert_eq!(manager_of(&noting), manager_of(crd), "what one has written the other takes away");
+    }
 
     #[test]
     fn nothing_is_wanted_that_an_api_server_leaves_out() {

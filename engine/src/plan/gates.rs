@@ -119,6 +119,16 @@ pub struct Notes {
 }
 
 impl Notes {
+    /// Says something of a module that passes. Of two both are said, with the more serious state.
+    pub fn remark(&mut self, state: State, message: String) {
+        self.remark = Some(match self.remark.take() {
+            None => (state, message),
+            Some((before, said)) => {
+                (if before == State::Ready { state } else { before }, format!("{said}; {message}"))
+            }
+        });
+    }
+
     /// Asks for a look at a time, or sooner.
     pub fn look_at(&mut self, at: Timestamp) {
         self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));

@@ -3,6 +3,7 @@
 mod decision;
 mod manifest_of;
 mod orphans;
+mod restored;
 mod running;
 mod sources;
 mod stands;
@@ -39,6 +40,7 @@ use super::{
 };
 
 pub use decision::{Decided, Decision};
+pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub(in crate::plan) use status::progress;
 pub use status::{

@@ -137,6 +137,7 @@ pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>)
             said.entry(module).or_insert(false);
         }
     }
+    let must: BTreeSet<&str> = said.iter().filter(|(_, forbidden)| !**forbidden).map(|(m, _)| *m).collect();
     for (module, forbidden) in said {
         if forbidden {
             ruled.forbidden.insert(module.to_owned());
@@ -189,15 +190,28 @@ pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>)
             overruled.push(format!("managed: {managed}"));
             entry.managed = managed;
         }
-        if !overruled.is_empty() && !ruled.required.contains(&fix.name) {
-            let text = ruled.overruled.entry(fix.name.clone()).or_default();
-            if !text.is_empty() {
-                text.push_str(", ");
-            }
-            text.push_str(&overruled.join(", "));
+        note(&mut ruled, &fix.name, &overruled);
+    }
+    // To give it up would be a way around a rule that requires it, unless a rule says that, too.
+    for entry in spec.modules.iter_mut().filter(|m| !m.managed && must.contains(m.name.as_str())) {
+        if !fixed.contains(&(entry.name.as_str(), "managed")) {
+            entry.managed = true;
+            note(&mut ruled, &entry.name, &["managed: true".to_owned()]);
         }
     }
     (spec, ruled)
+}
+
+/// Notes what of a user's entry does not count. One that the user has not made has nothing of theirs.
+fn note(ruled: &mut Ruled, module: &str, overruled: &[String]) {
+    if overruled.is_empty() || ruled.required.contains(module) {
+        return;
+    }
+    let text = ruled.overruled.entry(module.to_owned()).or_default();
+    if !text.is_empty() {
+        text.push_str(", ");
+    }
+    text.push_str(&overruled.join(", "));
 }
 
 #[cfg(test)]
@@ -261,6 +275,18 @@ rules:
             of("rules: [{fix: [{name: beacon, channel: regular}, {name: beacon, version: 1.0.0}]}]");
         assert_eq!(entry(&spec, "beacon").version.as_deref(), Some("1.0.0"));
         assert_eq!(ruled.overruled["beacon"], "version 1.0.0 instead of 2.0.0");
+    }
+
+    #[test]
+    fn what_is_required_cannot_be_given_up_unless_a_rule_says_so() {
+        let of = |policy: &str| {
+            rule(&user("[{name: beacon, managed: false}]"), &read(policy).unwrap(), &labels("paid"))
+        };
+        let (spec, ruled) = of("rules: [{require: [beacon]}]");
+        assert!(entry(&spec, "beacon").managed);
+        assert_eq!(ruled.overruled["beacon"], "managed: true");
+        let (spec, ruled) = of("rules: [{require: [beacon], fix: [{name: beacon, managed: false}]}]");
+        assert!(!entry(&spec, "beacon").managed && ruled.overruled.is_empty());
     }
 
     #[test]

@@ -126,6 +126,9 @@ pub mod annotations {
     pub const TEMPLATE_UID: &str = "tidewatch.kyma-project.io/template-uid";
     /// Ours, on a Manifest: the version that was last Ready before its present spec. Written with the change of the spec, and left there.
     pub const RUNNING_VERSION: &str = "tidewatch.kyma-project.io/running-version";
+    /// Ours, `true` on the CRD of the Kyma in a runtime that was made again where modules are installed: the Kyma was lost with it,
+    /// and its list is not the defaults. Goes when the Kyma is there again.
+    pub const KYMA_LOST: &str = "tidewatch.kyma-project.io/kyma-lost";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.

@@ -129,3 +129,56 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     templates.get("limpet-1.0.0").await.context("KCP's own are none of this")?;
     observed::no_panic(&solo.receiver.process)
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_a_runtime_does_not_take_holds_up_no_other() -> Result<()> {
+    let solo = Solo::start("kcp-refusing", "lagoon").await?;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-barnacles"},
+        "spec": {"failurePolicy": "Fail",
+                 "matchConstraints": {"resourceRules": [{"apiGroups": [GROUP], "apiVersions": ["*"],
+                     "operations": ["CREATE", "UPDATE"], "resources": ["moduletemplates"]}]},
+                 "validations": [{"expression": "!object.metadata.name.startsWith('barnacle')", "message": "no barnacles here"}]}
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-barnacles"}, "spec": {"policyName": "no-barnacles", "validationActions": ["Deny"]}
+    });
+    for (kind, body) in
+        [("ValidatingAdmissionPolicy", &policy), ("ValidatingAdmissionPolicyBinding", &binding)]
+    {
+        let api = solo.objects(("admissionregistration.k8s.io", "v1", kind), None);
+        api.patch("no-barnacles", &PatchParams::apply("somebody"), &Patch::Apply(body)).await?;
+    }
+    // A policy counts a moment after it is there.
+    let denied = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ModuleTemplate", "metadata": {"name": "barnacle-0"},
+                        "spec": {"moduleName": "barnacle", "version": "0.1.0", "descriptor": {}}});
+    let [templates, _] = both(&solo);
+    let dry = PatchParams { dry_run: true, ..PatchParams::apply("somebody") };
+    wait::until("the policy to count", SOON, || async {
+        Ok(templates.patch("barnacle-0", &dry, &Patch::Apply(&denied)).await.err())
+    })
+    .await?;
+
+    solo.offer(&version("barnacle", "1.0.0", json!({}))).await?;
+    solo.offer(&version("whelk", "1.0.0", json!({}))).await?;
+    has(&solo, &["barnacle", "whelk", "whelk-1.0.0"]).await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let says = |k: &Kyma| {
+        let all = k.status.iter().flat_map(|s| &s.conditions);
+        all.into_iter().any(|c| {
+            c.type_ == conditions::MODULE_CATALOG
+                && c.status == "False"
+                && c.message.contains("no barnacles here")
+        })
+    };
+    fleet::kyma_where(kymas, solo.kyma, "ModuleCatalog is False", says).await?;
+
+    solo.objects(("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"), None)
+        .delete("no-barnacles", &DeleteParams::default())
+        .await?;
+    has(&solo, &["barnacle", "barnacle-1.0.0", "whelk", "whelk-1.0.0"]).await?;
+    told(&solo).await?;
+    observed::no_panic(&solo.receiver.process)
+}

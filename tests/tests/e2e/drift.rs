@@ -66,7 +66,7 @@ fn objects(module: &str) -> Vec<Value> {
     ]
 }
 
-fn data<'a>(object: &'a kube::core::DynamicObject, key: &str) -> &'a str {
+fn data<'a>(object: &'a DynamicObject, key: &str) -> &'a str {
     object.data["data"][key].as_str().unwrap_or_default()
 }
 
@@ -265,7 +265,9 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
     ensure!(data(&settings, "version") == "2", "one refused object has held back the others");
 
     groyne.version = "1.2.0".into();
-    groyne.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"}]});
+    groyne.objects[9]["value"] = 2000.into();
+    groyne.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"},
+                                          {"group": "scheduling.k8s.io", "kind": "PriorityClass"}]});
     solo.offer(&groyne).await?;
     wait::until("the Deployment to be made anew", Duration::from_mins(1), || async {
         let now = deployments.get_opt("groyne").await?;
@@ -286,5 +288,40 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
         "{:#}",
         anew.data["spec"]["selector"]
     );
+    // API servers have other words for the value of a PriorityClass.
+    let class = solo.objects(("scheduling.k8s.io", "v1", "PriorityClass"), None).get("groyne").await?;
+    ensure!(class.data["value"] == 2000, "{}", class.data["value"]);
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_of_which_nothing_is_served_is_not_taken_for_one_without_instances() -> Result<()> {
+    let solo = Solo::start("kcp-unserved", "mudflat").await?;
+    let mut tern = Version::new("tern", "1.0.0", objects("tern"));
+    solo.offer(&tern).await?;
+    solo.enable(&json!([{"name": "tern"}])).await?;
+    solo.ready("tern", "1.0.0").await?;
+    let crds = solo.objects(("apiextensions.k8s.io", "v1", "CustomResourceDefinition"), None);
+    let uid = crds.get("reefs.tern.example.test").await?.metadata.uid;
+    let reefs = solo.objects(("tern.example.test", "v1", "Reef"), Some("default"));
+    let users = json!({"apiVersion": "tern.example.test/v1", "kind": "Reef", "metadata": {"name": "users", "namespace": "default"}});
+    reefs.create(&PostParams::default(), &serde_json::from_value(users)?).await?;
+
+    let mut crd = crds.get("reefs.tern.example.test").await?;
+    crd.data["spec"]["versions"][0]["served"] = false.into();
+    crds.replace("reefs.tern.example.test", &PostParams::default(), &crd).await?;
+    tern.version = "1.1.0".into();
+    tern.objects.truncate(12);
+    solo.offer(&tern).await?;
+    solo.ready("tern", "1.1.0").await?;
+    fleet::settled(&solo.receiver).await?;
+    let mut crd = crds.get("reefs.tern.example.test").await?;
+    ensure!(crd.metadata.uid == uid && crd.metadata.deletion_timestamp.is_none(), "the CRD was deleted");
+    crd.data["spec"]["versions"][0]["served"] = true.into();
+    crds.replace("reefs.tern.example.test", &PostParams::default(), &crd).await?;
+    wait::until("the user's object to be seen again", Duration::from_mins(1), || async {
+        Ok(reefs.get_opt("users").await?)
+    })
+    .await?;
     observed::no_panic(&solo.receiver.process)
 }

@@ -100,12 +100,19 @@ async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() ->
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()> {
     let solo = Solo::start("kcp-crdgone", "slip").await?;
-    solo.offer(&version("kevel")).await?;
-    defaults(&solo, "kevel").await?;
-    solo.enable(&json!([{"name": "kevel"}])).await?;
-    solo.ready("kevel", "1.0.0").await?;
-    let installed = uid_of(&solo, "kevel").await?.context("kevel is not installed")?;
-    let manifest = solo.manifest("kevel").await?.metadata.uid;
+    for module in ["kevel", "painter", "dolphin"] {
+        solo.offer(&version(module)).await?;
+    }
+    // The user has taken one of the defaults away, and added another, of a version by number.
+    defaults(&solo, "dolphin").await?;
+    solo.enable(&json!([{"name": "kevel"}, {"name": "painter", "version": "1.0.0"}])).await?;
+    let mut installed = Vec::new();
+    for module in ["kevel", "painter"] {
+        solo.ready(module, "1.0.0").await?;
+        let object = uid_of(&solo, module).await?.context("it is not installed")?;
+        installed.push((module, object, solo.manifest(module).await?.metadata.uid));
+    }
+    solo.gone("dolphin").await?;
     let before = remote(&solo).get("default").await?.metadata.uid;
 
     let crds = solo.objects(CRD, None);
@@ -116,11 +123,40 @@ async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()
         Ok(crd.filter(|crd| crd.metadata.deletion_timestamp.is_none()))
     })
     .await?;
-    another(&solo, before.as_ref()).await?;
-    fleet::kyma_in_state(&solo.kcp, solo.namespace, solo.kyma, State::Ready).await?;
-    solo.ready("kevel", "1.0.0").await?;
-    ensure!(solo.manifest("kevel").await?.metadata.uid == manifest, "the Manifest was made anew");
-    ensure!(uid_of(&solo, "kevel").await? == Some(installed), "its objects were made anew");
+    let back = another(&solo, before.as_ref()).await?;
+    let list = |kyma: &DynamicObject| -> Vec<Value> {
+        let modules = kyma.data["spec"]["modules"].as_array().into_iter().flatten();
+        modules.map(|m| json!([m["name"], m["channel"], m["version"]])).collect()
+    };
+    ensure!(
+        list(&back) == [json!(["kevel", null, null]), json!(["painter", null, "1.0.0"])],
+        "{}",
+        back.data["spec"]
+    );
+    let is_restored = |kyma: &Kyma| kyma.status.as_ref().is_some_and(|s| s.state == State::Ready);
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    fleet::kyma_where(kymas, solo.kyma, "Ready again", is_restored).await?;
+    solo.look().await?;
+    for (module, object, manifest) in installed {
+        solo.ready(module, "1.0.0").await?;
+        ensure!(
+            solo.manifest(module).await?.metadata.uid == manifest,
+            "the Manifest of {module} was made anew"
+        );
+        ensure!(uid_of(&solo, module).await? == Some(object), "the objects of {module} were made anew");
+    }
+    ensure!(uid_of(&solo, "dolphin").await?.is_none(), "the defaults took the list's place");
+
+    // From then on it is again as everywhere: a Kyma that is deleted comes back with the defaults.
+    let crd = crds.get("kymas.operator.kyma-project.io").await?;
+    let note = crd.metadata.annotations.unwrap_or_default().remove(annotations::KYMA_LOST);
+    ensure!(note.is_none(), "the note is still there");
+    remote(&solo).delete("default", &DeleteParams::default()).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    solo.ready("dolphin", "1.0.0").await?;
+    for module in ["kevel", "painter"] {
+        solo.gone(module).await?;
+    }
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -16,7 +16,8 @@ use crate::{
         kcp_writes::{catalog_condition_of, differs},
     },
     plan::{
-        kyma::{is_written, runtime_status},
+        kyma::{is_written, restored, runtime_status},
+        notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
         ownership::{has_stale_condition, take_over_status},
     },
@@ -42,11 +43,17 @@ impl Shared {
                 // The spec alone, and under another manager than the marks: applying those again must not take it away, and whoever
                 // ends between the two leaves a Kyma that says what is missing.
                 let (name, namespace) = (&mark["metadata"]["name"], &mark["metadata"]["namespace"]);
+                let lost = self.lost_kyma(runtime).await?;
+                let spec = if lost { self.restored_spec(kyma).await } else { kyma.spec.clone() };
                 let fresh = json!({
                     "apiVersion": names::API_VERSION, "kind": "Kyma",
-                    "metadata": {"name": name, "namespace": namespace}, "spec": kyma.spec
+                    "metadata": {"name": name, "namespace": namespace}, "spec": spec
                 });
                 apply::create(runtime, &fresh, field_managers::KCP).await?;
+                if lost {
+                    self.found_kyma(runtime).await?;
+                    self.tell(&kyma.name_any(), None, &[restored_notice(&spec)]).await;
+                }
                 Value::Null
             }
         };
@@ -54,6 +61,28 @@ impl Shared {
             return apply::apply(runtime, &mark, field_managers::KYMA_SYNC).await;
         }
         Ok(remote)
+    }
+}
+
+impl Shared {
+    async fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
+        let manifests = self.look("restored").await.manifests_of(&kyma.name_any());
+        restored(kyma, &manifests)
+    }
+}
+
+/// Tells operators of a list that was made again.
+fn restored_notice(spec: &KymaSpec) -> Notice {
+    let modules: Vec<_> = spec.modules.iter().map(|module| module.name.as_str()).collect();
+    Notice {
+        about: About::Kyma,
+        kind: Kind::Warning,
+        reason: "KymaRestored",
+        message: format!(
+            "the runtime's Kyma was lost with its CRD and has been made again with the modules that it had by the status in KCP \
+             ({}); its user should look whether that is what they want",
+            modules.join(", ")
+        ),
     }
 }
 

@@ -128,7 +128,8 @@ impl Shared {
         Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect() }))
     }
 
-    async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
+    /// Whether another Manifest of the Kyma, which stays, has it too.
+    pub(super) async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
         let others = self.look("is needed").await.other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
     }

@@ -78,7 +78,9 @@ impl Shared {
             Err(error) if error.is_unreachable() => return Err(error),
             Err(_) => Vec::new(),
         };
-        if let Some(cr) = removable_cr(manifest) {
+        if let Some(cr) = removable_cr(manifest)
+            && !self.is_needed(kyma, &manifest.name_any(), &cr).await
+        {
             match apply::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
                 Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),

@@ -26,6 +26,8 @@ enum Left {
     Going,
     /// A CRD with instances.
     Instances,
+    /// A CRD none of whose versions is served: nobody can tell whether it has instances.
+    Unserved,
     /// Another Manifest, which is being deleted, has it too.
     Await(String),
 }
@@ -74,21 +76,23 @@ impl Shared {
         runtime: &Gated,
         Obstacle { what, kinds }: Obstacle,
     ) -> Result<Finish, Lost> {
-        let (objects, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await {
+        let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await
+        {
             Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
                 let work = Work { key: &key, kyma, mark: Mark::default(), only: None, again: true };
                 let synced = self.sync(&work, manifest, runtime, bundle, first).await?;
-                (synced.objects, synced.applied.failed)
+                (synced.objects, synced.applied.missing, synced.applied.failed)
             }
             Err(stopped) => {
-                (plan::inventory(&manifest.status.clone().unwrap_or_default().synced), Some(stopped))
+                (plan::inventory(&manifest.status.clone().unwrap_or_default().synced), None, Some(stopped))
             }
         };
-        let failed = failure.is_some();
+        let failed = failure.is_some() || missing.is_some();
+        let behind = |why: &str| format!("{what}; the module is not kept up to date meanwhile: {why}");
         let what = match failure {
-            None => what,
+            None => missing.as_deref().map_or_else(|| what.clone(), behind),
             Some(stopped) => {
                 if let Some(lost) = stopped.lost {
                     return Err(lost);
@@ -96,7 +100,7 @@ impl Shared {
                 if stopped.discredits_client {
                     self.discredit(kyma);
                 }
-                format!("{what}; the module is not kept up to date meanwhile: {}", stopped.message)
+                behind(&stopped.message)
             }
         };
         let progress = Progress::Deleting(what.clone());
@@ -140,6 +144,11 @@ impl Shared {
                 None => {}
                 Some(Left::Going) => left.push((object, None)),
                 Some(Left::Instances) => left.push((object, Some("objects of its kind exist".to_owned()))),
+                Some(Left::Unserved) => {
+                    let why = "none of its versions is served, so nobody can tell whether objects of its kind exist; \
+                               serve one, or delete it";
+                    left.push((object, Some(why.to_owned())));
+                }
                 Some(Left::Await(other)) => {
                     left.push((
                         object,
@@ -215,10 +224,11 @@ impl Shared {
         }
         if is_crd(&object.gvk)
             && let Some(crd) = apply::get(runtime, object).await?
-            && let Some(gvk) = apply::defined_kind(&crd)
-            && !apply::list(runtime, &gvk, 1).await?.first.is_empty()
         {
-            return Ok(Some(Left::Instances));
+            let Some(gvk) = apply::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
+            if !apply::list(runtime, &gvk, 1).await?.first.is_empty() {
+                return Ok(Some(Left::Instances));
+            }
         }
         Ok((apply::delete(runtime, object, &there.uid).await? == Deleted::Going).then_some(Left::Going))
     }

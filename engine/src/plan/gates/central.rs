@@ -25,9 +25,9 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         return removed(view, notes, "ModuleForbidden", message);
     }
     if let Some(what) = ruled.overruled.get(module) {
-        notes.remark = Some((State::Ready, format!("set by the platform's policy: {what}")));
+        notes.remark(State::Ready, format!("set by the platform's policy: {what}"));
     } else if ruled.required.contains(module) {
-        notes.remark = Some((State::Ready, "required by the platform's policy".to_owned()));
+        notes.remark(State::Ready, "required by the platform's policy".to_owned());
     }
     Gate::Pass
 }

@@ -59,7 +59,7 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
         });
     }
     let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };
-    notes.remark = Some((state, end.message));
+    notes.remark(state, end.message);
 }
 
 /// A day where it is the first moment of one: people read it.
@@ -150,6 +150,11 @@ mod tests {
         let over = "version 1.0.0 is deprecated and has ended on 2026-12-31: go to 1.1";
         assert_eq!(ended.remark, Some((State::Warning, over.to_owned())));
         assert_eq!((ended.look_at, ended.notices.len()), (None, 1));
+        let mut both = Notes::default();
+        both.remark(State::Ready, "set by the platform's policy: channel regular".into());
+        both.remark(State::Warning, over.into());
+        let said = format!("set by the platform's policy: channel regular; {over}");
+        assert_eq!(both.remark, Some((State::Warning, said)), "neither hides the other");
         let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
         assert_eq!(other, Notes::default(), "it stays on 1.1.0, of which nothing is said");
     }

@@ -219,9 +219,20 @@ pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<()
     status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
 }
 
-/// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for.
+/// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for. Mandatory
+/// modules are in nobody's list; what they wait for is in the message.
 #[must_use]
-pub fn deleting_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
+pub fn deleting_status(
+    kyma: &Kyma,
+    manifests: &[Manifest],
+    mut message: String,
+    now: Timestamp,
+) -> KymaStatus {
+    for manifest in manifests.iter().filter(|m| m.is_mandatory()) {
+        if let Some(waits) = leaving_message(manifest).filter(|waits| !waits.is_empty()) {
+            message = format!("{message}; {}: {waits}", manifest.module_name().unwrap_or_default());
+        }
+    }
     let before = kyma.status.clone().unwrap_or_default();
     let last_operation =
         Some(status::operation(before.last_operation.as_ref(), message, status::whole_seconds(now)));

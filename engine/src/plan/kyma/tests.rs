@@ -19,6 +19,7 @@ mod besides;
 mod managed;
 mod mandatory;
 mod running;
+mod settles;
 mod templates;
 
 fn kyma() -> Kyma {

@@ -56,3 +56,27 @@ fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
     }
     assert_eq!(unlisted(&manifest, &[beta]).delete, removed);
 }
+
+#[test]
+fn what_a_mandatory_module_waits_for_is_said_of_the_kyma_that_goes() {
+    let mut manifest = installed(State::Ready);
+    manifest.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    let say = |manifest: &Manifest| {
+        let message = "waiting for the modules to be removed: guard".to_owned();
+        let status = deleting_status(&kyma(), std::slice::from_ref(manifest), message, Timestamp::UNIX_EPOCH);
+        (status.modules.len(), status.last_operation.unwrap().operation)
+    };
+    let only = "waiting for the modules to be removed: guard".to_owned();
+    manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+    assert_eq!(say(&manifest), (0, only.clone()));
+    manifest.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let progress = crate::plan::manifest::Progress::Deleting("waiting for Beam default/users".into());
+    let status =
+        crate::plan::manifest::manifest_status(&manifest, &progress, &[], None, Timestamp::UNIX_EPOCH);
+    manifest.status = Some(status);
+    assert_eq!(say(&manifest), (0, format!("{only}; guard: waiting for Beam default/users")));
+    // One of the list's has an entry of its own.
+    manifest.labels_mut().remove(labels::MANDATORY_MODULE);
+    assert_eq!(say(&manifest), (1, only));
+}
