@@ -5,7 +5,11 @@ mod give_up;
 mod needs;
 mod remote;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -87,6 +91,17 @@ impl Shared {
         }
     }
 
+    /// What the releases that are being rolled out would change of a Kyma before its turn, if nobody but the receiver itself asks:
+    /// it has started, or what was held or has failed goes on. What somebody asks for does what is due by then.
+    pub(super) async fn turns(&self, kyma: &str, causes: &[Cause]) -> BTreeMap<String, Timestamp> {
+        let nobodys =
+            |cause: &Cause| matches!(cause, Cause::Start | Cause::Mode { .. } | Cause::Retry { .. });
+        if causes.is_empty() || !causes.iter().all(nobodys) {
+            return BTreeMap::new();
+        }
+        self.look("turns").await.turns(kyma, self.config.rollout_window, self.now())
+    }
+
     /// Finalizer and label, before anything is created anywhere.
     async fn adopt(&self, kyma: &Kyma) -> Result<(), Lost> {
         let has_label =
@@ -140,6 +155,7 @@ impl Shared {
             (state.manifests_of(&name), state.mandatory())
         };
         let windows = self.windows.policy();
+        let turns = self.turns(&name, causes).await;
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -153,6 +169,7 @@ impl Shared {
                 min_window: self.config.min_window,
                 needs: Some(&waits),
                 mandatory: &mandatory,
+                turns: Some(&turns),
             },
             now: self.now(),
         });

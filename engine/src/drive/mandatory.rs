@@ -28,7 +28,7 @@ impl Shared {
         class: Class,
         causes: &[Cause],
     ) -> Result<Finish, Lost> {
-        let (kyma, offers, manifests, (chosen_by_users, asked)) = {
+        let (kyma, mut offers, manifests, (chosen_by_users, asked)) = {
             let state = self.look("reconcile mandatory").await;
             (state.kyma(name), state.mandatory(), state.manifests_of(name), state.chosen_by_users(name))
         };
@@ -37,6 +37,12 @@ impl Shared {
         if leave(&kyma) {
             return Ok(Finish::Done);
         }
+        let turns = self.turns(name, causes).await;
+        offers.retain(|offer| !turns.contains_key(&offer.module));
+        let later = |finish: Finish| match turns.values().min() {
+            Some(turn) => Finish::RecheckAt(*turn, Box::new(finish)),
+            None => finish,
+        };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest]| {
@@ -63,16 +69,16 @@ impl Shared {
         }
         self.tell(name, None, &made.plan.notices).await;
         if made.faults.is_empty() {
-            return Ok(Finish::Done);
+            return Ok(later(Finish::Done));
         }
         let text = made.faults.join("; ");
-        Ok(if made.plan.retry {
+        Ok(later(if made.plan.retry {
             let rest = rest_of(&sources);
             let next = next_try(self.now(), rest);
             Finish::failed(error_report(format!("{text}; {next}")), "module", rest)
         } else {
             Finish::Settled(error_report(text))
-        })
+        }))
     }
 
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests

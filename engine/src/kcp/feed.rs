@@ -8,7 +8,10 @@ use std::{
 };
 
 use futures::{StreamExt, stream::BoxStream};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::{DeserializeGuard, PartialObjectMeta},
@@ -88,11 +91,14 @@ impl Feeds {
 
         macro_rules! feed {
             ($kind:ty, $apply:expr, $remove:expr) => {
+                feed!($kind, nothing, $apply, $remove)
+            };
+            ($kind:ty, $keep:expr, $apply:expr, $remove:expr) => {
                 let kind = <$kind as Resource>::kind(&()).into_owned();
                 let events = match &mut source {
                     Source::Live(client, namespace) => {
                         let client = Client::clone(client);
-                        guarded::<$kind>(Api::namespaced(client, namespace), plain.clone())
+                        guarded::<$kind>(Api::namespaced(client, namespace), plain.clone(), $keep)
                     }
                     Source::Played(inlets) => played::<$kind>(inlets.add(&kind)),
                 };
@@ -102,12 +108,17 @@ impl Feeds {
         feed!(Kyma, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
         feed!(Manifest, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
-        feed!(ModuleReleaseMeta, |s, n, o| s.apply_release(n, Some(o)), |s, n| s.apply_release(n, None));
+        feed!(
+            ModuleReleaseMeta,
+            rollout::keep_time_of_change,
+            |s, n, o| s.apply_release(n, Some(o)),
+            |s, n| s.apply_release(n, None)
+        );
         feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
         let one = plain.clone().fields(&format!("metadata.name={}", policy::NAME));
         let settings = match &mut source {
             Source::Live(client, namespace) => {
-                guarded::<ConfigMap>(Api::namespaced(Client::clone(client), namespace), one)
+                guarded::<ConfigMap>(Api::namespaced(Client::clone(client), namespace), one, nothing)
             }
             Source::Played(inlets) => played::<ConfigMap>(inlets.add("ConfigMap")),
         };
@@ -213,20 +224,25 @@ fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event
 }
 
 pub(super) fn change_of(object: &impl ResourceExt) -> Arc<str> {
-    format!("{}/{}", object.uid().unwrap_or_default(), object.meta().generation.unwrap_or_default()).into()
+    rollout::change_of(object).into()
 }
 
-/// Whole objects. One that does not parse is told as such and does not hold up the others.
-fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Events<K>
+/// Of managed fields, which are large.
+fn nothing(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+}
+
+/// Whole objects, of whose managed fields this is kept. One that does not parse is told as such and does not hold up the others.
+fn guarded<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, keep: fn(&mut ObjectMeta)) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default + Clone + Send + Sync,
 {
-    let seen = |guard: DeserializeGuard<K>| Seen {
+    let seen = move |guard: DeserializeGuard<K>| Seen {
         name: guard.name_any(),
         change: change_of(&guard),
         object: guard.0.map_err(|invalid| invalid.error).map(|mut object| {
-            object.meta_mut().managed_fields = None;
+            keep(object.meta_mut());
             object
         }),
     };

@@ -6,6 +6,7 @@ mod access;
 mod central;
 mod managed;
 mod needs;
+mod turns;
 mod versions;
 mod windows;
 
@@ -75,6 +76,8 @@ pub struct Facts<'a> {
     pub needs: Option<&'a BTreeMap<String, Waits>>,
     /// All mandatory modules. What is installed of one stays until its turn to become the mandatory one.
     pub mandatory: &'a [Arc<Offer>],
+    /// When modules, by their names, take part in a rollout that has not reached this Kyma.
+    pub turns: Option<&'a BTreeMap<String, Timestamp>>,
 }
 
 impl Default for Facts<'_> {
@@ -86,6 +89,7 @@ impl Default for Facts<'_> {
             min_window: MIN_WINDOW,
             needs: None,
             mandatory: &[],
+            turns: None,
         }
     }
 }
@@ -139,8 +143,15 @@ impl Notes {
 type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
 /// In the order in which they are asked. The platform's word comes before the user's: a forbidden module is not kept by giving it up.
-const GATES: [Judge; 6] =
-    [central::judge, managed::judge, access::judge, versions::judge, needs::judge, windows::judge];
+const GATES: [Judge; 7] = [
+    central::judge,
+    managed::judge,
+    access::judge,
+    turns::judge,
+    versions::judge,
+    needs::judge,
+    windows::judge,
+];
 
 /// Asks the gates until one objects.
 pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {

@@ -173,9 +173,9 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         }
         gate => {
             for other in &there.others {
-                stopped(gate.clone(), choice, Some(other), plan);
+                stopped(gate.clone(), input.kyma, choice, Some(other), plan);
             }
-            stopped(gate, choice, existing, plan)
+            stopped(gate, input.kyma, choice, existing, plan)
         }
     };
     if let Some((state, message)) = notes.remark
@@ -199,7 +199,13 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
 }
 
 /// A module that a gate has stopped.
-fn stopped(gate: Gate, choice: &Choice, existing: Option<&Manifest>, plan: &mut Plan) -> ModuleStatus {
+fn stopped(
+    gate: Gate,
+    kyma: &Kyma,
+    choice: &Choice,
+    existing: Option<&Manifest>,
+    plan: &mut Plan,
+) -> ModuleStatus {
     let name = choice.module.name.clone();
     let before = || ModuleStatus {
         name: name.clone(),
@@ -208,7 +214,13 @@ fn stopped(gate: Gate, choice: &Choice, existing: Option<&Manifest>, plan: &mut 
     };
     match (gate, existing) {
         (Gate::Keep { state, message, maintenance, .. }, _) => {
-            ModuleStatus { state, message, maintenance, ..before() }
+            let mut kept = before();
+            // Of what was installed from which template only the status knows.
+            if let Some(told) = kyma.module_status(&name).filter(|told| told.version == kept.version) {
+                kept.resource.clone_from(&told.resource);
+                kept.template.clone_from(&told.template);
+            }
+            ModuleStatus { state, message, maintenance, ..kept }
         }
         (Gate::Remove { message }, Some(manifest)) => {
             if manifest.metadata.deletion_timestamp.is_none() {

@@ -2,10 +2,14 @@
 //!
 //! Who calls it: the feed of KCP's catalog. Where a release changes, it queues each Kyma that is affected as a
 //! rollout, after this delay. A user's edit is queued at once and does what is due by then: it never waits for
-//! its Kyma's turn.
+//! its Kyma's turn. A receiver that starts again in the middle of a rollout goes on with it ([`turn`]).
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+use kube::ResourceExt;
+use tidewatch_api::{Manifest, ModuleReleaseMeta, names::labels};
 use xxhash_rust::xxh3::Xxh3;
 
 /// How long `kyma` waits for `release`, in `[0, window)`; zero where the window is.
@@ -26,6 +30,45 @@ pub fn delay(kyma: &str, release: &str, window: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
+/// The name of a change of the catalog: uid and generation of what has changed.
+#[must_use]
+pub fn change_of(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.uid().unwrap_or_default(), object.meta().generation.unwrap_or_default())
+}
+
+/// Keeps of an object's managed fields only when it was last changed: the rest is large, and nobody here reads it.
+pub fn keep_time_of_change(meta: &mut ObjectMeta) {
+    let entries = meta.managed_fields.take().unwrap_or_default();
+    let written = entries.into_iter().filter(|entry| entry.subresource.as_deref().is_none_or(str::is_empty));
+    let newest = written.filter_map(|entry| entry.time).max();
+    meta.managed_fields =
+        newest.map(|time| vec![ManagedFieldsEntry { time: Some(time), ..ManagedFieldsEntry::default() }]);
+}
+
+/// When the turn of a Kyma that has this Manifest comes in the rollout of its module's release; `None` if the release says nothing
+/// else than what is installed, or the turn is over. The release is one of [`keep_time_of_change`]. By a clock that was set back a
+/// turn is never later than the window.
+#[must_use]
+pub fn turn(
+    kyma: &str,
+    manifest: &Manifest,
+    release: &ModuleReleaseMeta,
+    window: Duration,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let changed = release.metadata.managed_fields.as_ref()?.first()?.time.as_ref()?.0;
+    let wanted = if manifest.is_mandatory() {
+        release.mandatory_version()
+    } else {
+        release.version_of(manifest.labels().get(labels::CHANNEL)?)
+    };
+    if wanted? == manifest.spec.version || manifest.metadata.deletion_timestamp.is_some() || changed > now {
+        return None;
+    }
+    let turn = changed.checked_add(delay(kyma, &change_of(release), window)).ok()?;
+    (turn > now).then_some(turn)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -42,6 +85,50 @@ mod tests {
 
     /// Kept by every later version, so that a fleet's turns can be told beforehand.
     const TURNS: [u128; 3] = [80_284, 117_362, 136_016];
+
+    #[test]
+    fn a_turn_outlives_a_restart() {
+        let release = |changed: &str| {
+            let mut release: ModuleReleaseMeta = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "beacon", "uid": "0b1c", "generation": 7, "managedFields": [
+                    {"manager": "old", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:spec": {}}},
+                    {"manager": "new", "time": changed},
+                    {"manager": "says", "time": "2026-03-01T00:00:00Z", "subresource": "status"}]},
+                "spec": {"moduleName": "beacon", "ocmComponentName": "example.org/beacon",
+                         "channels": [{"channel": "regular", "version": "1.1.0"}, {"channel": "fast", "version": "1.0.0"}]}
+            }))
+            .unwrap();
+            keep_time_of_change(&mut release.metadata);
+            release
+        };
+        let manifest = |label: serde_json::Value, version: &str| -> Manifest {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "m", "labels": label},
+                "spec": {"version": version, "install": {"name": "beacon", "source": {}}}
+            }))
+            .unwrap()
+        };
+        let (changed, now) = ("2026-02-01T00:00:00Z", "2026-02-01T00:01:00Z".parse().unwrap());
+        let of = |channel: &str, version| manifest(serde_json::json!({labels::CHANNEL: channel}), version);
+        let turn =
+            |manifest: &Manifest, release: &ModuleReleaseMeta| turn("kyma-1", manifest, release, WINDOW, now);
+        let due = "2026-02-01T00:01:20.284Z".parse::<Timestamp>().unwrap();
+        let found = turn(&of("regular", "1.0.0"), &release(changed)).unwrap();
+        assert_eq!(found.as_millisecond(), due.as_millisecond(), "the turn it had before");
+        assert_eq!(turn(&of("regular", "1.1.0"), &release(changed)), None, "it is there already");
+        assert_eq!(turn(&of("fast", "1.0.0"), &release(changed)), None, "another channel");
+        assert_eq!(
+            turn(&manifest(serde_json::json!({}), "1.0.0"), &release(changed)),
+            None,
+            "a version by number"
+        );
+        assert_eq!(turn(&of("regular", "1.0.0"), &release("2026-01-31T23:00:00Z")), None, "its turn is over");
+        assert_eq!(
+            turn(&of("regular", "1.0.0"), &release("2026-02-02T00:00:00Z")),
+            None,
+            "a clock was set back"
+        );
+    }
 
     #[test]
     fn no_window_is_no_delay() {

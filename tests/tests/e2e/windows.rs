@@ -158,7 +158,7 @@ async fn a_new_policy_takes_effect_without_a_restart() -> Result<()> {
 async fn a_rollout_is_spread_and_a_user_edit_passes_it() -> Result<()> {
     // A turn comes some time in four months; within this test once in 100,000 runs.
     let arguments = vec!["--rollout-window=10000000".to_owned()];
-    let solo = Solo::start_with("kcp-spread", "roads", arguments).await?;
+    let mut solo = Solo::start_with("kcp-spread", "roads", arguments).await?;
     wait::until("the runtime's catalog", Duration::from_mins(1), || async {
         Ok((solo.reconciles("Catalog").await? > 0).then_some(()))
     })
@@ -175,6 +175,12 @@ async fn a_rollout_is_spread_and_a_user_edit_passes_it() -> Result<()> {
     gauge_becomes(&solo, "queue_later", "2").await?;
     ensure!(solo.reconciles("Kyma").await? == before, "the Kyma did not wait for its turn");
     ensure!(installed(&solo, "beacon").await? == "1.0.0", "the update did not wait");
+
+    // A receiver that starts again goes on with the rollout.
+    solo.receiver.restart().await?;
+    gauge_becomes(&solo, "queue_later", "1").await?;
+    tidewatch_tests::fleet::settled(&solo.receiver).await?;
+    ensure!(installed(&solo, "beacon").await? == "1.0.0", "a restart has cut the rollout short");
 
     // A user's edit is done at once, and so is what is due by then.
     solo.offer(&version("buoy", "1.0.0", false)).await?;

@@ -1,14 +1,19 @@
 //! The catalog: releases and templates, and whom their changes concern.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
-use tidewatch_api::{ModuleReleaseMeta, ModuleTemplate};
+use jiff::Timestamp;
+use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate};
 
 use super::{KcpState, Wanted, kyma_key, unindex};
-use crate::plan::versions::{Answer, Catalog};
+use crate::plan::{
+    rollout,
+    versions::{Answer, Catalog},
+};
 
 /// Releases and templates as last seen.
 #[derive(Debug, Default)]
@@ -74,6 +79,20 @@ impl KcpState {
             Some(release) => drop(offered.releases.insert(name.to_owned(), Arc::new(release))),
             None => drop(offered.releases.remove(name)),
         })
+    }
+
+    /// Modules of a Kyma that are concerned by a rollout whose turn for it has not come, as far as Manifests tell, and when it comes.
+    pub fn turns(&self, kyma: &str, window: Duration, now: Timestamp) -> BTreeMap<String, Timestamp> {
+        if window.is_zero() {
+            return BTreeMap::new();
+        }
+        let manifests = self.manifests_of(kyma);
+        let turn = |manifest: &Manifest| {
+            let module = manifest.module_name()?;
+            let turn = rollout::turn(kyma, manifest, self.offered.releases.get(module)?, window, now)?;
+            Some((module.to_owned(), turn))
+        };
+        manifests.iter().filter_map(turn).collect()
     }
 
     /// The catalog as it stands.

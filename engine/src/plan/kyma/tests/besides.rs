@@ -68,3 +68,34 @@ fn a_manifest_knows_where_its_further_sources_are() {
     assert!(missing.apply.is_empty() && missing.status.modules[0].state == State::Error);
     assert!(missing.status.modules[0].message.contains("'tables'"), "{}", missing.status.modules[0].message);
 }
+
+#[test]
+fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
+    let installed = installed(State::Ready);
+    let mut kyma = kyma();
+    let mut wanted = wanted(&["lighthouse"]);
+    let mut planned = |channel: &str, turn: Option<i64>| {
+        wanted.modules[0].channel = Some(channel.into());
+        let turns = turn.map(|at| ("lighthouse".to_owned(), Timestamp::from_second(at).unwrap()));
+        let (choices, turns) = (choose(&wanted, &catalog(), &[]), turns.into_iter().collect());
+        let plan = plan(&Input {
+            kyma: &kyma,
+            wanted: &wanted,
+            choices: &choices,
+            sources: &sources(),
+            manifests: std::slice::from_ref(&installed),
+            facts: Facts { turns: Some(&turns), ..Facts::default() },
+            now: Timestamp::UNIX_EPOCH,
+        });
+        kyma.status = Some(plan.status.clone());
+        plan
+    };
+    let before = planned("regular", None);
+    assert_eq!((before.apply.len(), before.status.state), (0, State::Ready));
+    let waits = planned("fast", Some(60));
+    assert_eq!((waits.apply.len(), waits.look_at), (0, Some(Timestamp::from_second(60).unwrap())));
+    let (told, now) = (&before.status.modules[0], &waits.status.modules[0]);
+    assert_eq!((now.state, &now.message, &now.template), (told.state, &told.message, &told.template));
+    assert_eq!(waits.status.state, State::Ready);
+    assert_eq!(planned("fast", Some(0)).apply[0].spec.version, "1.1.0", "its turn has come");
+}

@@ -142,7 +142,7 @@ impl World {
                 let Some(mut manifest) = self.manifests.first().cloned() else { return };
                 manifest.metadata.name = Some(format!("stray-{how}"));
                 match how {
-                    0 => manifest.owner_references_mut()[0].uid = "another".into(),
+                    0 => manifest.owner_references_mut().iter_mut().for_each(|o| o.uid = "another".into()),
                     1 => manifest.metadata.owner_references = None,
                     _ => {}
                 }

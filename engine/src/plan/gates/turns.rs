@@ -1,0 +1,17 @@
+//! Whether the turn of this Kyma has come in a rollout.
+
+use super::{Gate, Notes, View};
+use crate::plan::kyma::progress;
+
+/// An installed module stays as it is until then, and nothing is said: it is as if the change had not been made yet.
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
+    let turn = view.facts.turns.and_then(|turns| turns.get(&view.choice.module.name));
+    let installed = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
+    match (turn, installed) {
+        (Some(turn), Some(installed)) if *turn > view.now => {
+            let (state, message) = progress(installed);
+            Gate::Keep { state, message, maintenance: false, retry_at: Some(*turn) }
+        }
+        _ => Gate::Pass,
+    }
+}
