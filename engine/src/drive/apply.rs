@@ -452,11 +452,17 @@ pub(super) struct Page {
     pub(super) more: u64,
 }
 
-/// Lists the first objects of a kind, by their metadata alone. A kind that is not served has none.
-pub(super) async fn list(runtime: &RuntimeClient, gvk: &Gvk, limit: u32) -> Result<Page, ObjectError> {
+/// Lists the first objects of a kind in a namespace, or in all where that is empty, by their metadata alone. A kind that is not served
+/// has none.
+pub(super) async fn list(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+    limit: u32,
+) -> Result<Page, ObjectError> {
     let params = ListParams::default().limit(limit);
     let read = async || -> Result<_, ObjectError> {
-        let api = api_of_there(runtime, gvk, "").await?;
+        let api = api_of_there(runtime, gvk, namespace).await?;
         Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(&params)).await?)
     };
     let answer = match read().await {

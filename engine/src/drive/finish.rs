@@ -81,6 +81,19 @@ pub(crate) enum Lost {
 }
 
 impl Lost {
+    /// What KCP says against an object, which it will say again; `None` if it was something else.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Kcp { what, source } => match source.as_ref() {
+                kube::Error::Api(status) if matches!(status.code, 400 | 422) => {
+                    Some(format!("{what} in KCP was refused: {}", status.message))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::Kcp { .. } | Self::Behind(_) => "kcp",

@@ -15,13 +15,14 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, ModuleTemplate, State,
+    Kyma, KymaSpec, KymaStatus, Manifest, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
 };
 
 use super::{
     Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, sources::rest_of,
 };
+pub(super) use execute::Executed;
 pub(super) use needs::Waiting;
 use remote::wishes;
 pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
@@ -30,7 +31,7 @@ use crate::{
     key::{Cause, Report},
     plan::{
         gates::Facts,
-        kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret},
+        kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused},
         needs::required,
         policy::rule,
         versions::{Choice, choose},
@@ -52,7 +53,7 @@ impl Shared {
             self.runtimes.invalidate(name);
             self.reached.forget(name);
             self.budgets.forget(name);
-            self.prepared.forget(name);
+            self.prepared.remove(name);
             self.agents.forget(name);
             self.catalogs.forget(name);
             self.exchanged.forget(name);
@@ -126,7 +127,11 @@ impl Shared {
         causes: &[Cause],
     ) -> Result<Finish, Trouble> {
         let name = kyma.name_any();
-        stage(Stage::Prepare, self.prepare(&name, runtime)).await.map_err(Trouble::Crds)?;
+        // A look at the whole does not trust what was done before.
+        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
+            self.prepared.forget(&name);
+        }
+        stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
         self.want_agent(&name, causes).await;
         self.want_exchange(&name, causes.first().cloned()).await;
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
@@ -173,6 +178,11 @@ impl Shared {
             },
             now: self.now(),
         });
+        if takes_away(&plan, kyma) && !stage(Stage::ReadRuntime, self.is_whole(&name, runtime)).await? {
+            let what = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is read \
+                        by; nothing is removed for not being in it before that is mended";
+            return Ok(Finish::Recheck(what.to_owned()));
+        }
         if let Some(synced) = &pull_secret {
             tell_pull_secret(&mut plan.status, kyma, synced, self.now());
             plan.retry |= synced.is_err();
@@ -184,7 +194,8 @@ impl Shared {
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;
-        let behind = self.execute(&name, &plan, &manifests, class, causes).await?;
+        let Executed { behind, refused } = self.execute(&name, &plan, &manifests, class, causes).await?;
+        tell_refused(&mut plan.status, kyma, &refused, self.now());
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.want_catalog(&name, &remote, causes).await;
@@ -192,6 +203,12 @@ impl Shared {
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         match behind {
             Some(behind) => Err(behind.into()),
+            // Only a change of the list, or of the catalog, can mend that, and both are events.
+            None if !refused.is_empty() => {
+                let why: Vec<_> =
+                    refused.into_iter().map(|(module, why)| format!("{module}: {why}")).collect();
+                Ok(Finish::Settled(error_report(why.join("; "))))
+            }
             None => Ok(finish_of(&plan, rest)),
         }
     }
@@ -263,6 +280,12 @@ impl Shared {
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))
     }
+}
+
+/// Whether a plan removes something, or takes back what its user has taken over.
+fn takes_away(plan: &Plan, kyma: &Kyma) -> bool {
+    let unmanaged = |module: &str| kyma.module_status(module).is_some_and(|m| m.state == State::Unmanaged);
+    !plan.delete.is_empty() || plan.apply.iter().filter_map(Manifest::module_name).any(unmanaged)
 }
 
 /// What stops a reconcile.

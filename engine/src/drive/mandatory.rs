@@ -8,7 +8,9 @@ use tidewatch_api::{
     names::{self, field_managers, finalizers, labels},
 };
 
-use super::{Finish, Lost, Shared, error_report, kcp_writes::lost, next_try, sources::rest_of};
+use super::{
+    Finish, Lost, Shared, error_report, kcp_writes::lost, kyma::Executed, next_try, sources::rest_of,
+};
 use crate::{
     key::Cause,
     plan::mandatory::{Input, is_legacy, plan},
@@ -63,9 +65,12 @@ impl Shared {
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
             made = made_of(&fresh, &manifests);
-            if let Some(behind) = self.execute(name, &made.plan, &manifests, class, causes).await? {
+            let Executed { behind, refused } =
+                self.execute(name, &made.plan, &manifests, class, causes).await?;
+            if let Some(behind) = behind {
                 return Err(behind);
             }
+            made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
         }
         self.tell(name, None, &made.plan.notices).await;
         if made.faults.is_empty() {

@@ -378,6 +378,10 @@ fn said(status: &ManifestStatus) -> String {
     status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default()
 }
 
+fn is_namespace(gvk: &Gvk) -> bool {
+    gvk.group.is_empty() && gvk.kind == "Namespace"
+}
+
 fn is_crd(gvk: &Gvk) -> bool {
     gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }

@@ -2,20 +2,22 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionSpec,
 };
+use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    crds,
+    Kyma, crds,
     names::{self, annotations, field_managers, labels},
 };
 
 use super::{
     Shared,
     apply::{self, ObjectError},
-    gate::Gated,
+    gate::{Gated, Mode},
     kcp_writes::differs,
 };
 use crate::plan::{
@@ -32,14 +34,36 @@ pub(super) const RUNTIME_CRDS: [&str; 3] = [
     "modulereleasemetas.operator.kyma-project.io",
 ];
 
-/// Content hash of what was applied to each runtime by this process. The same content is not applied
-/// twice; a runtime that answers "no such kind" is forgotten and prepared again.
+/// For how long after its CRD was changed by us a runtime's Kyma may still be read by the old one.
+const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
+
+/// What was done in each runtime by this process. The same content is not applied twice; a runtime that answers "no such kind" is
+/// forgotten and prepared again.
 #[derive(Debug, Default)]
-pub(super) struct Prepared(Mutex<HashMap<String, u64>>);
+pub(super) struct Prepared(Mutex<HashMap<String, Done>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    /// Content hash of what stands there.
+    hash: u64,
+    /// When the CRD of the Kyma was changed by us, that was another one before.
+    mended: Option<Timestamp>,
+}
 
 impl Prepared {
     pub(super) fn forget(&self, kyma: &str) {
+        if let Some(done) = self.0.lock().get_mut(kyma) {
+            done.hash = 0;
+        }
+    }
+
+    /// The same, of a Kyma that is gone.
+    pub(super) fn remove(&self, kyma: &str) {
         self.0.lock().remove(kyma);
+    }
+
+    fn stands(&self, kyma: &str, hash: u64) -> bool {
+        self.0.lock().get(kyma).is_some_and(|done| done.hash == hash)
     }
 }
 
@@ -122,26 +146,59 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
 
 impl Shared {
     /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has.
-    pub(super) async fn prepare(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
+    pub(super) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<(), ObjectError> {
         let (wanted, hash) = &*WANTED;
-        if self.prepared.0.lock().get(kyma) == Some(hash) {
+        let name = kyma.name_any();
+        if self.prepared.stands(&name, *hash) {
             return Ok(());
         }
+        let mut mended = None;
         for body in wanted {
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
             // The note stays until the Kyma is there.
             let body = if live.as_ref().is_some_and(is_lost) { &noting_loss(body) } else { body };
             if let Some(difference) = difference(live.as_ref(), body) {
-                tracing::info!(kyma, object = %id, %difference, "applied, to prepare the runtime");
-                let lost = live.is_none() && id.name == RUNTIME_CRDS[0] && self.has_modules(kyma).await;
-                let body = if lost { &noting_loss(body) } else { body };
+                tracing::info!(kyma = name, object = %id, %difference, "applied, to prepare the runtime");
+                let is_kymas = id.name == RUNTIME_CRDS[0];
+                let body =
+                    if live.is_none() && is_kymas && had_list(kyma) { &noting_loss(body) } else { body };
                 apply::apply(runtime, body, manager_of(body)).await?;
+                if is_kymas && live.is_some() {
+                    mended = Some(self.now());
+                }
             }
         }
-        self.prepared.0.lock().insert(kyma.to_owned(), *hash);
+        let mut prepared = self.prepared.0.lock();
+        let before = prepared.get(&name).and_then(|done| done.mended);
+        prepared.insert(name, Done { hash: *hash, mended: mended.or(before) });
+        drop(prepared);
         Ok(())
     }
+
+    /// Whether what is missing in the list of the runtime's Kyma, as it was just read, is what its user has taken away: API servers
+    /// drop what the CRD does not know.
+    pub(super) async fn is_whole(&self, kyma: &str, runtime: &Gated) -> Result<bool, ObjectError> {
+        let mended = self.prepared.0.lock().get(kyma).and_then(|done| done.mended);
+        if mended.is_some_and(|at| self.now().duration_since(at).abs() < SCHEMA_FRESH) {
+            return Ok(false);
+        }
+        // Where nothing is written, nothing can be mended.
+        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let Some(crd) = kyma_crd().filter(|_| !is_dry) else { return Ok(true) };
+        let Some(id) = ObjectRef::of(crd) else { return Ok(true) };
+        let live = apply::get(runtime, &id).await?;
+        let is_ours = live.as_ref().is_some_and(|live| definition(live) == definition(crd));
+        if !is_ours {
+            self.prepared.forget(kyma);
+        }
+        Ok(is_ours)
+    }
+}
+
+/// Whether the list of the Kyma was read in its runtime, at any time.
+fn had_list(kyma: &Kyma) -> bool {
+    kyma.status.as_ref().is_some_and(|status| !status.active_channel.is_empty())
 }
 
 /// Whether the Kyma was lost with its CRD, which this is, and has not been made again.
@@ -157,11 +214,6 @@ fn noting_loss(crd: &Value) -> Value {
 }
 
 impl Shared {
-    /// Whether a Kyma has modules of its user's. Its runtime has had a Kyma then.
-    async fn has_modules(&self, kyma: &str) -> bool {
-        self.look("has modules").await.manifests_of(kyma).iter().any(|manifest| !manifest.is_mandatory())
-    }
-
     /// Whether the runtime's Kyma, which is missing, was lost with its CRD.
     pub(super) async fn lost_kyma(&self, runtime: &Gated) -> Result<bool, ObjectError> {
         let Some(id) = kyma_crd().and_then(ObjectRef::of) else { return Ok(false) };

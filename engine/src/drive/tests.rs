@@ -195,7 +195,7 @@ async fn a_manifest_that_the_plan_has_not_seen_is_not_written_over() {
     let apply = ["behind", "unlabelled", "new"].map(manifest).to_vec();
     let plan = Plan { apply, delete: vec!["changed".to_owned()], ..Plan::default() };
     let behind = engine.0.execute("harbour", &plan, &[], Class::UserEdit, &[]).await.unwrap();
-    assert!(matches!(behind, Some(Lost::Behind(what)) if what.contains("behind")));
+    assert!(matches!(behind.behind, Some(Lost::Behind(what)) if what.contains("behind")));
     let heard = heard.lock();
     let wrote: Vec<_> = heard.iter().filter(|line| !line.starts_with("GET")).cloned().collect();
     let names: Vec<_> = wrote.iter().filter_map(|line| line.rsplit('/').next()).collect();

@@ -11,7 +11,7 @@ use super::object::{Gvk, ObjectRef};
 pub const NAMED: usize = 20;
 /// API groups of Kubernetes itself whose names look like those of CRDs. Objects of these, and of groups without a dot, live on
 /// without any module.
-const BUILT_IN: [&str; 11] = [
+const BUILT_IN: [&str; 14] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
@@ -21,8 +21,11 @@ const BUILT_IN: [&str; 11] = [
     "coordination.k8s.io",
     "discovery.k8s.io",
     "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
     "networking.k8s.io",
+    "node.k8s.io",
     "rbac.authorization.k8s.io",
+    "resource.k8s.io",
 ];
 
 /// Whether objects of a group can depend on a module.
@@ -70,6 +73,13 @@ impl Users {
     /// What the status says; `None` if there are none.
     #[must_use]
     pub fn message(&self) -> Option<String> {
+        // The first words are the ecosystem's.
+        self.named().map(|named| format!("waiting for module crs deletion: {named}"))
+    }
+
+    /// The first of them by name, and how many there are; `None` if there are none.
+    #[must_use]
+    pub fn named(&self) -> Option<String> {
         if self.count == 0 {
             return None;
         }
@@ -85,8 +95,7 @@ impl Users {
             })
             .collect();
         let more = if self.count > names.len() as u64 { ", …" } else { "" };
-        // The first words are the ecosystem's.
-        Some(format!("waiting for module crs deletion: {}{more} ({})", names.join(", "), self.count))
+        Some(format!("{}{more} ({})", names.join(", "), self.count))
     }
 }
 

@@ -10,7 +10,7 @@ mod turns;
 mod versions;
 mod windows;
 
-pub(super) use central::unread;
+pub(super) use central::{REQUIRED, unread};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

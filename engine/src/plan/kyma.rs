@@ -17,18 +17,18 @@ use tidewatch_api::{
     Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject, names,
 };
 
-use self::{
-    manifest_of::hold_version,
-    orphans::{OfModule, orphaned},
-    stands::stands,
-    status::{kyma_status, leaving, tracked, tracking},
-};
 pub(crate) use self::{
     manifest_of::same,
     orphans::{Stray, is_nobodys},
 };
+use self::{
+    manifest_of::{hold_version, ignoring},
+    orphans::{OfModule, orphaned},
+    stands::stands,
+    status::{kyma_status, leaving, tracked, tracking},
+};
 pub(in crate::plan) use self::{
-    manifest_of::{manifest_for, take_over},
+    manifest_of::{keep_default_cr, manifest_for, take_over},
     orphans::orphan,
 };
 use super::{
@@ -36,7 +36,7 @@ use super::{
     mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
-    versions::{Choice, Chosen, Fault},
+    versions::{Choice, Chosen, Fault, may_replace},
 };
 
 pub use decision::{Decided, Decision};
@@ -45,6 +45,7 @@ pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub(in crate::plan) use status::progress;
 pub use status::{
     crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
+    tell_refused,
 };
 pub(crate) use status::{leaving_message, progress_at};
 
@@ -164,6 +165,8 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     let applied = plan.apply.len();
     let word = gate.word();
     let passes = word.is_none();
+    // Of a policy that cannot be read nobody knows whether it leaves that to the user.
+    let ignores = matches!(gate, Gate::Pass | Gate::Keep { .. }) && input.facts.ruled.is_ok();
     let mut status = match gate {
         Gate::Pass => {
             if !there.others.is_empty() {
@@ -178,11 +181,26 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             stopped(gate, input.kyma, choice, existing, plan)
         }
     };
-    if let Some((state, message)) = notes.remark
-        && status.state == State::Ready
-        && status.message.is_empty()
-    {
-        (status.state, status.message) = (state, message);
+    if ignores && plan.apply.len() == applied {
+        let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
+        let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
+        if let Some((old, mut kept)) = kept {
+            running::remember(old, &mut kept);
+            plan.apply.push(kept);
+        }
+    }
+    if let Some((state, message)) = notes.remark {
+        match (status.state, status.message.is_empty()) {
+            (State::Ready, true) => (status.state, status.message) = (state, message),
+            // What keeps a version is said first, and then what is to be said of the version.
+            (State::Ready | State::Warning, false) => {
+                status.message = format!("{}; {message}", status.message);
+                if state != State::Ready {
+                    status.state = state;
+                }
+            }
+            _ => {}
+        }
     }
     let word = word.unwrap_or_else(|| match existing {
         _ if plan.apply.len() == applied => Decided::Nothing,
@@ -295,7 +313,7 @@ fn plan_module(
         return if old.is_unmanaged() {
             says(status, State::Processing, GIVEN_UP.into())
         } else if old.metadata.deletion_timestamp.is_some() {
-            says(status, State::Processing, STILL_THERE.into())
+            says(status, State::Processing, still_there(old))
         } else {
             let (state, message) = progress(old);
             says(status, state, message)
@@ -310,6 +328,9 @@ fn plan_module(
         None => chosen.template.metadata.generation,
     };
     if let Some(old) = existing {
+        if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
+            keep_default_cr(old, &mut wanted);
+        }
         running::remember(old, &mut wanted);
     }
     let status = shown(choice, chosen, &wanted, generation);
@@ -319,10 +340,15 @@ fn plan_module(
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
             // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
             // that does not let it go may be mended by an upgrade.
-            if old.spec != wanted.spec {
+            // But a lower version would meet what users have made with the higher one.
+            let allowed =
+                choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
+            if old.spec != wanted.spec
+                && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
+            {
                 plan.apply.push(wanted);
             }
-            says(status, State::Processing, STILL_THERE.into())
+            says(status, State::Processing, still_there(old))
         }
         Some(old) if same(old, &wanted) => {
             let (state, message) = progress(old);
@@ -344,6 +370,14 @@ fn plan_module(
 
 const GIVEN_UP: &str = "it is installed again once it has been given up";
 const STILL_THERE: &str = "the previous installation is still being removed";
+
+/// The same, and what that waits for.
+fn still_there(old: &Manifest) -> String {
+    match leaving_message(old).filter(|waits| !waits.is_empty()) {
+        Some(waits) => format!("{STILL_THERE}: {waits}"),
+        None => STILL_THERE.to_owned(),
+    }
+}
 
 /// What the status says of a module that has, or gets, this Manifest.
 fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {

@@ -10,7 +10,7 @@ use tidewatch_api::{Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, S
 
 use super::{
     access::{self, Denied},
-    kyma::{Decided, Decision, Plan, Sources, manifest_for, orphan, same, take_over},
+    kyma::{Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, same, take_over},
     naming::manifest_name,
     notice::{About, Kind, Notice},
     versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
@@ -161,11 +161,17 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
             return;
         }
     };
-    let entry = Module { name: module.to_owned(), ..Module::default() };
+    // One that was in its user's list, who makes its CR themselves: what they have made stays theirs.
+    let managed = installed.filter(|old| !old.is_unmanaged());
+    let custom_resource_policy = managed.map(|old| old.spec.custom_resource_policy).unwrap_or_default();
+    let entry = Module { name: module.to_owned(), custom_resource_policy, ..Module::default() };
     let mut wanted = match manifest_for(input.kyma, &entry, "", chosen, source) {
         Ok(wanted) => wanted,
         Err(why) => return made.fault(module, why),
     };
+    if let Some(old) = managed {
+        keep_default_cr(old, &mut wanted);
+    }
     wanted.labels_mut().remove(labels::CHANNEL);
     wanted.labels_mut().insert(labels::MANDATORY_MODULE.to_owned(), "true".to_owned());
     if let Some(old) = existing.filter(|m| m.name_any() == planned) {

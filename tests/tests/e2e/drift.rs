@@ -4,9 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::{
+    Api,
+    api::{DeleteParams, DynamicObject, PostParams},
+};
 use serde_json::{Value, json};
-use tidewatch_api::State;
+use tidewatch_api::{Kyma, State};
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
@@ -323,5 +326,76 @@ async fn a_crd_of_which_nothing_is_served_is_not_taken_for_one_without_instances
         Ok(reefs.get_opt("users").await?)
     })
     .await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<()> {
+    let solo = Solo::start("kcp-tenanted", "shallows").await?;
+    let old = objects("shoal");
+    solo.offer(&Version::new("shoal", "1.0.0", old.clone())).await?;
+    solo.enable(&json!([{"name": "shoal"}])).await?;
+    solo.ready("shoal", "1.0.0").await?;
+    let reefs = solo.objects(("shoal.example.test", "v1", "Reef"), Some("shoal"));
+    let users = json!({"apiVersion": "shoal.example.test/v1", "kind": "Reef", "metadata": {"name": "users", "namespace": "shoal"}});
+    reefs.create(&PostParams::default(), &serde_json::from_value(users)?).await?;
+
+    // The next version lives elsewhere, and has the same kind.
+    let moved = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal", "namespace": "kyma-system"}});
+    solo.offer(&Version::new("shoal", "1.1.0", vec![old[12].clone(), moved])).await?;
+    solo.ready("shoal", "1.1.0").await?;
+    fleet::settled(&solo.receiver).await?;
+    ensure!(
+        solo.objects(DEPLOYMENT, Some("shoal")).get_opt("shoal").await?.is_none(),
+        "the old version's is left"
+    );
+    let namespaces = solo.objects(("", "v1", "Namespace"), None);
+    ensure!(namespaces.get("shoal").await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
+    ensure!(reefs.get("users").await?.metadata.deletion_timestamp.is_none(), "the user's object goes");
+
+    // It goes with the module, when nobody has anything in it any more.
+    reefs.delete("users", &DeleteParams::default()).await?;
+    solo.enable(&json!([])).await?;
+    solo.gone("shoal").await?;
+    let left = namespaces.get_opt("shoal").await?;
+    ensure!(left.is_none_or(|n| n.metadata.deletion_timestamp.is_some()), "the namespace is left behind");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_named() -> Result<()> {
+    let solo = Solo::start("kcp-shared", "isthmus").await?;
+    let shared = |level: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "common", "namespace": "kyma-system"},
+               "data": {"level": level}})
+    };
+    for (module, level) in [("spit", "info"), ("sandbar", "debug")] {
+        solo.offer(&Version::new(module, "1.0.0", vec![shared(level)])).await?;
+    }
+    solo.enable(&json!([{"name": "spit"}, {"name": "sandbar"}])).await?;
+    for module in ["spit", "sandbar"] {
+        solo.ready(module, "1.0.0").await?;
+    }
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let said = |kyma: &Kyma| {
+        let all = kyma.status.iter().flat_map(|status| &status.modules);
+        all.into_iter()
+            .any(|m| m.message.contains("has ConfigMap kyma-system/common, too, with another content"))
+    };
+    let mut rounds = 0;
+    while !said(&kymas.get(solo.kyma).await?) {
+        solo.told(CONFIG_MAP, "kyma-system", "common").await?;
+        rounds += 1;
+        ensure!(rounds < 200, "they fight for ever");
+    }
+    // Both give in, and nothing is written then.
+    for _ in 0..80 {
+        solo.told(CONFIG_MAP, "kyma-system", "common").await?;
+    }
+    let before = solo.applies().await?;
+    for _ in 0..5 {
+        solo.told(CONFIG_MAP, "kyma-system", "common").await?;
+    }
+    ensure!(solo.applies().await? == before, "they go on");
     observed::no_panic(&solo.receiver.process)
 }

@@ -256,3 +256,77 @@ async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() ->
     }
     observed::no_panic(&solo.receiver.process)
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_that_does_not_know_the_list_is_mended_before_anything_is_removed() -> Result<()> {
+    let solo = Solo::start("kcp-crdold", "hard").await?;
+    for module in ["bitt", "fairlead"] {
+        solo.offer(&version(module)).await?;
+    }
+    solo.enable(&json!([{"name": "bitt"}])).await?;
+    solo.ready("bitt", "1.0.0").await?;
+    let installed = uid_of(&solo, "bitt").await?.context("it is not installed")?;
+    fleet::settled(&solo.receiver).await?;
+
+    // As another tool, or an older one, has it.
+    let crds = solo.objects(CRD, None);
+    let mut crd = crds.get("kymas.operator.kyma-project.io").await?;
+    for version in crd.data["spec"]["versions"].as_array_mut().context("no versions")? {
+        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        spec["properties"].as_object_mut().context("no properties")?.remove("modules");
+    }
+    crds.replace("kymas.operator.kyma-project.io", &kube::api::PostParams::default(), &crd).await?;
+    wait::until("the list to be hidden", SOON, || async {
+        let kyma = remote(&solo).get("default").await?;
+        Ok(kyma.data["spec"]["modules"].is_null().then_some(()))
+    })
+    .await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    wait::until("the list to be back", SOON, || async {
+        let kyma = remote(&solo).get("default").await?;
+        Ok((kyma.data["spec"]["modules"][0]["name"] == "bitt").then_some(()))
+    })
+    .await?;
+    solo.look().await?;
+    ensure!(uid_of(&solo, "bitt").await? == Some(installed), "its objects were made anew");
+
+    // What a user has taken away is removed all the same.
+    solo.enable(&json!([{"name": "fairlead"}])).await?;
+    solo.ready("fairlead", "1.0.0").await?;
+    solo.gone("bitt").await?;
+
+    // One that its user has taken over stays theirs, though the defaults would take it back.
+    defaults(&solo, "fairlead").await?;
+    solo.enable(&json!([{"name": "fairlead", "managed": false}])).await?;
+    let state = |state: State| move |m: &tidewatch_api::ModuleStatus| m.state == state;
+    solo.module("fairlead", "to be its user's", state(State::Unmanaged)).await?;
+    solo.gone("fairlead").await?;
+    let before = remote(&solo).get("default").await?.metadata.uid;
+    crds.delete("kymas.operator.kyma-project.io", &DeleteParams::default()).await?;
+    solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
+    let back = another(&solo, before.as_ref()).await?;
+    ensure!(back.data["spec"]["modules"][0]["managed"] == false, "{}", back.data["spec"]);
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_kcp_refuses_holds_up_no_other() -> Result<()> {
+    let solo = Solo::start("kcp-refused", "sluice").await?;
+    for module in ["penstock", "weirgate", "culvert"] {
+        solo.offer(&version(module)).await?;
+    }
+    solo.enable(&json!([{"name": "culvert"}])).await?;
+    solo.ready("culvert", "1.0.0").await?;
+    solo.enable(&json!([{"name": "penstock", "controller": "my controller!"}, {"name": "weirgate"}])).await?;
+    solo.ready("weirgate", "1.0.0").await?;
+    solo.gone("culvert").await?;
+    let refused = solo
+        .module("penstock", "to say why it is not there", |m| {
+            m.state == State::Error && m.message.contains("refused")
+        })
+        .await?;
+    ensure!(refused.message.contains("controller"), "{}", refused.message);
+    solo.enable(&json!([{"name": "penstock"}, {"name": "weirgate"}])).await?;
+    solo.ready("penstock", "1.0.0").await?;
+    observed::no_panic(&solo.receiver.process)
+}

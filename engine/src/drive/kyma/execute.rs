@@ -18,6 +18,15 @@ use crate::{
     stages::{Stage, stage},
 };
 
+/// What was not done of a plan.
+#[derive(Debug, Default)]
+pub(in crate::drive) struct Executed {
+    /// The first of what was planned of something that has changed meanwhile.
+    pub(in crate::drive) behind: Option<Lost>,
+    /// Modules whose Manifests KCP does not take, and what it says.
+    pub(in crate::drive) refused: Vec<(String, String)>,
+}
+
 impl Shared {
     /// Writes the Manifests and asks for their reconciles with the same cause, so that an event can be
     /// followed to the objects it changed; and as urgently, so that a rollout does not stand beside users' edits. What
@@ -25,7 +34,8 @@ impl Shared {
     ///
     /// `seen` are the Manifests that the plan was made of. Where a watch lags behind, nothing is written over what it has not
     /// shown yet: a version would go down that a plan by the present one keeps. The rest is done, and the first of those is
-    /// returned; the status may say what is planned, and the reconcile has to be done again.
+    /// returned; the status may say what is planned, and the reconcile has to be done again. A Manifest that KCP refuses holds up no
+    /// other, either, and is returned with why.
     pub(in crate::drive) async fn execute(
         &self,
         kyma: &str,
@@ -33,9 +43,9 @@ impl Shared {
         seen: &[Manifest],
         class: Class,
         causes: &[Cause],
-    ) -> Result<Option<Lost>, Lost> {
+    ) -> Result<Executed, Lost> {
         let class = class.min(Class::Rollout);
-        let mut behind = None;
+        let Executed { mut behind, mut refused } = Executed::default();
         for manifest in &plan.apply {
             match self.apply_planned(manifest, seen).await {
                 Ok(()) => {}
@@ -43,7 +53,11 @@ impl Shared {
                     behind.get_or_insert(lost);
                     continue;
                 }
-                Err(lost) => return Err(lost),
+                Err(lost) => {
+                    let Some(why) = lost.refusal() else { return Err(lost) };
+                    refused.push((manifest.module_name().unwrap_or_default().to_owned(), why));
+                    continue;
+                }
             }
             let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
             let mut causes = causes.iter().cloned();
@@ -69,7 +83,7 @@ impl Shared {
             let (from, to) = (version(from), version(to));
             tracing::info!(decision = what.label(), kyma, module, from, to, reason, "decided");
         }
-        Ok(behind)
+        Ok(Executed { behind, refused })
     }
 
     async fn apply_planned(&self, manifest: &Manifest, seen: &[Manifest]) -> Result<(), Lost> {

@@ -63,6 +63,8 @@ pub(super) struct Parked {
 enum Tug {
     /// Changes a field.
     Changes { path: String, by: Option<String> },
+    /// Is another module, and wants something else of it: its Manifest.
+    Wants(String),
     /// Deletes it.
     Deletes,
 }
@@ -80,6 +82,10 @@ impl Parked {
                      other writer, or have the module's template ignore the field (ignoreFields)"
                 )
             }
+            Tug::Wants(other) => format!(
+                "the Manifest {other} has {object}, too, with another content, and each changes it back; it is left as it is until \
+                 {until:.0}; disable one of the two modules, or have one of them leave the object to the other"
+            ),
             Tug::Deletes => format!(
                 "{object} is deleted again and again by somebody; it is not made anew until {until:.0}; find in the audit log of \
                  the runtime who deletes it, and end that, or disable the module"
@@ -142,6 +148,8 @@ enum Settled {
 pub(super) struct Installer<'a> {
     pub(super) runtime: &'a Gated,
     pub(super) standing: &'a Standing,
+    /// Objects that another Manifest has, too, and which.
+    pub(super) shared: &'a [(ObjectRef, String)],
     /// Notes which version of each was seen.
     pub(super) seen: &'a Seen,
     /// The work in hand.
@@ -227,7 +235,7 @@ impl Installer<'_> {
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
-            let (key, content) = (Standing::key(self.kyma, id), drift::hash(&wanted));
+            let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
             if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
                 return Ok(Settled::Missing(Parked { object: id.clone(), tug: Tug::Deletes, until }));
             }
@@ -260,12 +268,13 @@ impl Installer<'_> {
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, &ignored) else {
             return Ok(Settled::There(live, None));
         };
-        let (key, content) = (Standing::key(self.kyma, id), drift::hash(&wanted));
+        let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
         if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
             return Ok(Settled::There(live, None));
         }
         if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
             let tug = match difference {
+                _ if let Some(other) = self.also_of(id) => Tug::Wants(other),
                 Difference::Field { path, by } => Tug::Changes { path, by },
                 Difference::NotApplied => Tug::Changes { path: "all".into(), by: None },
             };
@@ -297,17 +306,22 @@ impl Installer<'_> {
         }
     }
 
+    /// The other Manifest that has an object, too.
+    fn also_of(&self, id: &ObjectRef) -> Option<String> {
+        self.shared.iter().find(|(shared, _)| shared.same_object(id)).map(|(_, other)| other.clone())
+    }
+
     /// Notes that a CRD was written.
     fn note_schema(&self, id: &ObjectRef) {
         if is_crd(&id.gvk) {
-            self.standing.wrote_schema(Standing::key(self.kyma, id), self.now);
+            self.standing.wrote_schema(Standing::key(self.key, id), self.now);
         }
     }
 
     /// Whether the CRD of an object's kind was written just now.
     fn is_schema_fresh(&self, id: &ObjectRef) -> bool {
         let crd = self.definitions.definition(&id.gvk);
-        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.kyma, crd), self.now))
+        crd.is_some_and(|crd| self.standing.is_fresh(Standing::key(self.key, crd), self.now))
     }
 
     /// Whether an API server has left out what is wanted, and may have done so by a schema that it does not have any more: it

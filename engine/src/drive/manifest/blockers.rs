@@ -54,6 +54,26 @@ async fn defined_kinds(
     Ok(kinds)
 }
 
+/// What users have in a namespace of the kinds that the CRDs of an inventory define, in words; `None` if that is nothing.
+pub(super) async fn users_in(
+    runtime: &Gated,
+    inventory: &[ObjectRef],
+    namespace: &str,
+) -> Result<Option<String>, ObjectError> {
+    let mut users = Users::default();
+    for gvk in defined_kinds(runtime, inventory).await?.values() {
+        let room = NAMED + 1 + inventory.len().min(OWN);
+        let page = apply::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
+        let is_own = |object: &ObjectRef| inventory.iter().any(|own| own.same_object(object));
+        // Objects of a kind without namespaces are in none.
+        let mut there = page.first;
+        there.retain(|object| object.namespace == namespace && !is_own(object));
+        let count = there.len() as u64;
+        users.add(there, count);
+    }
+    Ok(users.named())
+}
+
 /// Objects of these kinds that are not of the module itself.
 async fn users_of(
     runtime: &Gated,
@@ -66,7 +86,7 @@ async fn users_of(
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
         // A page with room for our own always has as many of the others as are named.
         let limit = u32::try_from(NAMED + 1 + own.len().min(OWN)).unwrap_or(u32::MAX);
-        let Page { first, mut more } = apply::list(runtime, gvk, limit).await?;
+        let Page { first, mut more } = apply::list(runtime, gvk, "", limit).await?;
         let mut others = Vec::new();
         for object in first {
             match own.iter().position(|o| o.same_object(&object)) {

@@ -26,8 +26,11 @@ impl Shared {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let kyma = self.look("forced").await.kyma(kyma)?;
-        force::forced(kyma.as_ref())
+        let seen = self.look("forced").await.kyma(kyma)?;
+        let forced = force::forced(seen.as_ref())?;
+        // Who has set it only KCP knows.
+        let fresh = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await.ok().flatten();
+        Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))
     }
 
     /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with

@@ -4,7 +4,13 @@
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
-use super::{blockers::Obstacle, is_crd, passed::Mark, standing::Standing, sync::Work};
+use super::{
+    blockers::{self, Obstacle},
+    is_crd, is_namespace,
+    passed::Mark,
+    standing::Standing,
+    sync::Work,
+};
 use crate::{
     drive::{
         Finish, Lost, Shared,
@@ -26,6 +32,8 @@ enum Left {
     Going,
     /// A CRD with instances.
     Instances,
+    /// A namespace with objects of users, of kinds that the module defines: the first of them, and how many.
+    Users(String),
     /// A CRD none of whose versions is served: nobody can tell whether it has instances.
     Unserved,
     /// Another Manifest, which is being deleted, has it too.
@@ -144,6 +152,7 @@ impl Shared {
                 None => {}
                 Some(Left::Going) => left.push((object, None)),
                 Some(Left::Instances) => left.push((object, Some("objects of its kind exist".to_owned()))),
+                Some(Left::Users(users)) => left.push((object, Some(format!("users have in it: {users}")))),
                 Some(Left::Unserved) => {
                     let why = "none of its versions is served, so nobody can tell whether objects of its kind exist; \
                                serve one, or delete it";
@@ -196,7 +205,8 @@ impl Shared {
         runtime: &Gated,
         object: &ObjectRef,
     ) -> Result<Option<Left>, ObjectError> {
-        self.standing.forget(Standing::key(kyma, object));
+        let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
+        self.standing.forget(Standing::key(&key, object));
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
         let verdict = {
@@ -226,8 +236,14 @@ impl Shared {
             && let Some(crd) = apply::get(runtime, object).await?
         {
             let Some(gvk) = apply::defined_kind(&crd) else { return Ok(Some(Left::Unserved)) };
-            if !apply::list(runtime, &gvk, 1).await?.first.is_empty() {
+            if !apply::list(runtime, &gvk, "", 1).await?.first.is_empty() {
                 return Ok(Some(Left::Instances));
+            }
+        }
+        if is_namespace(&object.gvk) {
+            let own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+            if let Some(users) = blockers::users_in(runtime, &own, &object.name).await? {
+                return Ok(Some(Left::Users(users)));
             }
         }
         Ok((apply::delete(runtime, object, &there.uid).await? == Deleted::Going).then_some(Left::Going))

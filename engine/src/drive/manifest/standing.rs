@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
 use crate::{
+    key::WorkKey,
     oci::lru::Lru,
     plan::{
         fight::{Fight, Verdict},
@@ -46,10 +47,11 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// The key of an object of a runtime.
-    pub(super) fn key(kyma: &str, object: &ObjectRef) -> u64 {
-        let (group, kind, namespace, name) = object.identity();
-        xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{group}\n{kind}\n{namespace}\n{name}").as_bytes())
+    /// The key of an object of a Manifest. What two Manifests want of one object is a fight like any other.
+    pub(super) fn key(manifest: &WorkKey, object: &ObjectRef) -> u64 {
+        let (kyma, (group, kind, namespace, name)) = (manifest.kyma(), object.identity());
+        let text = format!("{kyma}\n{manifest}\n{group}\n{kind}\n{namespace}\n{name}");
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
     /// Whether the object is what the API server made of the same wanted content.
@@ -109,8 +111,11 @@ mod tests {
     fn the_same_again_and_again_is_a_fight_and_an_upgrade_is_none() {
         let (standing, now) = (Standing::default(), Timestamp::UNIX_EPOCH);
         let object = ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
-        let (key, other) = (Standing::key("k", &object), Standing::key("j", &object));
-        assert_ne!(key, other);
+        let of = |kyma: &str, name: &str| {
+            Standing::key(&WorkKey::Manifest { kyma: kyma.into(), name: name.into() }, &object)
+        };
+        let (key, other) = (of("k", "m"), of("j", "m"));
+        assert!(key != other && key != of("k", "another"), "each Manifest fights for itself");
         assert!(!standing.is_settled(key, 1, 10));
         standing.applied(key, 1, 10, now);
         assert!(standing.is_settled(key, 1, 10), "what the API server made of it stands");

@@ -9,7 +9,7 @@ use tidewatch_api::{Manifest, ModuleTerms};
 use super::{
     Stopped,
     apply::{Applied, Installer},
-    is_crd,
+    is_crd, is_namespace,
     passed::{Mark, Only},
 };
 use crate::{
@@ -82,14 +82,15 @@ impl Shared {
             manifest.status = Some(status);
         }
         self.claim(kyma, &manifest, &all).await;
-        self.mark_shared(kyma, &manifest, &mut bundle).await;
+        let shared = self.mark_shared(kyma, &manifest, &mut bundle).await;
 
         let mut applied = Applied::default();
         let definitions = Definitions::of(&bundle.first);
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer = self.installer(work, (&manifest, &before), runtime, (&terms, &definitions));
+                let installer =
+                    self.installer(work, (&manifest, &before, &shared), runtime, (&terms, &definitions));
                 applied = installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new()).await;
             }
         }
@@ -97,12 +98,13 @@ impl Shared {
         let mut kept = Vec::new();
         if applied.failed.is_none() {
             match stage(Stage::Delete, self.remove(kyma, &manifest, runtime, left.clone())).await {
-                // A CRD that users have objects of stays theirs: the upgrade is complete without its removal.
+                // A CRD that users have objects of stays theirs, and a namespace with such objects: the upgrade is complete without its removal.
                 Ok(remaining) => {
-                    let has_instances =
-                        |(object, why): &(ObjectRef, Option<String>)| is_crd(&object.gvk) && why.is_some();
-                    let (crds, rest): (Vec<_>, Vec<_>) = remaining.into_iter().partition(has_instances);
-                    kept = crds.into_iter().map(|(object, _)| object).collect();
+                    let is_theirs = |(object, why): &(ObjectRef, Option<String>)| {
+                        (is_crd(&object.gvk) || is_namespace(&object.gvk)) && why.is_some()
+                    };
+                    let (theirs, rest): (Vec<_>, Vec<_>) = remaining.into_iter().partition(is_theirs);
+                    kept = theirs.into_iter().map(|(object, _)| object).collect();
                     left = rest.into_iter().map(|(object, _)| object).collect();
                 }
                 Err(error) => applied.failed = Some(error.into()),
@@ -130,12 +132,13 @@ impl Shared {
         for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
             phase.retain(has);
         }
-        self.mark_shared(work.kyma, manifest, &mut bundle).await;
+        let shared = self.mark_shared(work.kyma, manifest, &mut bundle).await;
         let mut applied = Applied::default();
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer = self.installer(work, (manifest, before), runtime, (&terms, &definitions));
+                let installer =
+                    self.installer(work, (manifest, before, &shared), runtime, (&terms, &definitions));
                 let stood = only.stood(&definitions);
                 applied = installer.phases([bundle.first, bundle.main, bundle.custom], stood).await;
             }
@@ -150,13 +153,14 @@ impl Shared {
     fn installer<'a>(
         &'a self,
         work: &Work<'a>,
-        (manifest, before): (&Manifest, &'a [ObjectRef]),
+        (manifest, before, shared): (&Manifest, &'a [ObjectRef], &'a [(ObjectRef, String)]),
         runtime: &'a Gated,
         (terms, definitions): (&'a ModuleTerms, &'a Definitions),
     ) -> Installer<'a> {
         Installer {
             runtime,
             standing: &self.standing,
+            shared,
             seen: &self.seen,
             key: work.key,
             kyma: work.kyma,
@@ -179,9 +183,15 @@ impl Shared {
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
-    /// Marks objects that another Manifest has too for one of them.
-    async fn mark_shared(&self, kyma: &str, manifest: &Manifest, bundle: &mut Bundle) {
+    /// Marks objects that another Manifest has too for one of them, and returns those that stay so.
+    async fn mark_shared(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        bundle: &mut Bundle,
+    ) -> Vec<(ObjectRef, String)> {
         let name = manifest.name_any();
+        let mut shared = Vec::new();
         let state = self.look("mark shared").await;
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
@@ -190,6 +200,10 @@ impl Shared {
             if marked != name {
                 transform::mark(object, (&self.config.namespace, marked));
             }
+            if let Some(other) = others.iter().find(|claim| !claim.deleting) {
+                shared.push((id, other.manifest.clone()));
+            }
         }
+        shared
     }
 }

@@ -5,6 +5,9 @@ use tidewatch_api::State;
 use super::{Gate, Notes, View, removed};
 use crate::plan::policy::PolicyError;
 
+/// What is said of a module that its user has not asked for.
+pub(in crate::plan) const REQUIRED: &str = "required by the platform's policy";
+
 /// A forbidden module is removed. Of one whose entry is not as its user wants it, the status says what is.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let module = &view.choice.module.name;
@@ -27,7 +30,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     if let Some(what) = ruled.overruled.get(module) {
         notes.remark(State::Ready, format!("set by the platform's policy: {what}"));
     } else if ruled.required.contains(module) {
-        notes.remark(State::Ready, "required by the platform's policy".to_owned());
+        notes.remark(State::Ready, REQUIRED.to_owned());
     }
     Gate::Pass
 }

@@ -17,6 +17,18 @@ use crate::plan::{
     versions::{Chosen, Origin},
 };
 
+/// What a Manifest of ours has of each, of which [`manifest_for`] writes a part.
+const LABELS: [&str; 5] =
+    [labels::CHANNEL, labels::CONTROLLER_NAME, labels::KYMA_NAME, labels::MANAGED_BY, labels::MODULE_NAME];
+const ANNOTATIONS: [&str; 6] = [
+    annotations::FQDN,
+    annotations::OCM_COMPONENT_NAME,
+    annotations::MODULE_TERMS,
+    annotations::TEMPLATE_UID,
+    annotations::RUNTIME_TEMPLATE,
+    annotations::RUNNING_VERSION,
+];
+
 /// The Manifest of one module of one Kyma. An error says what the component lacks of what the template names.
 pub(in crate::plan) fn manifest_for(
     kyma: &Kyma,
@@ -38,12 +50,7 @@ pub(in crate::plan) fn manifest_for(
     let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
     let mut terms = ModuleTerms::of(&chosen.template.spec);
     if let Some(cr) = chosen.template.spec.data.as_ref().filter(|_| !create) {
-        // The user makes it, so it holds the module back like all that users make.
-        let (group, version) = cr.api_version().split_once('/').unwrap_or(("", cr.api_version()));
-        let (group, version, kind) = (group.to_owned(), version.to_owned(), cr.kind().to_owned());
-        if !terms.associated_resources.iter().any(|k| (&k.group, &k.kind) == (&group, &kind)) {
-            terms.associated_resources.push(GroupVersionKind { group, version, kind });
-        }
+        holds_back(&mut terms, cr);
     }
     terms.layers = source.layers(&terms.sources)?;
     let terms = terms.to_annotation();
@@ -167,6 +174,65 @@ pub(super) fn hold_version(
         ),
     });
     told.or(now)
+}
+
+/// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is
+/// made once, and goes with its module. An object of another kind is another matter.
+pub(in crate::plan) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
+    let creates = wanted.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    let Some(made) = old.spec.resource.as_ref().filter(|_| creates) else { return };
+    let group = |cr: &EmbeddedObject| cr.api_version().split_once('/').map(|(group, _)| group.to_owned());
+    let is_other = |named: &EmbeddedObject| {
+        (group(named), named.kind()) == (group(made), made.kind())
+            && (named.namespace(), named.name()) != (made.namespace(), made.name())
+    };
+    if wanted.spec.resource.as_ref().is_none_or(is_other) {
+        wanted.spec.resource = Some(made.clone());
+    }
+}
+
+/// What is installed, with a default CR that is the user's from now on: that does not wait for what keeps the version. Else the user's
+/// object would be taken for ours when the module goes. `None` if it is so already, or has none.
+pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
+    let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
+    let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
+    if !(ignores && creates) || old.is_unmanaged() || old.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let some = |map: &BTreeMap<String, String>, keys: &[&str]| {
+        let ours = map.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        Some(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
+    };
+    let mut kept = Manifest {
+        metadata: ObjectMeta {
+            name: old.metadata.name.clone(),
+            namespace: old.metadata.namespace.clone(),
+            labels: some(old.labels(), &LABELS),
+            annotations: some(old.annotations(), &ANNOTATIONS),
+            owner_references: old.metadata.owner_references.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: old.spec.clone(),
+        status: None,
+    };
+    kept.spec.custom_resource_policy = CustomResourcePolicy::Ignore;
+    if let Some(cr) = kept.spec.resource.take()
+        && let Ok(mut terms) = old.terms()
+    {
+        holds_back(&mut terms, &cr);
+        let text = terms.to_annotation();
+        kept.annotations_mut().extend(text.map(|text| (annotations::MODULE_TERMS.to_owned(), text)));
+    }
+    Some(kept)
+}
+
+/// The user makes it, so it holds the module back like all that users make.
+fn holds_back(terms: &mut ModuleTerms, cr: &EmbeddedObject) {
+    let (group, version) = cr.api_version().split_once('/').unwrap_or(("", cr.api_version()));
+    let (group, version, kind) = (group.to_owned(), version.to_owned(), cr.kind().to_owned());
+    if !terms.associated_resources.iter().any(|k| (&k.group, &k.kind) == (&group, &kind)) {
+        terms.associated_resources.push(GroupVersionKind { group, version, kind });
+    }
 }
 
 /// Takes over what the old Manifest has of its template, and tells whether that makes a difference.

@@ -14,6 +14,9 @@ use crate::plan::{
     versions::Choice,
 };
 
+/// What is said of a Manifest that is not this Kyma's begins so.
+pub(super) const ORPHANED: &str = "orphaned: ";
+
 /// How old a Manifest that no Kyma owns has to be for its own status to say so: whoever restores a backup makes one object after the
 /// other. Installed it is not before that either.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
@@ -23,7 +26,7 @@ pub(in crate::plan) fn orphan(kyma: &Kyma, manifest: &Manifest) -> Option<String
     if manifest.module_name().is_none() {
         let (name, label) = (manifest.name_any(), labels::MODULE_NAME);
         return Some(format!(
-            "orphaned: the Manifest {name} names no module; set its label {label}, or delete it"
+            "{ORPHANED}the Manifest {name} names no module; set its label {label}, or delete it"
         ));
     }
     unowned(Some(kyma), manifest)
@@ -40,7 +43,7 @@ fn unowned(kyma: Option<&Kyma>, manifest: &Manifest) -> Option<String> {
         Some(uid) => format!("is owned by another Kyma of this name (uid {uid})"),
     };
     let name = manifest.name_any();
-    Some(format!("orphaned: the Manifest {name} {whose}; delete it if nobody needs it"))
+    Some(format!("{ORPHANED}the Manifest {name} {whose}; delete it if nobody needs it"))
 }
 
 fn is_owned(kyma: &Kyma, manifest: &Manifest) -> bool {

@@ -1,6 +1,9 @@
 //! The user's module list, as far as the control plane can tell, after it was lost with its CRD.
 
-use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, State};
+use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleStatus, State};
+
+use super::orphans::ORPHANED;
+use crate::plan::gates::REQUIRED;
 
 /// What the runtime's Kyma says again after its CRD was deleted, and the Kyma with that: the modules that it had, by KCP's status
 /// and Manifests. A list that is lost so is not an empty one (a Kyma that its user deletes comes back with KCP's defaults). What
@@ -12,7 +15,7 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
         return spec;
     };
     spec.channel.clone_from(&status.active_channel);
-    let entry = |module: &tidewatch_api::ModuleStatus| {
+    let entry = |module: &ModuleStatus| {
         let manifest = manifests.iter().find(|m| m.module_name() == Some(&module.name) && !m.is_mandatory());
         // Of a version that was asked for by number the status has no channel.
         let pinned = module.channel.is_empty() && !module.version.is_empty();
@@ -25,7 +28,10 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
             ..Module::default()
         }
     };
-    spec.modules = status.modules.iter().filter(|m| m.state != State::Deleting).map(entry).collect();
+    // What KCP has by itself was in no list.
+    let foreign = |m: &ModuleStatus| m.message.starts_with(ORPHANED) || m.message.starts_with(REQUIRED);
+    let listed = status.modules.iter().filter(|m| m.state != State::Deleting && !foreign(m));
+    spec.modules = listed.map(entry).collect();
     spec
 }
 
@@ -49,6 +55,8 @@ mod tests {
             {"name": "crane", "version": "1.2.3", "state": "Ready"},
             {"name": "gauge", "channel": "fast", "version": "1.0.0", "state": "Unmanaged"},
             {"name": "raft", "channel": "fast", "version": "1.0.0", "state": "Deleting"},
+            {"name": "stray", "state": "Warning", "message": "orphaned: the Manifest stray is owned by no Kyma"},
+            {"name": "guard", "channel": "fast", "version": "1.0.0", "state": "Ready", "message": "required by the platform's policy"},
         ]});
         let ignoring: Manifest = serde_json::from_value(json!({
             "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "crane"}},

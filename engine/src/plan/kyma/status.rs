@@ -219,6 +219,30 @@ pub fn tell_pull_secret(status: &mut KymaStatus, kyma: &Kyma, synced: &Result<()
     status.conditions.push(status::condition(&before.conditions, says, kyma.metadata.generation, now));
 }
 
+/// Says of modules that KCP does not take their Manifests.
+pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, String)], now: Timestamp) {
+    let Some((first, why)) = refused.first() else { return };
+    for (module, why) in refused {
+        if let Some(entry) = told.modules.iter_mut().find(|entry| entry.name == *module) {
+            (entry.state, entry.message) = (State::Error, why.clone());
+        }
+    }
+    let message = format!("not all modules are in ready state; first cause: {first}: {why}");
+    let (before, now) = (kyma.status.clone().unwrap_or_default(), status::whole_seconds(now));
+    let says = Says {
+        type_: conditions::MODULES,
+        holds: false,
+        reason: conditions::REASON_READY,
+        message: message.clone(),
+    };
+    let modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+    if let Some(condition) = told.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        *condition = modules;
+    }
+    told.state = State::aggregate_with_conditions(told.modules.iter().map(|m| m.state), false);
+    told.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
+}
+
 /// The status of a Kyma that is being deleted: what it waits for, and of each module that is left what that waits for. Mandatory
 /// modules are in nobody's list; what they wait for is in the message.
 #[must_use]
@@ -234,11 +258,21 @@ pub fn deleting_status(
         }
     }
     let before = kyma.status.clone().unwrap_or_default();
-    let last_operation =
-        Some(status::operation(before.last_operation.as_ref(), message, status::whole_seconds(now)));
+    let now = status::whole_seconds(now);
+    let mut told: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
+    if let Some(modules) = told.iter_mut().find(|c| c.type_ == conditions::MODULES) {
+        let says = Says {
+            type_: conditions::MODULES,
+            holds: false,
+            reason: conditions::REASON_READY,
+            message: message.clone(),
+        };
+        *modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+    }
+    let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
     KymaStatus {
         state: State::Deleting,
-        conditions: before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect(),
+        conditions: told,
         modules: manifests.iter().filter(|m| !m.is_mandatory()).map(leaving).collect(),
         last_operation,
         ..before

@@ -253,3 +253,18 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
     let second = run(&[installed(), first.apply[0].clone()]);
     assert_eq!((second.apply.len(), second.delete), (0, vec![installed().name_any()]));
 }
+
+#[test]
+fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
+    let mut theirs = installed();
+    theirs.labels_mut().remove(labels::MANDATORY_MODULE);
+    theirs.spec.custom_resource_policy = tidewatch_api::CustomResourcePolicy::Ignore;
+    theirs.spec.resource = None;
+    let made = run(&catalog(), &[theirs]);
+    let manifest = &made.plan.apply[0];
+    assert!(manifest.is_mandatory());
+    assert_eq!(manifest.spec.custom_resource_policy, tidewatch_api::CustomResourcePolicy::Ignore);
+    assert_eq!(manifest.spec.resource, None, "else it would be taken for ours, and go with the module");
+    assert!(manifest.terms().unwrap().associated_resources.iter().any(|kind| kind.kind == "Guard"));
+    assert!(nothing(&run(&catalog(), std::slice::from_ref(manifest))), "once");
+}

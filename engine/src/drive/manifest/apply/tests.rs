@@ -136,6 +136,7 @@ fn installer<'a>(
     Installer {
         runtime,
         standing,
+        shared: &[],
         seen,
         key,
         kyma: "harbour",

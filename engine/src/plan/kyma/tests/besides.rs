@@ -1,5 +1,6 @@
 //! What a Kyma has besides its modules, and what modules have besides their raw manifest.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tidewatch_api::Layer;
 
 use super::*;
@@ -98,4 +99,107 @@ fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
     assert_eq!((now.state, &now.message, &now.template), (told.state, &told.message, &told.template));
     assert_eq!(waits.status.state, State::Ready);
     assert_eq!(planned("fast", Some(0)).apply[0].spec.version, "1.1.0", "its turn has come");
+}
+
+#[test]
+fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
+    let newer = {
+        let mut manifest = installed(State::Ready);
+        manifest.spec.version = "1.2.0".into();
+        manifest
+    };
+    assert!(newer.spec.resource.is_some());
+    for channel in ["regular", "absent", "broken"] {
+        let mut wanted = wanted(&["lighthouse"]);
+        wanted.modules[0].channel = Some(channel.into());
+        assert_eq!(
+            run(&wanted, std::slice::from_ref(&newer)).apply,
+            [],
+            "{channel}: it is refused, or not there"
+        );
+        wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+        let plan = run(&wanted, std::slice::from_ref(&newer));
+        let kept = &plan.apply[0];
+        assert_eq!((kept.spec.version.as_str(), &kept.spec.resource), ("1.2.0", &None), "{channel}");
+        assert_eq!(kept.spec.custom_resource_policy, CustomResourcePolicy::Ignore);
+        let held = kept.terms().unwrap().associated_resources;
+        assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
+        assert!(
+            plan.status.modules[0].state != State::Ready || channel == "regular",
+            "{:?}",
+            plan.status.modules[0]
+        );
+        let mut done = kept.clone();
+        done.status.clone_from(&newer.status);
+        assert_eq!(run(&wanted, &[done]).apply, [], "{channel}: once");
+    }
+}
+
+#[test]
+fn what_is_being_removed_is_upgraded_and_never_downgraded() {
+    let mut leaving = installed(State::Ready);
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].channel = Some("fast".into());
+    assert_eq!(run(&wanted, std::slice::from_ref(&leaving)).apply[0].spec.version, "1.1.0");
+    leaving.spec.version = "1.2.0".into();
+    let plan = run(&wanted, std::slice::from_ref(&leaving));
+    assert_eq!((plan.apply.len(), plan.status.modules[0].message.as_str()), (0, STILL_THERE));
+    // What holds it back is said.
+    let progress =
+        crate::plan::manifest::Progress::Deleting("waiting for module crs deletion: Beacon a/b (1)".into());
+    leaving.status =
+        Some(crate::plan::manifest::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
+    let said = run(&wanted, &[leaving]).status.modules.remove(0).message;
+    assert_eq!(said, format!("{STILL_THERE}: waiting for module crs deletion: Beacon a/b (1)"));
+}
+
+#[test]
+fn a_default_cr_is_made_once_whatever_later_versions_call_it() {
+    let fast = || {
+        let mut wanted = wanted(&["lighthouse"]);
+        wanted.modules[0].channel = Some("fast".into());
+        wanted
+    };
+    let with = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut old = installed(State::Ready);
+        let mut cr = serde_json::to_value(old.spec.resource.as_ref().unwrap()).unwrap();
+        change(&mut cr);
+        old.spec.resource = Some(serde_json::from_value(cr).unwrap());
+        let plan = run(&fast(), std::slice::from_ref(&old));
+        assert_eq!(plan.apply[0].spec.version, "1.1.0");
+        (old.spec.resource.clone().unwrap(), plan.apply[0].spec.resource.clone().unwrap())
+    };
+    let (made, now) = with(&|cr| cr["metadata"]["name"] = "main".into());
+    assert_eq!((made.name(), now.name()), ("main", "main"), "renamed by the new version");
+    let (made, now) = with(&|cr| cr["kind"] = "Lamp".into());
+    assert_eq!((made.kind(), now.kind()), ("Lamp", "Beacon"), "another kind is another object");
+    let (_, now) = with(&|cr| cr["apiVersion"] = "lighthouse.tidewatch.dev/v1".into());
+    assert_eq!(
+        now.api_version(),
+        "lighthouse.tidewatch.dev/v1alpha1",
+        "of the same object the new version counts"
+    );
+}
+
+#[test]
+fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
+    let mut plan = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]);
+    let kyma = kyma();
+    let refused = [("lighthouse".to_owned(), "KCP says no".to_owned())];
+    let before = plan.status.clone();
+    tell_refused(&mut plan.status, &kyma, &[], Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.status, before);
+    tell_refused(&mut plan.status, &kyma, &refused, Timestamp::UNIX_EPOCH);
+    let module = &plan.status.modules[0];
+    assert_eq!(
+        (module.state, module.message.as_str(), plan.status.state),
+        (State::Error, "KCP says no", State::Error)
+    );
+    let modules = plan.status.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
+    assert!(modules.status == "False" && modules.message.contains("lighthouse: KCP says no"), "{modules:?}");
+    let told = Kyma { status: Some(plan.status.clone()), ..kyma };
+    let mut again = plan.status.clone();
+    tell_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
+    assert_eq!(again, plan.status, "nothing flaps");
 }

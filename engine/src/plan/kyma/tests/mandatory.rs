@@ -64,6 +64,7 @@ fn what_a_mandatory_module_waits_for_is_said_of_the_kyma_that_goes() {
     let say = |manifest: &Manifest| {
         let message = "waiting for the modules to be removed: guard".to_owned();
         let status = deleting_status(&kyma(), std::slice::from_ref(manifest), message, Timestamp::UNIX_EPOCH);
+        assert!(status.conditions.iter().all(|c| c.type_ != conditions::MODULES || c.status == "False"));
         (status.modules.len(), status.last_operation.unwrap().operation)
     };
     let only = "waiting for the modules to be removed: guard".to_owned();

@@ -179,6 +179,14 @@ proptest! {
                 world.execute(&plan);
                 plan = world.plan();
             }
+            // What its user has said of their CR counts, whatever keeps the version.
+            for manifest in world.manifests.iter().filter(|m| !others(m) && m.metadata.deletion_timestamp.is_none()) {
+                let entry = world.wanted.modules.iter().find(|e| Some(e.name.as_str()) == manifest.module_name());
+                let ignores = |e: &&Module| e.managed && e.custom_resource_policy == CustomResourcePolicy::Ignore;
+                if entry.is_some_and(|e| ignores(&e)) && !manifest.name_any().starts_with("stray") {
+                    prop_assert_eq!(manifest.spec.custom_resource_policy, CustomResourcePolicy::Ignore);
+                }
+            }
             prop_assert!(is_done(&plan), "{:?} {:?} {:?}", plan.apply, plan.delete, plan.give_up);
             world.execute(&plan);
             prop_assert_eq!(&world.plan().status, &plan.status);
