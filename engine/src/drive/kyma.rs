@@ -178,10 +178,16 @@ impl Shared {
             },
             now: self.now(),
         });
-        if takes_away(&plan, kyma) && !stage(Stage::ReadRuntime, self.is_whole(&name, runtime)).await? {
+        if takes_away(&plan, kyma)
+            && let Err(again) = stage(Stage::ReadRuntime, self.is_whole(&name, runtime)).await?
+        {
             let what = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is read \
-                        by; nothing is removed for not being in it before that is mended";
-            return Ok(Finish::Recheck(what.to_owned()));
+                        by; nothing is removed for not being in it before that is mended"
+                .to_owned();
+            return Ok(match again {
+                Some(at) => Finish::RecheckAt(at, Box::new(Finish::Waiting(what))),
+                None => Finish::Recheck(what),
+            });
         }
         if let Some(synced) = &pull_secret {
             tell_pull_secret(&mut plan.status, kyma, synced, self.now());
@@ -204,10 +210,14 @@ impl Shared {
         match behind {
             Some(behind) => Err(behind.into()),
             // Only a change of the list, or of the catalog, can mend that, and both are events.
-            None if !refused.is_empty() => {
+            None if !refused.is_empty() && !plan.retry => {
                 let why: Vec<_> =
                     refused.into_iter().map(|(module, why)| format!("{module}: {why}")).collect();
-                Ok(Finish::Settled(error_report(why.join("; "))))
+                let settled = Finish::Settled(error_report(why.join("; ")));
+                Ok(match plan.look_at {
+                    Some(at) => Finish::RecheckAt(at, Box::new(settled)),
+                    None => settled,
+                })
             }
             None => Ok(finish_of(&plan, rest)),
         }

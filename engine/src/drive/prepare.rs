@@ -177,22 +177,27 @@ impl Shared {
     }
 
     /// Whether what is missing in the list of the runtime's Kyma, as it was just read, is what its user has taken away: API servers
-    /// drop what the CRD does not know.
-    pub(super) async fn is_whole(&self, kyma: &str, runtime: &Gated) -> Result<bool, ObjectError> {
+    /// drop what the CRD does not know. If not, when to look again: `None` is at once, to mend the CRD.
+    pub(super) async fn is_whole(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+    ) -> Result<Result<(), Option<Timestamp>>, ObjectError> {
         let mended = self.prepared.0.lock().get(kyma).and_then(|done| done.mended);
-        if mended.is_some_and(|at| self.now().duration_since(at).abs() < SCHEMA_FRESH) {
-            return Ok(false);
+        if let Some(at) = mended.filter(|at| self.now().duration_since(*at).abs() < SCHEMA_FRESH) {
+            return Ok(Err(Some(at + SCHEMA_FRESH)));
         }
         // Where nothing is written, nothing can be mended.
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let Some(crd) = kyma_crd().filter(|_| !is_dry) else { return Ok(true) };
-        let Some(id) = ObjectRef::of(crd) else { return Ok(true) };
+        let Some(crd) = kyma_crd().filter(|_| !is_dry) else { return Ok(Ok(())) };
+        let Some(id) = ObjectRef::of(crd) else { return Ok(Ok(())) };
         let live = apply::get(runtime, &id).await?;
-        let is_ours = live.as_ref().is_some_and(|live| definition(live) == definition(crd));
-        if !is_ours {
+        // What others have added hides nothing.
+        if difference(live.as_ref(), crd).is_some() {
             self.prepared.forget(kyma);
+            return Ok(Err(None));
         }
-        Ok(is_ours)
+        Ok(Ok(()))
     }
 }
 
