@@ -65,12 +65,20 @@ fn run(wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
 }
 
 fn run_with(wanted: &KymaSpec, manifests: &[Manifest], sources: &Sources) -> Plan {
-    let kyma = kyma();
-    let choices = choose(wanted, &catalog(), &[]);
+    plan_of(&kyma(), wanted, &catalog(), manifests, sources)
+}
+
+fn plan_of(
+    kyma: &Kyma,
+    wanted: &KymaSpec,
+    catalog: &FakeCatalog,
+    manifests: &[Manifest],
+    sources: &Sources,
+) -> Plan {
     plan(&Input {
-        kyma: &kyma,
+        kyma,
         wanted,
-        choices: &choices,
+        choices: &choose(wanted, catalog, &[]),
         sources,
         manifests,
         facts: Facts::default(),

@@ -31,17 +31,8 @@ impl World {
 
     /// Plans, and does what the plan says.
     fn reconcile(&mut self) -> Plan {
-        let choices = choose(&self.wanted, &self.catalog, &[]);
-        let (sources, manifests) = (sources(), Vec::from_iter(self.manifest.clone()));
-        let plan = plan(&Input {
-            kyma: &self.kyma,
-            wanted: &self.wanted,
-            choices: &choices,
-            sources: &sources,
-            manifests: &manifests,
-            facts: Facts::default(),
-            now: Timestamp::UNIX_EPOCH,
-        });
+        let manifests = Vec::from_iter(self.manifest.clone());
+        let plan = plan_of(&self.kyma, &self.wanted, &self.catalog, &manifests, &sources());
         self.kyma.status = Some(plan.status.clone());
         for mut applied in plan.apply.iter().cloned() {
             let old = self.manifest.take();

@@ -87,16 +87,7 @@ impl World {
     }
 
     fn plan(&self) -> Plan {
-        let choices = choose(&self.wanted, &self.catalog, &[]);
-        plan(&Input {
-            kyma: &self.kyma,
-            wanted: &self.wanted,
-            choices: &choices,
-            sources: &sources(),
-            manifests: &self.manifests,
-            facts: Facts::default(),
-            now: Timestamp::UNIX_EPOCH,
-        })
+        plan_of(&self.kyma, &self.wanted, &self.catalog, &self.manifests, &sources())
     }
 
     fn at(&mut self, name: &str) -> Option<&mut Manifest> {
