@@ -20,7 +20,8 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, sources::rest_of,
+    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, prepare::Schema,
+    sources::rest_of,
 };
 pub(super) use execute::Executed;
 pub(super) use needs::Waiting;
@@ -178,16 +179,16 @@ impl Shared {
             },
             now: self.now(),
         });
-        if takes_away(&plan, kyma)
-            && let Err(again) = stage(Stage::ReadRuntime, self.is_whole(&name, runtime)).await?
-        {
+        if takes_away(&plan, kyma) {
             let what = "the CRD of the Kyma in the runtime is not, or was not until just now, the one that the list of modules is read \
-                        by; nothing is removed for not being in it before that is mended"
-                .to_owned();
-            return Ok(match again {
-                Some(at) => Finish::RecheckAt(at, Box::new(Finish::Waiting(what))),
-                None => Finish::Recheck(what),
-            });
+                        by; nothing is removed for not being in it before that is mended";
+            match stage(Stage::ReadRuntime, self.schema_of_list(&name, runtime)).await? {
+                Schema::Ours => {}
+                Schema::Mended(at) => {
+                    return Ok(Finish::RecheckAt(at, Box::new(Finish::Waiting(what.to_owned()))));
+                }
+                Schema::Other => return Ok(Finish::Recheck(what.to_owned())),
+            }
         }
         if let Some(synced) = &pull_secret {
             tell_pull_secret(&mut plan.status, kyma, synced, self.now());

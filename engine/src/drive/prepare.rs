@@ -48,6 +48,19 @@ struct Done {
     hash: u64,
     /// When the CRD of the Kyma was changed by us, that was another one before.
     mended: Option<Timestamp>,
+    /// Whether that CRD notes that the Kyma was lost with the one before.
+    lost: bool,
+}
+
+/// By which CRD the list of a runtime's Kyma was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Schema {
+    /// By ours: what is not in it, its user has taken away.
+    Ours,
+    /// By ours, or by the one that was there before: until then nobody knows.
+    Mended(Timestamp),
+    /// By another one, which is mended by the next reconcile. API servers drop what a CRD does not know.
+    Other,
 }
 
 impl Prepared {
@@ -60,6 +73,11 @@ impl Prepared {
     /// The same, of a Kyma that is gone.
     pub(super) fn remove(&self, kyma: &str) {
         self.0.lock().remove(kyma);
+    }
+
+    /// Whether the Kyma was lost with its CRD, and is not known to be there again.
+    pub(super) fn is_lost(&self, kyma: &str) -> bool {
+        self.0.lock().get(kyma).is_some_and(|done| done.lost)
     }
 
     fn stands(&self, kyma: &str, hash: u64) -> bool {
@@ -152,17 +170,17 @@ impl Shared {
         if self.prepared.stands(&name, *hash) {
             return Ok(());
         }
-        let mut mended = None;
+        let (mut mended, mut lost) = (None, false);
         for body in wanted {
             let Some(id) = ObjectRef::of(body) else { continue };
             let live = apply::get(runtime, &id).await?;
-            // The note stays until the Kyma is there.
-            let body = if live.as_ref().is_some_and(is_lost) { &noting_loss(body) } else { body };
+            let is_kymas = id.name == RUNTIME_CRDS[0];
+            // The note stays until the Kyma is there: whoever ends between the two leaves it.
+            let notes = is_kymas && live.as_ref().map_or_else(|| had_list(kyma), is_lost);
+            let body = if notes { &noting_loss(body) } else { body };
+            lost |= notes;
             if let Some(difference) = difference(live.as_ref(), body) {
                 tracing::info!(kyma = name, object = %id, %difference, "applied, to prepare the runtime");
-                let is_kymas = id.name == RUNTIME_CRDS[0];
-                let body =
-                    if live.is_none() && is_kymas && had_list(kyma) { &noting_loss(body) } else { body };
                 apply::apply(runtime, body, manager_of(body)).await?;
                 if is_kymas && live.is_some() {
                     mended = Some(self.now());
@@ -171,33 +189,36 @@ impl Shared {
         }
         let mut prepared = self.prepared.0.lock();
         let before = prepared.get(&name).and_then(|done| done.mended);
-        prepared.insert(name, Done { hash: *hash, mended: mended.or(before) });
+        prepared.insert(name, Done { hash: *hash, mended: mended.or(before), lost });
         drop(prepared);
         Ok(())
     }
 
-    /// Whether what is missing in the list of the runtime's Kyma, as it was just read, is what its user has taken away: API servers
-    /// drop what the CRD does not know. If not, when to look again: `None` is at once, to mend the CRD.
-    pub(super) async fn is_whole(
-        &self,
-        kyma: &str,
-        runtime: &Gated,
-    ) -> Result<Result<(), Option<Timestamp>>, ObjectError> {
+    /// By which CRD the list of the runtime's Kyma was just read. Where nothing is written nothing can be mended, and it counts as ours.
+    pub(super) async fn schema_of_list(&self, kyma: &str, runtime: &Gated) -> Result<Schema, ObjectError> {
         let mended = self.prepared.0.lock().get(kyma).and_then(|done| done.mended);
         if let Some(at) = mended.filter(|at| self.now().duration_since(*at).abs() < SCHEMA_FRESH) {
-            return Ok(Err(Some(at + SCHEMA_FRESH)));
+            return Ok(Schema::Mended(at + SCHEMA_FRESH));
         }
-        // Where nothing is written, nothing can be mended.
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let Some(crd) = kyma_crd().filter(|_| !is_dry) else { return Ok(Ok(())) };
-        let Some(id) = ObjectRef::of(crd) else { return Ok(Ok(())) };
-        let live = apply::get(runtime, &id).await?;
-        // What others have added hides nothing.
-        if difference(live.as_ref(), crd).is_some() {
-            self.prepared.forget(kyma);
-            return Ok(Err(None));
+        let crd = kyma_crd().filter(|_| !is_dry).and_then(|crd| Some((crd, ObjectRef::of(crd)?)));
+        let Some((crd, id)) = crd else { return Ok(Schema::Ours) };
+        if difference(apply::get(runtime, &id).await?.as_ref(), crd).is_none() {
+            return Ok(Schema::Ours);
         }
-        Ok(Ok(()))
+        self.prepared.forget(kyma);
+        Ok(Schema::Other)
+    }
+
+    /// Takes the note of a loss away, when the Kyma is there again.
+    pub(super) async fn found_kyma(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
+        if let Some(crd) = kyma_crd() {
+            apply::apply(runtime, crd, manager_of(crd)).await?;
+        }
+        if let Some(done) = self.prepared.0.lock().get_mut(kyma) {
+            done.lost = false;
+        }
+        Ok(())
     }
 }
 
@@ -211,25 +232,11 @@ fn is_lost(crd: &Value) -> bool {
     crd["metadata"]["annotations"][annotations::KYMA_LOST].is_string()
 }
 
-/// The CRD of the Kyma, with a note that stays until the Kyma is there again: whoever ends between the two leaves it.
+/// The CRD of the Kyma, with a note of the loss.
 fn noting_loss(crd: &Value) -> Value {
     let mut noting = crd.clone();
     noting["metadata"]["annotations"][annotations::KYMA_LOST] = "true".into();
     noting
-}
-
-impl Shared {
-    /// Whether the runtime's Kyma, which is missing, was lost with its CRD.
-    pub(super) async fn lost_kyma(&self, runtime: &Gated) -> Result<bool, ObjectError> {
-        let Some(id) = kyma_crd().and_then(ObjectRef::of) else { return Ok(false) };
-        Ok(apply::get(runtime, &id).await?.as_ref().is_some_and(is_lost))
-    }
-
-    /// Takes the note of a loss away, after the Kyma was made again.
-    pub(super) async fn found_kyma(&self, runtime: &Gated) -> Result<(), ObjectError> {
-        let Some(crd) = kyma_crd() else { return Ok(()) };
-        apply::apply(runtime, crd, manager_of(crd)).await.map(drop)
-    }
 }
 
 /// The CRD of the Kyma, as a runtime gets it.
@@ -242,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_noted_on_the_crd_of_the_kyma_alone_and_taken_away_by_applying_it_again() {
+    fn a_loss_is_noted_by_the_manager_that_takes_the_note_away() {
         let crd = kyma_crd().unwrap();
         let noting = noting_loss(crd);
         assert!(is_lost(&noting) && !is_lost(crd));

@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, State,
-    names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, labels},
+    names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
 };
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
@@ -99,7 +99,7 @@ async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()> {
-    let solo = Solo::start("kcp-crdgone", "slip").await?;
+    let mut solo = Solo::start("kcp-crdgone", "slip").await?;
     for module in ["kevel", "painter", "dolphin"] {
         solo.offer(&version(module)).await?;
     }
@@ -149,8 +149,23 @@ async fn a_crd_that_is_gone_from_the_runtime_is_not_an_empty_list() -> Result<()
 
     // From then on it is again as everywhere: a Kyma that is deleted comes back with the defaults.
     let crd = crds.get("kymas.operator.kyma-project.io").await?;
-    let note = crd.metadata.annotations.unwrap_or_default().remove(annotations::KYMA_LOST);
-    ensure!(note.is_none(), "the note is still there");
+    let notes = crd.metadata.annotations.clone().unwrap_or_default();
+    ensure!(!notes.contains_key(annotations::KYMA_LOST), "the note is still there");
+    // So it is where somebody has ended before the note was taken away.
+    let mut left = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                          "metadata": {"name": "kymas.operator.kyma-project.io", "labels": crd.metadata.labels,
+                                       "annotations": {annotations::KYMA_LOST: "true"}},
+                          "spec": crd.data["spec"]});
+    left["spec"].as_object_mut().context("no spec")?.remove("conversion");
+    let params = PatchParams::apply(field_managers::KCP).force();
+    crds.patch("kymas.operator.kyma-project.io", &params, &Patch::Apply(left)).await?;
+    solo.receiver.restart().await?;
+    wait::until("the note to be gone", SOON, || async {
+        let crd = crds.get("kymas.operator.kyma-project.io").await?;
+        let notes = crd.metadata.annotations.unwrap_or_default();
+        Ok((!notes.contains_key(annotations::KYMA_LOST)).then_some(()))
+    })
+    .await?;
     remote(&solo).delete("default", &DeleteParams::default()).await?;
     solo.tell(KYMA, RUNTIME_NAMESPACE, "default").await?;
     solo.ready("dolphin", "1.0.0").await?;

@@ -37,13 +37,18 @@ impl Shared {
     pub(super) async fn runtime_kyma_of(&self, kyma: &Kyma, runtime: &Gated) -> Result<Value, ObjectError> {
         let id = runtime_kyma();
         let mark = runtime_mark(kyma, &self.config.namespace);
+        let lost = self.prepared.is_lost(&kyma.name_any());
         let remote = match apply::get(runtime, &id).await? {
-            Some(remote) => remote,
+            Some(remote) => {
+                if lost {
+                    self.found_kyma(&kyma.name_any(), runtime).await?;
+                }
+                remote
+            }
             None => {
                 // The spec alone, and under another manager than the marks: applying those again must not take it away, and whoever
                 // ends between the two leaves a Kyma that says what is missing.
                 let (name, namespace) = (&mark["metadata"]["name"], &mark["metadata"]["namespace"]);
-                let lost = self.lost_kyma(runtime).await?;
                 let spec = if lost { self.restored_spec(kyma).await } else { kyma.spec.clone() };
                 let fresh = json!({
                     "apiVersion": names::API_VERSION, "kind": "Kyma",
@@ -51,7 +56,7 @@ impl Shared {
                 });
                 apply::create(runtime, &fresh, field_managers::KCP).await?;
                 if lost {
-                    self.found_kyma(runtime).await?;
+                    self.found_kyma(&kyma.name_any(), runtime).await?;
                     self.tell(&kyma.name_any(), None, &[restored_notice(&spec)]).await;
                 }
                 Value::Null
