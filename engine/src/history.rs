@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     key::{Cause, Outcome, WorkKey},
+    lists::{List, Lists},
     stages::StageTime,
     texts::Texts,
 };
@@ -73,7 +74,6 @@ impl<T> Record<T> {
             finished_at: self.finished_at,
             queued_seconds: self.queued_seconds,
             work_seconds: self.work_seconds,
-            // As a copy, it has room for no more than there is.
             stages: stages.clone(),
             next_try_seconds: self.next_try_seconds,
         }
@@ -87,14 +87,40 @@ pub struct History(RwLock<Book>);
 /// By Kyma. The texts of causes are those of thousands of other runtimes.
 #[derive(Debug, Default)]
 struct Book {
-    runtimes: HashMap<String, VecDeque<Record<u32>>>,
+    runtimes: HashMap<String, VecDeque<Held>>,
     texts: Texts,
+    causes: Lists<Cause<u32>>,
+    stages: Lists<StageTime>,
+}
+
+/// A record, of which others keep the lists.
+#[derive(Debug)]
+struct Held {
+    record: Record<u32>,
+    causes: List,
+    stages: List,
 }
 
 impl Book {
-    fn let_go(&mut self, records: impl IntoIterator<Item = Record<u32>>) {
-        for record in records {
-            let _: Record<()> = record.map(|number| self.texts.let_go(*number));
+    fn hold(&mut self, record: &Record) -> Held {
+        let mut record = record.map(|text| self.texts.hold(text));
+        let causes = self.causes.put(std::mem::take(&mut record.causes).into_iter());
+        let stages = self.stages.put(std::mem::take(&mut record.stages).into_iter());
+        Held { record, causes, stages }
+    }
+
+    /// As it was, but for its texts.
+    fn record(&self, held: &Held) -> Record<u32> {
+        let causes = self.causes.of(&held.causes).copied().collect();
+        let stages = self.stages.of(&held.stages).copied().collect();
+        Record { causes, stages, ..held.record.clone() }
+    }
+
+    fn let_go(&mut self, records: impl IntoIterator<Item = Held>) {
+        for held in records {
+            let _: Record<()> = self.record(&held).map(|number| self.texts.let_go(*number));
+            self.causes.let_go(held.causes);
+            self.stages.let_go(held.stages);
         }
     }
 
@@ -118,9 +144,8 @@ impl History {
             book.forget(&victim);
         }
         let most = (ALL / (book.runtimes.len() + 1)).clamp(LEAST, PER_RUNTIME);
-        let Book { runtimes, texts } = &mut *book;
-        let record = record.map(|text| texts.hold(text));
-        let records = runtimes.entry(key.kyma().to_owned()).or_default();
+        let record = book.hold(record);
+        let records = book.runtimes.entry(key.kyma().to_owned()).or_default();
         let mut old = Vec::new();
         if records.len() >= most {
             old.extend(records.drain(..=records.len() - most));
@@ -132,9 +157,9 @@ impl History {
 
     /// The records of one runtime, oldest first.
     pub fn of(&self, kyma: &str) -> Vec<Record> {
-        let Book { runtimes, texts } = &*self.0.read();
-        let records = runtimes.get(kyma).into_iter().flatten();
-        records.map(|record| record.map(|number| texts.text(*number).to_owned())).collect()
+        let book = self.0.read();
+        let records = book.runtimes.get(kyma).into_iter().flatten();
+        records.map(|held| book.record(held).map(|number| book.texts.text(*number).to_owned())).collect()
     }
 
     /// Forgets a runtime.
@@ -187,7 +212,9 @@ mod tests {
         );
         history.forget("a");
         assert!(history.of("a").is_empty());
-        assert!(history.0.read().texts.is_empty(), "a text is held that no record has");
+        let book = history.0.read();
+        assert!(book.texts.is_empty(), "a text is held that no record has");
+        assert_eq!((book.causes.len(), book.stages.len()), (0, 0));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl fmt::Display for WorkKey {
 type Word = &'static str;
 
 /// Why a reconcile was asked for. Its texts are `T`s: where many are kept, what stands for the text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Cause<T = String> {
     /// Something changed in the runtime and its agent said so.

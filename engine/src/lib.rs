@@ -13,6 +13,7 @@ pub mod history;
 pub mod journal;
 pub mod kcp;
 pub mod key;
+mod lists;
 pub mod oci;
 pub mod plan;
 pub mod queue;

@@ -214,6 +214,8 @@ impl Intake {
                 let body = self.read(&runtime, &parts, body, limits::V3_BODY_BYTES).await?;
                 let value = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
                 let standing = Standing::read(value).map_err(|e| Fault::Malformed(e.to_string()))?;
+                // Each is a piece of what the connection has read, and holds all of that for as long as a poll stays open.
+                drop(parts);
                 self.take_v3(&runtime, body, standing).await
             }
             Some(manager) => {

@@ -194,13 +194,26 @@ impl Solo {
         Ok(())
     }
 
-    /// Waits until an Event of that reason has been told about the runtime's Kyma, and returns its message.
-    pub async fn event(&self, reason: &str) -> Result<String> {
+    /// Waits until an Event of that reason whose message has all of `parts` has been told about the runtime's Kyma. Tests
+    /// share the runtime, and what was told about the Kymas before this one stays: only its uid tells them apart.
+    pub async fn event(&self, reason: &str, parts: &[&str]) -> Result<()> {
+        let kymas: Api<Kyma> = Api::namespaced(self.runtime.clone(), RUNTIME_NAMESPACE);
         let events: Api<Event> = Api::namespaced(self.runtime.clone(), RUNTIME_NAMESPACE);
-        wait::until(&format!("an Event {reason}"), SOON, || async {
-            let all = events.list(&ListParams::default()).await?;
-            let one = all.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
-            Ok(one.map(|e| e.message.unwrap_or_default()))
+        wait::until(&format!("an Event {reason} with {parts:?}"), SOON, || async {
+            let uid = kymas.get(RUNTIME_KYMA_NAME).await?.metadata.uid;
+            let mut all =
+                events.list(&ListParams::default().fields(&format!("reason={reason}"))).await?.items;
+            all.retain(|e| e.involved_object.uid == uid);
+            let says = |e: &Event| {
+                let message = e.message.as_deref().unwrap_or_default();
+                parts.iter().all(|part| message.contains(part))
+            };
+            ensure!(
+                all.iter().any(says),
+                "there are: {:?}",
+                all.iter().map(|e| &e.message).collect::<Vec<_>>()
+            );
+            Ok(Some(()))
         })
         .await
     }

@@ -30,7 +30,6 @@ use crate::{
         mandatory::Offer,
         owners::Owners,
     },
-    queue::Class,
 };
 
 /// What happened, where a kubeconfig Secret is another one.
@@ -69,16 +68,14 @@ pub struct KcpState {
     kymas: HashMap<String, Arc<Kyma>>,
     by_runtime: HashMap<String, BTreeSet<String>>,
     manifests: store::Store,
-    /// The class under which each Manifest was last worked on, of those that its Kyma inherits.
-    classes: HashMap<String, Class>,
     by_kyma: HashMap<String, BTreeSet<String>>,
     offered: catalog::Offered,
     /// Mandatory modules, by name. Made of `offered`.
     mandatory: BTreeMap<String, Arc<Offer>>,
     users: users::Users,
     readers: readers::Readers,
-    /// Kyma → kubeconfig Secrets.
-    secrets: HashMap<String, BTreeMap<String, SecretRef>>,
+    /// Kyma → kubeconfig Secrets, by name. One as a rule, for which a map of its own would take a KiB.
+    secrets: HashMap<String, Vec<SecretRef>>,
     watchers: HashMap<String, Arc<Watcher>>,
     /// Counts the changes of `watchers`.
     watchers_version: u64,
@@ -228,11 +225,14 @@ impl KcpState {
     /// A kubeconfig Secret appeared, changed or is gone.
     pub fn apply_secret(&mut self, kyma: &str, name: &str, secret: Option<SecretRef>) -> Vec<Wanted> {
         let secrets = self.secrets.entry(kyma.to_owned()).or_default();
-        let old = match secret {
-            Some(secret) => secrets.insert(name.to_owned(), secret),
-            None => secrets.remove(name),
-        };
-        let unchanged = old.as_ref() == secrets.get(name);
+        let place = secrets.binary_search_by(|other| other.name.as_str().cmp(name));
+        let old = place.ok().map(|at| secrets.remove(at));
+        let unchanged = old == secret;
+        if let Some(secret) = secret {
+            let (Ok(at) | Err(at)) = place;
+            secrets.reserve_exact(1);
+            secrets.insert(at, secret);
+        }
         if secrets.is_empty() {
             self.secrets.remove(kyma);
         }
@@ -329,7 +329,7 @@ impl KcpState {
 
     /// The kubeconfig Secrets of a Kyma.
     pub fn secrets_of(&self, kyma: &str) -> Vec<SecretRef> {
-        self.secrets.get(kyma).map(|s| s.values().cloned().collect()).unwrap_or_default()
+        self.secrets.get(kyma).cloned().unwrap_or_default()
     }
 
     /// What is registered under a runtime id.

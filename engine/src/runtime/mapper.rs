@@ -13,10 +13,10 @@ use kube::{
 use parking_lot::Mutex;
 
 use super::{ErrorClass, RuntimeClient, RuntimeError};
-use crate::oci::lru::Lru;
 
-/// Group versions that are remembered for each runtime; a module uses ten or so.
-const GROUP_VERSIONS: u64 = 128;
+/// Group versions that are remembered for each runtime, beyond which the one that was learned first is forgotten; a module uses ten
+/// or so.
+const GROUP_VERSIONS: usize = 128;
 
 /// Versions of a group that are tried, at most.
 const VERSIONS: usize = 8;
@@ -24,15 +24,21 @@ const VERSIONS: usize = 8;
 /// REST mapping of one runtime: discovers a group version on first use and remembers it.
 #[derive(Debug)]
 pub struct Mapper {
-    known: Mutex<Lru<String, Arc<Kinds>>>,
+    /// The one that was learned first comes first. Pointers alone: there are thousands of mappers, and their names are all the same.
+    known: Mutex<Vec<Arc<Kinds>>>,
     shared: Pool,
 }
 
 /// Group versions that are shared, beyond which those are looked for that nobody holds any more.
 const SHELF: usize = 1024;
 
-/// The kinds of a group version, by name.
-type Kinds = HashMap<String, Mapped>;
+/// What a runtime serves of a group version.
+#[derive(Debug, PartialEq)]
+struct Kinds {
+    api_version: String,
+    /// By kind.
+    mapped: HashMap<String, Mapped>,
+}
 
 /// What runtimes serve. Most serve the same, and hold it together. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -46,12 +52,12 @@ struct Shelf {
 
 impl Pool {
     /// The same, held together with all who hold it.
-    fn share(&self, api_version: &str, kinds: Kinds) -> Arc<Kinds> {
+    fn share(&self, kinds: Kinds) -> Arc<Kinds> {
         let mut held = self.0.lock();
         if held.kinds.len() >= SHELF {
             held.kinds.retain(|_, all| all.iter().any(|kinds| kinds.strong_count() > 0));
         }
-        let there = held.kinds.entry(api_version.to_owned()).or_default();
+        let there = held.kinds.entry(kinds.api_version.clone()).or_default();
         if let Some(same) = there.iter().filter_map(Weak::upgrade).find(|one| **one == kinds) {
             return same;
         }
@@ -134,22 +140,36 @@ impl Mapper {
 
     /// The same, and holds what it learns together with all others of this pool.
     pub(super) fn sharing(shared: Pool) -> Self {
-        Self { known: Mutex::new(Lru::new(GROUP_VERSIONS)), shared }
+        Self { known: Mutex::default(), shared }
     }
 
     /// The mapping of a kind: from memory, or by one request for its group version. That a kind is missing is never
     /// remembered, since its CRD may have been installed meanwhile. `client` must be the runtime's own.
     pub async fn resolve(&self, client: &RuntimeClient, gvk: &GroupVersionKind) -> Result<Mapped, MapError> {
         let api_version = gvk.api_version();
-        if let Some(mapped) = self.known.lock().get(&api_version).and_then(|kinds| kinds.get(&gvk.kind)) {
-            return Ok(mapped.clone());
+        if let Some(mapped) = self.remembered(&api_version, &gvk.kind) {
+            return Ok(mapped);
         }
         let missing = || MapError::KindMissing { kind: gvk.kind.clone(), api_version: api_version.clone() };
-        let kinds = discover(client, gvk).await?.ok_or_else(missing)?;
-        let mapped = kinds.get(&gvk.kind).cloned();
-        let kinds = self.shared.share(&api_version, kinds);
-        self.known.lock().insert(api_version.clone(), kinds, 1);
-        mapped.ok_or_else(missing)
+        let mapped = discover(client, gvk).await?.ok_or_else(missing)?;
+        let found = mapped.get(&gvk.kind).cloned();
+        self.remember(Kinds { api_version: api_version.clone(), mapped });
+        found.ok_or_else(missing)
+    }
+
+    fn remembered(&self, api_version: &str, kind: &str) -> Option<Mapped> {
+        let known = self.known.lock();
+        known.iter().find(|kinds| kinds.api_version == api_version)?.mapped.get(kind).cloned()
+    }
+
+    fn remember(&self, kinds: Kinds) {
+        let kinds = self.shared.share(kinds);
+        let mut known = self.known.lock();
+        known.retain(|other| other.api_version != kinds.api_version);
+        if known.len() >= GROUP_VERSIONS {
+            known.remove(0);
+        }
+        known.push(kinds);
     }
 
     /// The same for objects that are there already: where their version is not served any more, another one in which they are.
@@ -189,7 +209,8 @@ impl Mapper {
 
     /// Forgets what is known about the kind's group version, such as after a CRD was written or deleted.
     pub fn forget(&self, gvk: &GroupVersionKind) {
-        self.known.lock().remove(&gvk.api_version());
+        let api_version = gvk.api_version();
+        self.known.lock().retain(|kinds| kinds.api_version != api_version);
     }
 }
 
@@ -266,27 +287,45 @@ fn kinds_of(gvk: &GroupVersionKind, list: APIResourceList) -> HashMap<String, Ma
 mod tests {
     use super::*;
 
-    fn kinds(plural: &str) -> Kinds {
+    fn kinds(api_version: &str, plural: &str) -> Kinds {
         let resource = ApiResource {
             group: String::new(),
-            version: "v1".into(),
-            api_version: "v1".into(),
+            version: api_version.into(),
+            api_version: api_version.into(),
             kind: "Beam".into(),
             plural: plural.into(),
         };
-        HashMap::from([("Beam".to_owned(), Mapped { resource, scope: Scope::Cluster, watchable: true })])
+        let beam = Mapped { resource, scope: Scope::Cluster, watchable: true };
+        Kinds { api_version: api_version.into(), mapped: HashMap::from([("Beam".to_owned(), beam)]) }
     }
 
     #[test]
     fn what_is_the_same_is_held_once_for_as_long_as_somebody_holds_it() {
         let pool = Pool::default();
-        let one = pool.share("v1", kinds("beams"));
-        assert!(Arc::ptr_eq(&one, &pool.share("v1", kinds("beams"))));
-        let other = pool.share("v1", kinds("beamen"));
+        let one = pool.share(kinds("v1", "beams"));
+        assert!(Arc::ptr_eq(&one, &pool.share(kinds("v1", "beams"))));
+        let other = pool.share(kinds("v1", "beamen"));
         assert!(!Arc::ptr_eq(&one, &other), "a runtime may serve something else");
         drop(one);
-        let again = pool.share("v1", kinds("beams"));
-        assert_eq!(*again, kinds("beams"));
+        let again = pool.share(kinds("v1", "beams"));
+        assert_eq!(*again, kinds("v1", "beams"));
         assert_eq!(pool.0.lock().kinds["v1"].len(), 2, "what nobody holds is let go");
+    }
+
+    #[test]
+    fn a_mapper_remembers_the_last_group_versions_it_has_learned() {
+        let mapper = Mapper::new();
+        let version = |n: usize| format!("v{n}");
+        let plural = |n: usize| mapper.remembered(&version(n), "Beam").map(|mapped| mapped.resource.plural);
+        (0..GROUP_VERSIONS).for_each(|n| mapper.remember(kinds(&version(n), "beams")));
+        mapper.remember(kinds(&version(0), "beamen"));
+        assert_eq!(plural(0).as_deref(), Some("beamen"), "what was learned again replaces what was known");
+        assert_eq!(plural(1).as_deref(), Some("beams"), "and takes no place of another one");
+        mapper.remember(kinds(&version(GROUP_VERSIONS), "beams"));
+        assert_eq!(plural(1), None, "it was learned first of all that were left");
+        assert_eq!(mapper.known.lock().len(), GROUP_VERSIONS);
+        mapper.forget(&GroupVersionKind::gvk("", &version(0), "Beam"));
+        assert_eq!(plural(0), None);
+        assert_eq!(mapper.remembered(&version(2), "Mast"), None, "not served when it was looked");
     }
 }

@@ -148,7 +148,7 @@ async fn a_module_is_given_up_keeps_running_and_is_taken_back() -> Result<()> {
     solo.enable(&json!([{"name": "mole", "managed": false}])).await?;
     unmanaged(&solo, "mole").await?;
     given_up(&solo, "mole", &before).await?;
-    solo.event("ModuleUnmanaged").await?;
+    solo.event("ModuleUnmanaged", &["mole"]).await?;
     wait::until("the runtime's Kyma to say so", SOON, || async {
         let kyma = solo.objects(KYMA, Some("kyma-system")).get("default").await?;
         Ok((kyma.data["status"]["modules"][0]["state"] == "Unmanaged").then_some(()))

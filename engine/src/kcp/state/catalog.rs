@@ -115,7 +115,7 @@ impl KcpState {
         let mandatory = self.mandatory_changed(modules, change);
         let readers = self.readers_concerned(modules, &seen, change);
         let wants = modules.iter().flat_map(|module| self.users.of(module));
-        let kymas: BTreeSet<&String> = wants
+        let kymas: BTreeSet<&Arc<str>> = wants
             .zip(before.iter().zip(&after))
             .filter(|(_, (before, after))| before.differs(after))
             .flat_map(|((_, kymas), _)| kymas)

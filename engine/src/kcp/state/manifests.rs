@@ -109,7 +109,6 @@ impl KcpState {
     /// A Manifest is gone.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
-        self.classes.remove(name);
         let Some(store::Kept { thin: old, needs }) = self.manifests.remove(name) else {
             return Vec::new();
         };
@@ -125,19 +124,16 @@ impl KcpState {
     /// A Manifest is worked on under a class. A user's edit and a rollout go on under their own class when the work is tried
     /// again or found anew by a resync.
     pub fn working_on(&mut self, name: &str, class: Class) {
-        if !self.manifests.contains(name) {
-            return;
-        }
-        let before = self.classes.entry(name.to_owned()).or_insert(Class::Rollout);
-        if class <= Class::Rollout {
-            *before = class;
+        let Some(before) = self.manifests.class_mut(name) else { return };
+        if class <= Class::Rollout || before.is_none() {
+            *before = Some(class.min(Class::Rollout));
         }
     }
 
     /// How urgent it is for its Kyma that a Manifest's state has changed: as urgent as the work on the Manifest was. What
     /// nobody is known to have worked on may be what a user waits for.
     pub fn urgency(&self, manifest: &str) -> Class {
-        self.classes.get(manifest).copied().unwrap_or(Class::UserEdit)
+        self.manifests.class(manifest).unwrap_or(Class::UserEdit)
     }
 
     /// The other Manifests of a Kyma with this object in their inventory, as last seen.

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::manifests::is_settled;
 use crate::{
     plan::{manifest::inventory, object::ObjectRef, watches::Needs},
+    queue::Class,
     texts::Texts,
 };
 use packed::{Packed, Patterns};
@@ -29,6 +30,7 @@ pub(super) struct Store {
     held: HashMap<String, Held>,
     specs: Shared<ManifestSpec>,
     needs: Shared<Needs>,
+    inventories: Shared<Inventory>,
     patterns: Patterns,
     texts: Texts,
 }
@@ -40,12 +42,16 @@ struct Held {
     thin: Packed,
     needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
-    /// Name, namespace, group, version and kind of each object, by their numbers.
-    synced: Box<[[u32; 5]]>,
+    synced: Arc<Inventory>,
     /// The module, by its number, and whether it is a mandatory one.
     module: Option<u32>,
     mandatory: bool,
+    /// The class under which it was last worked on, if that is one that its Kyma inherits.
+    class: Option<Class>,
 }
+
+/// Name, namespace, group, version and kind of each object, by the numbers of these texts.
+type Inventory = Box<[[u32; 5]]>;
 
 /// What was kept of a Manifest.
 #[derive(Debug)]
@@ -58,7 +64,7 @@ pub(super) struct Kept {
 
 /// What several hold together, by hash.
 #[derive(Debug)]
-struct Shared<T>(HashMap<u64, Vec<Weak<T>>>);
+pub(super) struct Shared<T>(HashMap<u64, Vec<Weak<T>>>);
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
@@ -67,7 +73,7 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: PartialEq> Shared<T> {
-    fn share(&mut self, hash: u64, value: T) -> Arc<T> {
+    pub(super) fn share(&mut self, hash: u64, value: T) -> Arc<T> {
         if self.0.len() >= SHELF {
             self.0.retain(|_, all| all.iter().any(|one| one.strong_count() > 0));
         }
@@ -82,14 +88,18 @@ impl<T: PartialEq> Shared<T> {
     }
 }
 
+pub(super) fn hash_of(value: &impl Hash) -> u64 {
+    let mut hash = Xxh3::new();
+    value.hash(&mut hash);
+    hash.digest()
+}
+
 impl Store {
     /// Keeps a Manifest, and returns it without its spec and its inventory, and what was kept of it before.
     pub(super) fn insert(&mut self, mut manifest: Manifest) -> (Manifest, Option<Kept>) {
         let name = manifest.name_any();
         let needs = Needs::of([&manifest]);
-        let mut hash = Xxh3::new();
-        needs.hash(&mut hash);
-        let needs = self.needs.share(hash.digest(), needs);
+        let needs = self.needs.share(hash_of(&needs), needs);
         let settled = is_settled(&manifest);
         let spec = std::mem::take(&mut manifest.spec);
         let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&spec).unwrap_or_default());
@@ -100,9 +110,11 @@ impl Store {
         let number = |Resource { name, namespace, group, version, kind }: Resource| {
             [name, namespace, group, version, kind].map(|text| texts.hold(&text))
         };
-        let synced = synced.unwrap_or_default().into_iter().map(number).collect();
+        let synced: Inventory = synced.unwrap_or_default().into_iter().map(number).collect();
+        let synced = self.inventories.share(hash_of(&synced), synced);
         let thin = self.patterns.pack(hash, &manifest, settled);
-        let held = Held { thin, needs, spec, synced, module, mandatory: manifest.is_mandatory() };
+        let class = self.held.get(&name).and_then(|held| held.class);
+        let held = Held { thin, needs, spec, synced, module, mandatory: manifest.is_mandatory(), class };
         let old = self.held.insert(name, held);
         (manifest, self.let_go(old))
     }
@@ -115,27 +127,24 @@ impl Store {
 
     fn let_go(&mut self, old: Option<Held>) -> Option<Kept> {
         let Held { thin, needs, synced, module, .. } = old?;
-        for number in synced.into_iter().flatten().chain(module) {
+        for number in synced.iter().flatten().copied().chain(module) {
             self.texts.let_go(number);
         }
-        Some(Kept { thin: thin.unpack(), needs })
-    }
-
-    /// Whether there is such a Manifest.
-    pub(super) fn contains(&self, name: &str) -> bool {
-        self.held.contains_key(name)
+        let kept = Kept { thin: self.patterns.unpack(&thin), needs };
+        self.patterns.let_go(thin);
+        Some(kept)
     }
 
     /// Without its spec, and without its inventory.
     pub(super) fn get(&self, name: &str) -> Option<Manifest> {
-        self.held.get(name).map(|held| held.thin.unpack())
+        self.held.get(name).map(|held| self.patterns.unpack(&held.thin))
     }
 
     /// Those of a module, without their specs and inventories.
     pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = Manifest> {
         let number = self.texts.number(module);
         let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
-        all.map(|held| held.thin.unpack())
+        all.map(|held| self.patterns.unpack(&held.thin))
     }
 
     /// The module of a Manifest, if it is a mandatory one that says which.
@@ -147,6 +156,16 @@ impl Store {
     /// Whether a Manifest is of a mandatory module.
     pub(super) fn is_mandatory(&self, name: &str) -> bool {
         self.held.get(name).is_some_and(|held| held.mandatory)
+    }
+
+    /// The class under which a Manifest was last worked on; none of one that is not here.
+    pub(super) fn class_mut(&mut self, name: &str) -> Option<&mut Option<Class>> {
+        self.held.get_mut(name).map(|held| &mut held.class)
+    }
+
+    /// The same.
+    pub(super) fn class(&self, name: &str) -> Option<Class> {
+        self.held.get(name)?.class
     }
 
     /// What a runtime's agent watches for it.
@@ -168,7 +187,7 @@ impl Store {
     pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let spec = ManifestSpec::clone(&held.spec);
-        Some(Manifest { spec, ..held.thin.unpack() })
+        Some(Manifest { spec, ..self.patterns.unpack(&held.thin) })
     }
 
     /// The objects in its inventory.
@@ -214,6 +233,9 @@ mod tests {
         let held = |store: &Store, name: &str| Arc::as_ptr(&store.held[name].spec);
         assert_eq!(held(&store, "a"), held(&store, "b"));
         assert!(Arc::ptr_eq(&store.held["a"].needs, &store.held["b"].needs));
+        store.insert(manifest("c", "1.0.0", &["x", "y"]));
+        assert!(Arc::ptr_eq(&store.held["a"].synced, &store.held["c"].synced));
+        store.remove("c");
         assert_eq!(store.needs("a"), Some(&Needs::of([&a])));
         assert_eq!(store.inventory("b"), inventory(&b.status.unwrap().synced));
         assert!(store.without_inventory("a").unwrap().status.unwrap().synced.is_empty());
@@ -224,7 +246,7 @@ mod tests {
         for name in ["a", "b"] {
             assert!(store.remove(name).is_some() && store.full(name).is_none());
         }
-        assert!(store.texts.is_empty());
+        assert!(store.texts.is_empty() && store.patterns.is_empty());
         let none = Manifest { status: None, ..manifest("c", "1.0.0", &[]) };
         store.insert(none.clone());
         assert_eq!(store.full("c"), Some(none));

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate};
 
 use super::*;
-use crate::plan::object::ObjectRef;
+use crate::{plan::object::ObjectRef, queue::Class};
 
 mod mandatory;
 
@@ -251,10 +251,14 @@ fn a_kubeconfig_asks_for_what_waited_for_it() {
     state.apply_manifest(manifest("m", 1, "Error", None));
     let newer = SecretRef { resource_version: "2".into(), ..secret };
     assert_eq!(keys(state.apply_secret("a", "k", Some(newer.clone()))), ["Kyma/a", "Manifest/m"]);
-    assert!(state.apply_secret("a", "k", Some(newer)).is_empty());
+    assert!(state.apply_secret("a", "k", Some(newer.clone())).is_empty());
     assert_eq!(state.secrets_of("a").len(), 1);
+    let other = SecretRef { name: "j".into(), ..newer.clone() };
+    assert!(!state.apply_secret("a", "j", Some(other.clone())).is_empty());
+    assert_eq!(state.secrets_of("a"), [other, newer], "by name");
+    assert!(!state.apply_secret("a", "j", None).is_empty());
     state.apply_secret("a", "k", None);
-    assert!(state.secrets_of("a").is_empty());
+    assert!(state.secrets_of("a").is_empty() && state.apply_secret("a", "k", None).is_empty());
 }
 
 fn watcher(name: &str, resource: &str, generation: i64) -> Watcher {
@@ -300,7 +304,7 @@ fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
         assert_eq!(state.urgency("m"), urgency, "{worked:?}");
     }
     state.delete_manifest("m");
-    assert!(state.classes.is_empty());
+    assert_eq!(state.urgency("m"), Class::UserEdit, "there is none any more");
 }
 
 #[test]

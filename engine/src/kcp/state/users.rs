@@ -7,7 +7,10 @@ use std::{
 
 use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
 
-use super::{KcpState, Wanted};
+use super::{
+    KcpState, Wanted,
+    store::{Shared, hash_of},
+};
 use crate::{
     key::WorkKey,
     plan::versions::{Choice, Want, choose, further},
@@ -18,24 +21,31 @@ use crate::{
 /// As large as the lists of modules of the runtimes, which their API servers bound.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    by_kyma: HashMap<String, BTreeSet<(String, Want)>>,
-    by_module: HashMap<String, BTreeMap<Want, BTreeSet<String>>>,
+    by_kyma: HashMap<String, Arc<Wants>>,
+    by_module: HashMap<String, BTreeMap<Want, BTreeSet<Arc<str>>>>,
+    /// Of most runtimes of a fleet they are equal.
+    wants: Shared<Wants>,
 }
+
+/// Modules by name, and what is asked for of them.
+type Wants = BTreeSet<(String, Want)>;
 
 impl Users {
     /// The different wishes about a module, and whose they are.
-    pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<String>)> {
+    pub(super) fn of(&self, module: &str) -> impl Iterator<Item = (&Want, &BTreeSet<Arc<str>>)> {
         self.by_module.get(module).into_iter().flatten()
     }
 
     /// A Kyma asks for this from now on, and for nothing else.
-    fn put(&mut self, kyma: &str, wants: BTreeSet<(String, Want)>) {
+    fn put(&mut self, kyma: &str, wants: Wants) {
         self.forget(kyma);
+        let name: Arc<str> = kyma.into();
         for (module, want) in &wants {
             let by_want = self.by_module.entry(module.clone()).or_default();
-            by_want.entry(want.clone()).or_default().insert(kyma.to_owned());
+            by_want.entry(want.clone()).or_default().insert(Arc::clone(&name));
         }
         // An empty list too: it is known, and not the same as one that nobody has read yet.
+        let wants = self.wants.share(hash_of(&wants), wants);
         self.by_kyma.insert(kyma.to_owned(), wants);
     }
 
@@ -47,26 +57,27 @@ impl Users {
 
     /// What a Kyma has asked for last.
     pub(super) fn wants_of(&self, kyma: &str) -> impl Iterator<Item = &(String, Want)> {
-        self.by_kyma.get(kyma).into_iter().flatten()
+        self.by_kyma.get(kyma).into_iter().flat_map(|wants| wants.iter())
     }
 
     pub(super) fn forget(&mut self, kyma: &str) {
-        for (module, want) in self.by_kyma.remove(kyma).into_iter().flatten() {
-            let Some(by_want) = self.by_module.get_mut(&module) else { continue };
-            if let Some(kymas) = by_want.get_mut(&want) {
+        let Some(wants) = self.by_kyma.remove(kyma) else { return };
+        for (module, want) in &*wants {
+            let Some(by_want) = self.by_module.get_mut(module) else { continue };
+            if let Some(kymas) = by_want.get_mut(want) {
                 kymas.remove(kyma);
                 if kymas.is_empty() {
-                    by_want.remove(&want);
+                    by_want.remove(want);
                 }
             }
             if by_want.is_empty() {
-                self.by_module.remove(&module);
+                self.by_module.remove(module);
             }
         }
     }
 }
 
-fn wants(wanted: &KymaSpec) -> BTreeSet<(String, Want)> {
+fn wants(wanted: &KymaSpec) -> Wants {
     wanted.modules.iter().map(|module| (module.name.clone(), Want::of(module, wanted))).collect()
 }
 
@@ -82,7 +93,7 @@ impl KcpState {
         wanted: &KymaSpec,
         local: &[Arc<ModuleTemplate>],
     ) -> Option<Vec<Choice>> {
-        let noted = self.users.by_kyma.get(kyma) == Some(&wants(wanted));
+        let noted = self.users.by_kyma.get(kyma).is_some_and(|noted| **noted == wants(wanted));
         noted.then(|| choose(wanted, self.catalog(), local))
     }
 

@@ -10,22 +10,36 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
 use tidewatch_api::{Manifest, ManifestStatus};
 
+use crate::{
+    lists::{List, Lists},
+    texts::as_number,
+};
+
 /// Patterns, beyond which those are looked for that nobody needs any more.
 const SHELF: usize = 1024;
 /// A text is a pattern of its own if it takes more than one part of so many of its size to tell it by the one there is.
 const WORTH: usize = 3;
+/// Bytes that are kept together.
+const BLOCK: usize = 60;
 
-/// The last pattern of each version, by its spec's hash.
+/// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Patterns(HashMap<u64, Weak<[u8]>>);
+pub(super) struct Patterns {
+    /// The last pattern of each version, by its spec's hash.
+    last: HashMap<u64, Weak<[u8]>>,
+    differences: Lists<[u8; BLOCK]>,
+}
 
-/// Metadata and status of a Manifest.
+/// Metadata and status of a Manifest. Whoever has one gives it back ([`Patterns::let_go`]).
 #[derive(Debug)]
+#[must_use]
 pub(super) struct Packed {
     pattern: Arc<[u8]>,
     /// Of the text, in bytes.
     size: u32,
-    differences: Box<[u8]>,
+    /// The same of the differences.
+    taken: u32,
+    differences: List,
 }
 
 impl Patterns {
@@ -34,26 +48,37 @@ impl Patterns {
     pub(super) fn pack(&mut self, hash: u64, manifest: &Manifest, settled: bool) -> Packed {
         // Never fails: there are no maps in it but of texts.
         let text = serde_json::to_vec(&(&manifest.metadata, &manifest.status)).unwrap_or_default();
-        let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        if let Some(pattern) = self.0.get(&hash).and_then(Weak::upgrade) {
+        if let Some(pattern) = self.last.get(&hash).and_then(Weak::upgrade) {
             let differences = compress_with_dict(&text, &pattern);
             if !settled || differences.len() * WORTH <= text.len() {
-                return Packed { pattern, size, differences: differences.into() };
+                return self.keep(pattern, text.len(), &differences);
             }
         }
-        if self.0.len() >= SHELF {
-            self.0.retain(|_, pattern| pattern.strong_count() > 0);
+        if self.last.len() >= SHELF {
+            self.last.retain(|_, pattern| pattern.strong_count() > 0);
         }
         let pattern: Arc<[u8]> = text.into();
-        self.0.insert(hash, Arc::downgrade(&pattern));
-        Packed { size, differences: compress_with_dict(&pattern, &pattern).into(), pattern }
+        self.last.insert(hash, Arc::downgrade(&pattern));
+        let differences = compress_with_dict(&pattern, &pattern);
+        self.keep(Arc::clone(&pattern), pattern.len(), &differences)
     }
-}
 
-impl Packed {
+    fn keep(&mut self, pattern: Arc<[u8]>, size: usize, differences: &[u8]) -> Packed {
+        let blocks = differences.chunks(BLOCK).map(|part| {
+            let mut block = [0; BLOCK];
+            block[..part.len()].copy_from_slice(part);
+            block
+        });
+        let (size, taken) = (as_number(size), as_number(differences.len()));
+        Packed { pattern, size, taken, differences: self.differences.put(blocks) }
+    }
+
     /// The Manifest, without a spec.
-    pub(super) fn unpack(&self) -> Manifest {
-        let text = decompress_with_dict(&self.differences, self.size as usize, &self.pattern);
+    pub(super) fn unpack(&self, packed: &Packed) -> Manifest {
+        let mut differences =
+            self.differences.of(&packed.differences).flatten().copied().collect::<Vec<u8>>();
+        differences.truncate(packed.taken as usize);
+        let text = decompress_with_dict(&differences, packed.size as usize, &packed.pattern);
         let parts = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
         // What was packed is unpacked: neither can fail.
         debug_assert!(parts.is_some(), "a Manifest cannot be unpacked");
@@ -62,6 +87,16 @@ impl Packed {
         }
         let (metadata, status): (ObjectMeta, Option<ManifestStatus>) = parts.unwrap_or_default();
         Manifest { metadata, status, ..Manifest::default() }
+    }
+
+    /// Forgets what was packed.
+    pub(super) fn let_go(&mut self, packed: Packed) {
+        self.differences.let_go(packed.differences);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.differences.len() == 0
     }
 }
 
@@ -108,22 +143,23 @@ mod tests {
             names.iter().map(|name| patterns.pack(1, &manifest(name, "Ready"), true)).collect();
         let others = all.iter().filter(|packed| !Arc::ptr_eq(&packed.pattern, &settled.pattern)).count();
         assert_eq!(others, 0, "one pattern is for all of them");
-        let kept: usize = all.iter().map(|packed| packed.differences.len()).sum();
+        let kept: usize = all.iter().map(|packed| packed.taken as usize).sum();
         let size: usize = all.iter().map(|packed| packed.size as usize).sum();
         assert!(kept * 4 < size, "{kept} of {size} bytes");
         for (packed, name) in all.iter().zip(&names) {
-            assert_eq!(packed.unpack(), manifest(name, "Ready"));
+            assert_eq!(patterns.unpack(packed), manifest(name, "Ready"));
         }
-        assert_eq!((first.unpack(), settled.unpack()), (bare, manifest("kyma-1", "Ready")));
+        assert_eq!((patterns.unpack(&first), patterns.unpack(&settled)), (bare, manifest("kyma-1", "Ready")));
     }
 
     #[test]
     fn patterns_go_with_the_last_who_needs_them() {
         let mut patterns = Patterns::default();
         for hash in 0..2 * SHELF as u64 {
-            drop(patterns.pack(hash, &manifest("a", "Ready"), true));
+            let packed = patterns.pack(hash, &manifest("a", "Ready"), true);
+            patterns.let_go(packed);
         }
-        assert!(patterns.0.len() <= SHELF);
+        assert!(patterns.last.len() <= SHELF && patterns.is_empty());
     }
 
     proptest! {
@@ -132,7 +168,8 @@ mod tests {
             let mut patterns = Patterns::default();
             for (text, settled) in texts.iter().zip(states) {
                 let manifest = manifest(text, if settled { "Ready" } else { "Processing" });
-                prop_assert_eq!(patterns.pack(7, &manifest, settled).unpack(), manifest);
+                let packed = patterns.pack(7, &manifest, settled);
+                prop_assert_eq!(patterns.unpack(&packed), manifest);
             }
         }
     }
