@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Api,
     api::{
@@ -117,6 +118,12 @@ impl ObjectError {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
     }
 
+    /// Whether an admission webhook could not be asked, as where the module's own server does not run yet. Kubernetes has no reason or
+    /// cause for it, but these words, in all versions.
+    pub(super) fn is_of_webhook(&self) -> bool {
+        matches!(self, Self::Call(error) if error.message().is_some_and(|words| words.contains("failed calling webhook")))
+    }
+
     /// Whether the API server asks to come back later, and nothing is wrong with the object.
     pub(super) const fn is_passing(&self) -> bool {
         matches!(self, Self::Held(_))
@@ -134,6 +141,11 @@ impl ObjectError {
     /// Whether nobody answered at all.
     pub(super) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
+    }
+
+    /// Whether the runtime is out of reach as a whole: not where an API server says so of a server behind it.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.is_unreachable() && !self.is_answered()
     }
 
     /// Whether an API server has answered, if only with an error. What is wrong may be wrong with this one thing then, such as with
@@ -446,8 +458,8 @@ pub(super) fn defined_kind(crd: &Value) -> Option<Gvk> {
 /// Objects of a kind in the whole cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
-    /// The first of them.
-    pub(super) first: Vec<ObjectRef>,
+    /// The first of them, and what owns each.
+    pub(super) first: Vec<(ObjectRef, Vec<OwnerReference>)>,
     /// How many there are besides.
     pub(super) more: u64,
 }
@@ -471,10 +483,13 @@ pub(super) async fn list(
     };
     match answer {
         Ok(list) => {
-            let named = |object: PartialObjectMeta<DynamicObject>| ObjectRef {
-                gvk: gvk.clone(),
-                namespace: object.metadata.namespace.unwrap_or_default(),
-                name: object.metadata.name.unwrap_or_default(),
+            let named = |object: PartialObjectMeta<DynamicObject>| {
+                let id = ObjectRef {
+                    gvk: gvk.clone(),
+                    namespace: object.metadata.namespace.unwrap_or_default(),
+                    name: object.metadata.name.unwrap_or_default(),
+                };
+                (id, object.metadata.owner_references.unwrap_or_default())
             };
             let more = list.metadata.remaining_item_count.and_then(|n| u64::try_from(n).ok());
             // A server that does not count says at least that there is more.

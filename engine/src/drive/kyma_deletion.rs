@@ -65,6 +65,13 @@ struct Deletion<'a> {
     skipped: Vec<String>,
 }
 
+impl Deletion<'_> {
+    /// Whether a failure holds nothing up: the deletion is forced, and the next try would not end otherwise.
+    fn passes(&self, error: &ObjectError) -> bool {
+        self.force.is_some() && !error.is_passing()
+    }
+}
+
 impl Shared {
     pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Finish, Lost> {
         let name = kyma.name_any();
@@ -102,7 +109,7 @@ impl Shared {
                 deletion.remote = remote;
                 Runtime::There(there)
             }
-            Err(error) if deletion.force.is_some() && error.is_unreachable() => {
+            Err(error) if deletion.passes(&error) => {
                 deletion.skipped.push(format!("all in the runtime: {}", error.message()));
                 deletion.runtime = None;
                 Runtime::Gone
@@ -156,6 +163,10 @@ impl Shared {
                             let what = format!("waiting for {} to be gone", going.join(", "));
                             self.say_deleting(&deletion, &what).await?;
                             return Ok(Finish::Patient(what));
+                        }
+                        Err(error) if deletion.passes(&error) => {
+                            let objects: Vec<_> = objects_of(thing).iter().map(ToString::to_string).collect();
+                            deletion.skipped.push(format!("{}: {}", objects.join(", "), error.message()));
                         }
                         Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
                     }
@@ -238,14 +249,14 @@ impl Shared {
         }
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = self.remove_pull_secret(&name, runtime).await
-            && (deletion.force.is_none() || error.held().is_some())
+            && !deletion.passes(&error)
         {
             return self.runtime_failed(deletion.kyma, &error).await;
         }
         // Of a runtime that was taken over and never proven.
         if let Some(runtime) = &deletion.runtime
             && let Err(error) = remove_watcher(&name, runtime).await
-            && (deletion.force.is_none() || error.held().is_some())
+            && !deletion.passes(&error)
         {
             return self.runtime_failed(deletion.kyma, &error).await;
         }

@@ -8,6 +8,7 @@ mod force;
 mod give_up;
 mod hand_over;
 mod hold;
+mod incomplete;
 mod passed;
 mod remove;
 mod rendered;
@@ -23,6 +24,7 @@ pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing:
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
@@ -33,7 +35,6 @@ use tidewatch_api::{
 use self::{
     causes::looking_again,
     default_cr::{DefaultCr, cr_condition, create_default_cr},
-    hold::said_in_time,
     passed::{Mark, Only, Passed, asked, named},
     sync::{Synced, Work},
 };
@@ -50,7 +51,7 @@ use crate::{
     plan::{
         manifest::{self as plan, Bundle, Progress},
         notice::{About, Kind, Notice},
-        object::Gvk,
+        object::{Gvk, ObjectRef},
         readiness::{self, Readiness},
     },
     stages::{Stage, stage},
@@ -82,7 +83,7 @@ impl From<ObjectError> for Stopped {
             message: error.message(),
             retryable: error.is_retryable(),
             // A connection by which an answer has come is good.
-            discredits_client: error.discredits_client() && !(error.is_unreachable() && error.is_answered()),
+            discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
             class: error.class(),
         }
     }
@@ -232,6 +233,7 @@ impl Shared {
         };
         let mut cr_there = None;
         let mut cr_said = None;
+        let unknown = !matches!(&cr, Ok(known) if *known != DefaultCr::Unknown);
         match cr {
             Ok(cr) => {
                 cr_there = cr.there();
@@ -244,12 +246,16 @@ impl Shared {
                 }
             }
             Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
+            Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
             Err(error) => applied.failed = Some(error.into()),
         }
 
         let cr_state = cr_id.clone().zip(cr_said.clone());
         let write = |progress: Progress| {
-            let there = cr_condition(manifest, cr_there == Some(true));
+            if unknown {
+                return not_looked(manifest, &progress, &objects, self.now());
+            }
+            let there = cr_condition(manifest, Some(cr_there == Some(true)));
             let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
             plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
@@ -266,20 +272,24 @@ impl Shared {
             return self.left_out(manifest, runtime, &applied, write).await;
         }
         if let Some(what) = applied.missing.take() {
-            let status = write(Progress::Waiting(what.clone()));
-            let held = self.say(manifest, &status, false).await?;
-            return Ok(said_in_time(held, self.missed(kyma, runtime, what, &applied).await));
+            let finish = self.missed(kyma, runtime, what.clone(), &applied).await;
+            return self.incomplete(manifest, runtime, applied, (what, finish), write).await;
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
-            let status = write(Progress::Waiting(what.clone()));
-            self.say(manifest, &status, false).await?;
-            return Ok(Finish::Recheck(what));
+            let finish = Finish::Recheck(what.clone());
+            return self.incomplete(manifest, runtime, applied, (what, finish), write).await;
         }
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
-        if let (Readiness::Ready, Some(first)) = (&readiness, applied.parked.first()) {
+        let parked = applied.parked.iter().find(|one| !one.is_trial()).or(applied.parked.first());
+        if let (Readiness::Ready, Some(first)) = (&readiness, parked) {
             let report = Report { state: State::Warning, message: first.message() };
+            let warned = manifest.status.as_ref().is_some_and(|status| status.state == State::Warning);
+            if first.is_trial() && warned {
+                // What is said there is still so, until that is over.
+                return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
+            }
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
             self.write_manifest_status(manifest, &status).await?;
             let (about, message) = (About::Manifest(manifest.name_any()), report.message.clone());
@@ -311,8 +321,13 @@ impl Shared {
         Ok(looking_again(
             looked.again,
             match readiness {
-                Readiness::Processing(what) if unready.is_empty() => Finish::Waiting(what),
-                // But not that there was none for too long; a Deployment tells that itself.
+                // Nor where a Deployment would tell it later than the module has said.
+                Readiness::Processing(what)
+                    if unready.is_empty() && causes::deadline(manifest) >= readiness::DEADLINE =>
+                {
+                    Finish::Waiting(what)
+                }
+                // But not that there was none for too long.
                 Readiness::Processing(what) if told => Finish::RecheckAt(
                     self.now() + causes::deadline(manifest),
                     Box::new(Finish::Waiting(what)),
@@ -330,8 +345,7 @@ impl Shared {
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.
     async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Finish, Lost> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let write =
-            |progress: Progress| plan::manifest_status(manifest, &progress, &inventory, None, self.now());
+        let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
         self.stopped_with(&kyma, manifest, stopped, write).await
     }
@@ -372,6 +386,19 @@ impl Shared {
             Finish::Settled(report)
         })
     }
+}
+
+/// A status that says of the default CR what it said before, since nobody has looked at it. Of a Manifest on its way out it says nothing.
+fn not_looked(
+    manifest: &Manifest,
+    progress: &Progress,
+    objects: &[ObjectRef],
+    now: Timestamp,
+) -> ManifestStatus {
+    let stays = manifest.metadata.deletion_timestamp.is_none();
+    let there = cr_condition(manifest, None).filter(|_| stays);
+    let status = plan::manifest_status(manifest, progress, objects, there, now);
+    if there.is_some() { plan::with_cr_state_as_before(status, manifest) } else { status }
 }
 
 fn said(status: &ManifestStatus) -> String {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tidewatch_api::{Manifest, TermsError};
 
 use super::object::{Gvk, ObjectRef};
@@ -51,6 +52,19 @@ pub fn declared(manifest: &Manifest) -> Result<Vec<Gvk>, TermsError> {
         .map(|gvk| ((gvk.group.clone(), gvk.kind.clone()), gvk))
         .collect();
     Ok(kinds.into_values().collect())
+}
+
+/// Whether something of the module itself owns an object, such as its default CR what its operator has made for that: it goes with its
+/// owner, and nobody else could end it, since the operator would make it anew.
+#[must_use]
+pub fn is_owned(object: &ObjectRef, owners: &[OwnerReference], own: &[ObjectRef]) -> bool {
+    owners.iter().any(|owner| {
+        let gvk = Gvk::of(&owner.api_version, &owner.kind);
+        own.iter().any(|own| {
+            (&own.gvk.group, &own.gvk.kind, &own.name) == (&gvk.group, &gvk.kind, &owner.name)
+                && (own.namespace.is_empty() || own.namespace == object.namespace)
+        })
+    })
 }
 
 /// Objects of users that are there.
@@ -115,6 +129,38 @@ mod tests {
         let mut users = Users::default();
         users.add((0..count.min(NAMED + 1)).map(object), count as u64);
         users
+    }
+
+    #[test]
+    fn what_the_module_owns_is_no_users() {
+        let object = |kind: &str, namespace: &str, name: &str| ObjectRef {
+            gvk: Gvk::of("x.dev/v1", kind),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        let owner = |api_version: &str, kind: &str, name: &str| OwnerReference {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name: name.into(),
+            ..OwnerReference::default()
+        };
+        let own = [object("Beacon", "quay", "default"), object("Lamp", "", "all")];
+        let beam = object("Beam", "quay", "b");
+        assert!(!is_owned(&beam, &[], &own));
+        assert!(is_owned(&beam, &[owner("x.dev/v2", "Beacon", "default")], &own), "in whatever version");
+        assert!(is_owned(&beam, &[owner("v1", "Pod", "p"), owner("x.dev/v1", "Lamp", "all")], &own));
+        for other in [
+            ("x.dev/v1", "Beacon", "mine"),
+            ("y.dev/v1", "Beacon", "default"),
+            ("x.dev/v1", "Lamp", "default"),
+        ] {
+            assert!(!is_owned(&beam, &[owner(other.0, other.1, other.2)], &own), "{other:?}");
+        }
+        let elsewhere = object("Beam", "harbour", "b");
+        assert!(
+            !is_owned(&elsewhere, &[owner("x.dev/v1", "Beacon", "default")], &own),
+            "owners are in one's own namespace"
+        );
     }
 
     #[test]

@@ -155,7 +155,9 @@ const GATES: [Judge; 7] = [
 
 /// Asks the gates until one objects.
 pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    first(&GATES, view, notes)
+    let verdict = first(&GATES, view, notes);
+    versions::tell(view, &verdict, notes);
+    verdict
 }
 
 /// Removes a module, and tells its user if there is something to remove.

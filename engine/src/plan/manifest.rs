@@ -17,7 +17,9 @@ pub use prune::prune;
 pub(crate) use prune::removal_rank;
 pub use release::unmark;
 pub use sources::together;
-pub use status::{APPLYING, Progress, has_been_ready, manifest_status, may_wait, with_cr_state};
+pub use status::{
+    APPLYING, Progress, has_been_ready, manifest_status, may_wait, with_cr_state, with_cr_state_as_before,
+};
 
 use super::object::Gvk;
 

@@ -448,6 +448,37 @@ async fn deletion_can_be_forced_and_that_is_told() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_forced_deletion_needs_no_credentials_that_work() -> Result<()> {
+    let world = World::installed("kcp-revoked").await?;
+    let runtime = world.runtime()?;
+    let good = world.alone.cluster.kubeconfig_yaml(tidewatch_tests::cluster::ADMIN)?;
+    let revoked: Vec<String> = good
+        .lines()
+        .map(|line| match line.split_once("token: ") {
+            Some((before, _)) => format!("{before}token: revoked"),
+            None => line.to_owned(),
+        })
+        .collect();
+    ensure!(revoked.iter().any(|line| line.ends_with("revoked")), "there is no token");
+    fleet::put_kubeconfig(&world.kcp, world.namespace, world.namespace, &revoked.join("\n")).await?;
+    world.kymas().delete(world.namespace, &DeleteParams::default()).await?;
+    fleet::kyma_where(world.kymas(), world.namespace, "the Kyma to say why it cannot go on", |k| {
+        let operation = k.status.as_ref().and_then(|status| status.last_operation.as_ref());
+        operation.is_some_and(|op| op.operation.contains("does not accept the credentials"))
+    })
+    .await?;
+    let force =
+        json!({"metadata": {"annotations": {annotations::FORCE_DELETE: "the cluster is another team's"}}});
+    world.kymas().patch(world.namespace, &PatchParams::default(), &Patch::Merge(force)).await?;
+    world.kyma_gone().await?;
+    let told = world.told("DeletionForced").await?;
+    ensure!(told.iter().any(|line| line.contains("does not accept the credentials")), "{told:#?}");
+    ensure!(deployments(&runtime).get_opt("beacon-keeper").await?.is_some(), "who has deleted the keeper?");
+    clean(&runtime, world.namespace).await?;
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_runtime_that_is_gone_holds_nothing_up() -> Result<()> {
     let world = World::installed("kcp-vanished").await?;
     let runtime = world.runtime()?;

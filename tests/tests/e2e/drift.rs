@@ -342,7 +342,7 @@ async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<
 
     // The next version lives elsewhere, and has the same kind.
     let moved = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shoal", "namespace": "kyma-system"}});
-    solo.offer(&Version::new("shoal", "1.1.0", vec![old[12].clone(), moved])).await?;
+    solo.offer(&Version::new("shoal", "1.1.0", vec![old[12].clone(), moved.clone()])).await?;
     solo.ready("shoal", "1.1.0").await?;
     fleet::settled(&solo.receiver).await?;
     ensure!(
@@ -352,6 +352,11 @@ async fn an_upgrade_leaves_a_namespace_that_users_have_something_in() -> Result<
     let namespaces = solo.objects(("", "v1", "Namespace"), None);
     ensure!(namespaces.get("shoal").await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
     ensure!(reefs.get("users").await?.metadata.deletion_timestamp.is_none(), "the user's object goes");
+    // And one that drops the kind, too: that one stays does not keep it from being complete.
+    solo.offer(&Version::new("shoal", "1.2.0", vec![moved])).await?;
+    solo.ready("shoal", "1.2.0").await?;
+    ensure!(reefs.get("users").await?.metadata.deletion_timestamp.is_none(), "the user's object goes");
+    ensure!(namespaces.get("shoal").await?.metadata.deletion_timestamp.is_none(), "the namespace goes");
 
     // It goes with the module, when nobody has anything in it any more.
     reefs.delete("users", &DeleteParams::default()).await?;

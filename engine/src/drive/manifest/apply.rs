@@ -67,9 +67,16 @@ enum Tug {
     Wants(String),
     /// Deletes it.
     Deletes,
+    /// Did one of these, and has not done it again since.
+    Ended,
 }
 
 impl Parked {
+    /// Whether it is as it is to be, and it has to be seen whether it stays so.
+    pub(super) fn is_trial(&self) -> bool {
+        self.tug == Tug::Ended
+    }
+
     /// Who does what, and what ends it.
     pub(super) fn message(&self) -> String {
         let Self { object, tug, until } = self;
@@ -85,6 +92,10 @@ impl Parked {
             Tug::Wants(other) => format!(
                 "the Manifest {other} has {object}, too, with another content, and each changes it back; it is left as it is until \
                  {until:.0}; disable one of the two modules, or have one of them leave the object to the other"
+            ),
+            Tug::Ended => format!(
+                "{object} was changed or deleted again and again by somebody; it is as it is to be now, and that is taken to last if it \
+                 does until {until:.0}"
             ),
             Tug::Deletes => format!(
                 "{object} is deleted again and again by somebody; it is not made anew until {until:.0}; find in the audit log of \
@@ -110,6 +121,12 @@ impl Applied {
         if self.failed.is_none() {
             self.failed = other.failed;
         }
+    }
+
+    /// Something is missing, of which no event tells when it is there.
+    pub(super) fn waits_for(&mut self, what: String) {
+        self.missing = Some(what);
+        self.untold = true;
     }
 
     /// Whether nothing is left undone: a later pass need not look at what is ready.
@@ -160,6 +177,8 @@ pub(super) struct Installer<'a> {
     pub(super) before: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
+    /// Whether its Manifest warns of something, such as of an object that was left alone.
+    pub(super) warned: bool,
     /// The kinds that the module itself defines.
     pub(super) definitions: &'a Definitions,
     pub(super) now: Timestamp,
@@ -200,13 +219,11 @@ impl Installer<'_> {
                 }
                 Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
-                Ok(Settled::Goes(what)) => {
-                    applied.missing = Some(what);
-                    applied.untold = true;
-                }
-                Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
-                    applied.missing = Some(error.message());
-                    applied.untold = true;
+                Ok(Settled::Goes(what)) => applied.waits_for(what),
+                Err(ObjectErrorOrFinal::Object(error))
+                    if error.is_kind_missing() || error.is_of_webhook() =>
+                {
+                    applied.waits_for(error.message());
                 }
                 Err(error) => {
                     applied.failed.get_or_insert(error.into());
@@ -251,26 +268,23 @@ impl Installer<'_> {
             if known
                 || drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some()
             {
-                self.standing.applied(
-                    key,
-                    content,
-                    drift::content(&made, &wanted, field_managers::APPLIER),
-                    self.now,
-                );
+                let made = drift::content(&made, &wanted, field_managers::APPLIER);
+                self.standing.applied(key, content, made, self.now);
             }
-            return Ok(Settled::There(made, None));
+            return Ok(Settled::There(made, self.trial(id, key)));
         };
         if live["metadata"]["deletionTimestamp"].is_string() {
             return Ok(Settled::Goes(format!("waiting for {id} to be gone, to make it anew")));
         }
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
+        let stands = || self.warned.then(|| self.trial(id, Standing::key(self.key, id))).flatten();
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, &ignored) else {
-            return Ok(Settled::There(live, None));
+            return Ok(Settled::There(live, stands()));
         };
         let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
         if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
-            return Ok(Settled::There(live, None));
+            return Ok(Settled::There(live, stands()));
         }
         if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
             let tug = match difference {
@@ -291,19 +305,21 @@ impl Installer<'_> {
                     return Ok(behind(id));
                 }
                 self.note_schema(id);
-                self.standing.applied(
-                    key,
-                    content,
-                    drift::content(&applied, &wanted, field_managers::APPLIER),
-                    self.now,
-                );
-                Ok(Settled::There(applied, None))
+                let made = drift::content(&applied, &wanted, field_managers::APPLIER);
+                self.standing.applied(key, content, made, self.now);
+                Ok(Settled::There(applied, self.trial(id, key)))
             }
             Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
                 self.immutable(id, &live, error).await
             }
             Err(error) => self.refused(id, error),
         }
+    }
+
+    /// What is to be said of an object that is as it is to be, if it was left alone before.
+    fn trial(&self, id: &ObjectRef, key: u64) -> Option<Parked> {
+        let until = self.standing.on_trial(key, self.now)?;
+        Some(Parked { object: id.clone(), tug: Tug::Ended, until })
     }
 
     /// The other Manifest that has an object, too.
@@ -339,6 +355,14 @@ impl Installer<'_> {
         Err(error.into())
     }
 
+    /// Whether there are objects of the kind that a CRD defines. Where nobody can tell, there may be.
+    async fn has_instances(&self, crd: &Value) -> Result<bool, ObjectError> {
+        match apply::defined_kind(crd) {
+            Some(gvk) => Ok(!apply::list(self.runtime, &gvk, "", 1).await?.first.is_empty()),
+            None => Ok(true),
+        }
+    }
+
     /// A change that cannot be made in place.
     async fn immutable(
         &self,
@@ -351,6 +375,13 @@ impl Installer<'_> {
             return Err(ObjectErrorOrFinal::Final(format!(
                 "{id} cannot be changed in place ({}); the installed object stays; name its kind in the template's \
                  'recreate' to have it deleted and made anew, or delete it by hand",
+                error.message()
+            )));
+        }
+        if is_crd(&id.gvk) && self.has_instances(live).await? {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({}), and is not made anew, though the template's 'recreate' names its kind: objects \
+                 of the kind that it defines would go with it; delete them, or have the template leave it as it is",
                 error.message()
             )));
         }

@@ -24,6 +24,8 @@ use crate::{
 
 /// Objects of one kind that are listed beyond those that are named, at most: our own may be among them.
 const OWN: usize = 200;
+/// The same, where some are found that are of the module though nobody could know their names before.
+const OWNED: u32 = 2_000;
 
 /// What a deletion waits for.
 pub(super) struct Obstacle {
@@ -54,20 +56,52 @@ async fn defined_kinds(
     Ok(kinds)
 }
 
-/// What users have in a namespace of the kinds that the CRDs of an inventory define, in words; `None` if that is nothing.
+/// The kinds that a module declares, in versions that are served: the template's may not be, and the agent watches one that is.
+async fn declared_kinds(runtime: &Gated, manifest: &Manifest) -> Result<Vec<Gvk>, Stopped> {
+    let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
+    let mut kinds = Vec::with_capacity(declared.len());
+    for gvk in declared {
+        kinds.push(apply::served(runtime, gvk).await?);
+    }
+    Ok(kinds)
+}
+
+/// Kinds whose objects are users' where the module does not have them itself: those that its CRDs define, and those that it declares.
+async fn users_kinds(
+    runtime: &Gated,
+    manifest: &Manifest,
+    inventory: &[ObjectRef],
+) -> Result<BTreeMap<(String, String), Gvk>, ObjectError> {
+    let mut kinds = defined_kinds(runtime, inventory).await?;
+    // Terms that cannot be read declare nothing; whoever needs them says so.
+    for gvk in blockers::declared(manifest).unwrap_or_default() {
+        let name = (gvk.group.clone(), gvk.kind.clone());
+        if !kinds.contains_key(&name) {
+            kinds.insert(name, apply::served(runtime, gvk).await?);
+        }
+    }
+    Ok(kinds)
+}
+
+/// What users have in a namespace of the kinds that a module defines or declares, in words; `None` if that is nothing.
 pub(super) async fn users_in(
     runtime: &Gated,
-    inventory: &[ObjectRef],
+    manifest: &Manifest,
     namespace: &str,
 ) -> Result<Option<String>, ObjectError> {
+    let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+    let kinds = users_kinds(runtime, manifest, &own).await?;
+    own.extend(removable_cr(manifest));
     let mut users = Users::default();
-    for gvk in defined_kinds(runtime, inventory).await?.values() {
-        let room = NAMED + 1 + inventory.len().min(OWN);
+    for gvk in kinds.values() {
+        let room = NAMED + 1 + own.len().min(OWN);
         let page = apply::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
-        let is_own = |object: &ObjectRef| inventory.iter().any(|own| own.same_object(object));
         // Objects of a kind without namespaces are in none.
-        let mut there = page.first;
-        there.retain(|object| object.namespace == namespace && !is_own(object));
+        let there = page.first.into_iter().filter(|(object, owners)| {
+            let is_own = || own.iter().any(|own| own.same_object(object));
+            object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &own)
+        });
+        let there: Vec<ObjectRef> = there.map(|(object, _)| object).collect();
         let count = there.len() as u64;
         users.add(there, count);
     }
@@ -82,20 +116,26 @@ async fn users_of(
 ) -> Result<Users, ObjectError> {
     let mut users = Users::default();
     for gvk in kinds {
-        let mut own: Vec<&ObjectRef> =
+        let is_owned = |(object, owners): &(ObjectRef, Vec<_>)| blockers::is_owned(object, owners, own);
+        let mut of_kind: Vec<&ObjectRef> =
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
         // A page with room for our own always has as many of the others as are named.
-        let limit = u32::try_from(NAMED + 1 + own.len().min(OWN)).unwrap_or(u32::MAX);
-        let Page { first, mut more } = apply::list(runtime, gvk, "", limit).await?;
+        let limit = u32::try_from(NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
+        let mut page = apply::list(runtime, gvk, "", limit).await?;
+        if page.more > 0 && page.first.iter().any(is_owned) {
+            page = apply::list(runtime, gvk, "", OWNED).await?;
+        }
+        let Page { first, mut more } = page;
         let mut others = Vec::new();
-        for object in first {
-            match own.iter().position(|o| o.same_object(&object)) {
-                Some(at) => drop(own.swap_remove(at)),
-                None => others.push(object),
+        for found in first {
+            match of_kind.iter().position(|o| o.same_object(&found.0)) {
+                Some(at) => drop(of_kind.swap_remove(at)),
+                None if is_owned(&found) => {}
+                None => others.push(found.0),
             }
         }
         // Ours behind the page are counted in `more`, if they are there.
-        for object in own.into_iter().take(OWN) {
+        for object in of_kind.into_iter().take(OWN) {
             if more > 0 && apply::look(runtime, object).await?.is_some() {
                 more -= 1;
             }
@@ -118,13 +158,7 @@ impl Shared {
         let name = manifest.name_any();
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let defined = defined_kinds(runtime, &own).await?;
-        let declared = blockers::declared(manifest).map_err(|e| Stopped::for_good(chain(&e)))?;
-        // A version that the template names may not be served any more: the agent watches one that is.
-        let mut kinds = Vec::with_capacity(declared.len());
-        for gvk in declared {
-            kinds.push(apply::served(runtime, gvk).await?);
-        }
-        let declared = kinds;
+        let declared = declared_kinds(runtime, manifest).await?;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
         self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
@@ -198,8 +232,8 @@ impl Shared {
         runtime: &Gated,
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let defined = defined_kinds(runtime, &own).await?;
+        let kinds = users_kinds(runtime, manifest, &own).await?;
         own.extend(removable_cr(manifest));
-        Ok(users_of(runtime, defined.values(), &own).await?.first)
+        Ok(users_of(runtime, kinds.values(), &own).await?.first)
     }
 }

@@ -21,11 +21,21 @@ use crate::{
     },
 };
 
-/// The `ModuleCR` condition, for Manifests that create one.
-pub(super) fn cr_condition(manifest: &Manifest, there: bool) -> Option<bool> {
-    let wanted = manifest.spec.resource.is_some()
-        && manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    wanted.then_some(there)
+/// Whether a Manifest creates a default CR.
+fn creates(manifest: &Manifest) -> bool {
+    manifest.spec.resource.is_some()
+        && manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
+}
+
+/// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
+pub(super) fn cr_condition(manifest: &Manifest, there: Option<bool>) -> Option<bool> {
+    creates(manifest).then(|| there.unwrap_or_else(|| was_there(manifest)))
+}
+
+/// Whether a Manifest says that its default CR is there.
+fn was_there(manifest: &Manifest) -> bool {
+    let said = manifest.status.iter().flat_map(|status| &status.conditions);
+    said.filter(|c| c.type_ == conditions::MODULE_CR).any(|c| c.status == "True")
 }
 
 /// What became of the default CR.
@@ -46,11 +56,11 @@ pub(super) enum DefaultCr {
 }
 
 impl DefaultCr {
-    /// Whether it is there; `None` if none is wanted.
+    /// Whether it is there; `None` if none is wanted, or nobody knows.
     pub(super) const fn there(&self) -> Option<bool> {
         match self {
-            Self::NotWanted => None,
-            Self::NotServed | Self::Unknown => Some(false),
+            Self::NotWanted | Self::Unknown => None,
+            Self::NotServed => Some(false),
             Self::Made(_) | Self::There(_) => Some(true),
             Self::AsBefore(there, _) => *there,
         }
@@ -58,9 +68,7 @@ impl DefaultCr {
 
     /// Whether it was made again: the Manifest says that it has been there.
     pub(super) fn is_anew(&self, manifest: &Manifest) -> bool {
-        let said = manifest.status.iter().flat_map(|status| &status.conditions);
-        let was_there = said.filter(|c| c.type_ == conditions::MODULE_CR).any(|c| c.status == "True");
-        matches!(self, Self::Made(_)) && was_there
+        matches!(self, Self::Made(_)) && was_there(manifest)
     }
 
     /// What it says of itself.
@@ -80,7 +88,7 @@ pub(super) async fn create_default_cr(
     runtime: &Gated,
     saw: impl Fn(&ObjectRef, &Value),
 ) -> Result<DefaultCr, ObjectError> {
-    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| cr_condition(manifest, true).is_some()) else {
+    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| creates(manifest)) else {
         return Ok(DefaultCr::NotWanted);
     };
     let body = cr.to_value();
@@ -133,7 +141,7 @@ mod tests {
         for (cr, there, says) in [
             (DefaultCr::NotWanted, None, None),
             (DefaultCr::NotServed, Some(false), None),
-            (DefaultCr::Unknown, Some(false), None),
+            (DefaultCr::Unknown, None, None),
             (DefaultCr::There(live.clone()), Some(true), said()),
             // Somebody may have made it, and written its status, between the look and the write.
             (DefaultCr::Made(Some(live)), Some(true), said()),
@@ -145,11 +153,25 @@ mod tests {
         }
     }
 
+    fn manifest(there: &str) -> Manifest {
+        let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b"}});
+        serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": {"resource": cr}, "status": {"state": "Ready", "conditions": [
+            {"type": conditions::MODULE_CR, "status": there, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn where_nobody_has_looked_it_says_what_it_said() {
+        for (said, is) in [("True", true), ("False", false)] {
+            assert_eq!(cr_condition(&manifest(said), None), Some(is));
+            assert_eq!(cr_condition(&manifest(said), Some(!is)), Some(!is));
+        }
+        assert_eq!(cr_condition(&Manifest::default(), None), None, "none is wanted");
+    }
+
     #[test]
     fn only_what_is_made_again_is_made_anew() {
-        let manifest: Manifest = serde_json::from_value(json!({"metadata": {"name": "m"}, "spec": {}, "status": {"state": "Ready", "conditions": [
-            {"type": conditions::MODULE_CR, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}))
-        .unwrap();
+        let manifest = manifest("True");
         assert!(DefaultCr::Made(None).is_anew(&manifest));
         assert!(!DefaultCr::Made(None).is_anew(&Manifest::default()), "for the first time");
         assert!(!DefaultCr::AsBefore(Some(true), None).is_anew(&manifest));

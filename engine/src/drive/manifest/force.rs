@@ -48,7 +48,7 @@ impl Shared {
             Some(runtime) => {
                 match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
                     Ok(left) => left,
-                    Err(error) if error.is_unreachable() => inventory,
+                    Err(error) if error.is_cut_off() => inventory,
                     Err(error) => return self.stopped(manifest, error.into()).await,
                 }
             }
@@ -78,7 +78,7 @@ impl Shared {
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut left = match self.skipped(manifest, runtime).await {
             Ok(users) => users,
-            Err(error) if error.is_unreachable() => return Err(error),
+            Err(error) if error.is_cut_off() => return Err(error),
             Err(_) => Vec::new(),
         };
         if let Some(cr) = removable_cr(manifest)
@@ -86,7 +86,7 @@ impl Shared {
         {
             match apply::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
-                Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),
+                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 Ok(Deleted::Going) | Err(_) => left.push(cr),
             }
         }

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use tidewatch_api::Manifest;
 
-use super::is_crd;
+use super::remove::Theirs;
 use crate::{
     drive::{Finish, Lost, Shared, gate::Gated},
     kcp::state::Successor,
@@ -31,16 +31,11 @@ impl Shared {
             return Ok(Finish::Recheck(what));
         };
         let gone = plan::prune(&inventory, theirs);
-        let left = match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone)).await {
-            Ok(left) => left,
+        let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);
+        let left: Vec<ObjectRef> = match stage(Stage::Delete, removing).await {
+            Ok(remains) => remains.left.into_iter().map(|(object, _)| object).collect(),
             Err(error) => return self.stopped(manifest, error.into()).await,
         };
-        // A CRD that users have objects of stays theirs.
-        let left: Vec<ObjectRef> = left
-            .into_iter()
-            .filter(|(object, why)| !(is_crd(&object.gvk) && why.is_some()))
-            .map(|(object, _)| object)
-            .collect();
         if let Some(first) = left.first() {
             let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
             self.say_handing_over(manifest, &left, &what).await?;

@@ -26,6 +26,32 @@ use crate::{
     stages::{Stage, stage},
 };
 
+/// What is still there of what was to go.
+#[derive(Default)]
+pub(super) struct Remains {
+    /// What is on its way, or waits for that, and why if that is worth saying.
+    pub(super) left: Vec<(ObjectRef, Option<String>)>,
+    /// What stays for as long as its users want: CRDs with objects, namespaces with such objects; and why.
+    pub(super) theirs: Vec<(ObjectRef, String)>,
+}
+
+impl Remains {
+    /// All of it. What is its users' comes first: the rest waits for that.
+    fn all(self) -> Vec<(ObjectRef, Option<String>)> {
+        let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
+        theirs.chain(self.left).collect()
+    }
+}
+
+/// Whether what is its users' holds back what would go after it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Theirs {
+    /// The module goes, so it has to go first.
+    HoldsBack,
+    /// The module stays: an upgrade is complete without it.
+    Stays,
+}
+
 /// Why an object is still there after it was to go.
 enum Left {
     /// It is on its way.
@@ -58,10 +84,10 @@ impl Shared {
         };
         // Everything of ours is to go; `prune` knows what never does.
         let gone = plan::prune(&inventory, &[]);
-        match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone)).await {
-            Ok(left) => match left.first() {
-                None => self.let_manifest_go(manifest).await,
-                Some((first, why)) => {
+        match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack)).await {
+            Ok(remains) => match remains.all().as_slice() {
+                [] => self.let_manifest_go(manifest).await,
+                left @ [(first, why), ..] => {
                     let what = why.as_ref().map_or_else(
                         || format!("waiting for {first} to be gone ({} left)", left.len()),
                         |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
@@ -127,46 +153,50 @@ impl Shared {
         Ok(Finish::Done)
     }
 
-    /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. Returns
-    /// what is not gone yet, and why if that is worth saying. What is not ours, or another Manifest's too, stays and is
-    /// forgotten. A CRD that has instances is left alone.
+    /// Removes a Manifest's objects in their order, a rank at a time: what is left of one rank holds back the next. What is not ours,
+    /// or another Manifest's too, stays and is forgotten. A CRD that has instances is left alone.
     pub(super) async fn remove(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
         objects: Vec<ObjectRef>,
-    ) -> Result<Vec<(ObjectRef, Option<String>)>, ObjectError> {
-        let mut left: Vec<(ObjectRef, Option<String>)> = Vec::new();
+        users: Theirs,
+    ) -> Result<Remains, ObjectError> {
+        let mut remains = Remains::default();
         let mut objects = objects.into_iter();
         let mut rank = None;
         while let Some(object) = objects.next() {
             let this = plan::removal_rank(&object.gvk);
-            if rank.is_some_and(|rank| rank != this) && !left.is_empty() {
-                left.push((object, None));
-                left.extend(objects.map(|object| (object, None)));
-                return Ok(left);
+            let holds_back =
+                !remains.left.is_empty() || users == Theirs::HoldsBack && !remains.theirs.is_empty();
+            if rank.is_some_and(|rank| rank != this) && holds_back {
+                remains.left.push((object, None));
+                remains.left.extend(objects.map(|object| (object, None)));
+                return Ok(remains);
             }
             rank = Some(this);
             match self.remove_one(kyma, manifest, runtime, &object).await? {
                 None => {}
-                Some(Left::Going) => left.push((object, None)),
-                Some(Left::Instances) => left.push((object, Some("objects of its kind exist".to_owned()))),
-                Some(Left::Users(users)) => left.push((object, Some(format!("users have in it: {users}")))),
+                Some(Left::Going) => remains.left.push((object, None)),
+                Some(Left::Await(other)) => {
+                    let why = format!("the Manifest {other} has it too, and is being deleted");
+                    remains.left.push((object, Some(why)));
+                }
+                Some(Left::Instances) => {
+                    remains.theirs.push((object, "objects of its kind exist".to_owned()));
+                }
+                Some(Left::Users(users)) => {
+                    remains.theirs.push((object, format!("users have in it: {users}")));
+                }
                 Some(Left::Unserved) => {
                     let why = "none of its versions is served, so nobody can tell whether objects of its kind exist; \
                                serve one, or delete it";
-                    left.push((object, Some(why.to_owned())));
-                }
-                Some(Left::Await(other)) => {
-                    left.push((
-                        object,
-                        Some(format!("the Manifest {other} has it too, and is being deleted")),
-                    ));
+                    remains.theirs.push((object, why.to_owned()));
                 }
             }
         }
-        Ok(left)
+        Ok(remains)
     }
 
     /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there.
@@ -181,7 +211,7 @@ impl Shared {
         for object in objects {
             match self.remove_one(kyma, manifest, runtime, &object).await {
                 Ok(None) => {}
-                Err(error) if error.is_passing() || error.is_unreachable() => return Err(error),
+                Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 // A webhook without a server, a right that is missing: that is what the force is for.
                 Ok(Some(_)) | Err(_) => left.push(object),
             }
@@ -241,8 +271,7 @@ impl Shared {
             }
         }
         if is_namespace(&object.gvk) {
-            let own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-            if let Some(users) = blockers::users_in(runtime, &own, &object.name).await? {
+            if let Some(users) = blockers::users_in(runtime, manifest, &object.name).await? {
                 return Ok(Some(Left::Users(users)));
             }
         }

@@ -67,6 +67,11 @@ impl Standing {
         }
     }
 
+    /// Until when an object that was left alone, and has been set back since, has to stay so.
+    pub(super) fn on_trial(&self, key: u64, now: Timestamp) -> Option<Timestamp> {
+        self.objects.lock().get(&key)?.fight.on_trial(now)
+    }
+
     /// It was applied again. Only the same content counts as a round of a fight; another one is an upgrade.
     pub(super) fn applied(&self, key: u64, wanted: u64, content: u64, now: Timestamp) {
         let mut all = self.objects.lock();

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use kube::ResourceExt;
 use serde_json::Value;
-use tidewatch_api::{Manifest, ModuleTerms};
+use tidewatch_api::{Manifest, ModuleTerms, State};
 
 use super::{
     Stopped,
     apply::{Applied, Installer},
-    is_crd, is_namespace,
+    not_looked,
     passed::{Mark, Only},
+    remove::Theirs,
 };
 use crate::{
     drive::{Lost, Shared, chain, gate::Gated},
@@ -76,8 +77,7 @@ impl Shared {
             return Ok(self.sync_only(work, (&manifest, &before), runtime, bundle, (gone, only)).await);
         }
         if grows {
-            let cr = super::cr_condition(&manifest, false);
-            let status = plan::manifest_status(&manifest, &first, &all, cr, self.now());
+            let status = not_looked(&manifest, &first, &all, self.now());
             self.write_manifest_status(&manifest, &status).await?;
             manifest.status = Some(status);
         }
@@ -97,15 +97,12 @@ impl Shared {
         let mut left = gone.clone();
         let mut kept = Vec::new();
         if applied.failed.is_none() {
-            match stage(Stage::Delete, self.remove(kyma, &manifest, runtime, left.clone())).await {
-                // A CRD that users have objects of stays theirs, and a namespace with such objects: the upgrade is complete without its removal.
-                Ok(remaining) => {
-                    let is_theirs = |(object, why): &(ObjectRef, Option<String>)| {
-                        (is_crd(&object.gvk) || is_namespace(&object.gvk)) && why.is_some()
-                    };
-                    let (theirs, rest): (Vec<_>, Vec<_>) = remaining.into_iter().partition(is_theirs);
-                    kept = theirs.into_iter().map(|(object, _)| object).collect();
-                    left = rest.into_iter().map(|(object, _)| object).collect();
+            let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
+            match stage(Stage::Delete, removing).await {
+                // What is its users' stays theirs: the upgrade is complete without its removal.
+                Ok(remains) => {
+                    kept = remains.theirs.into_iter().map(|(object, _)| object).collect();
+                    left = remains.left.into_iter().map(|(object, _)| object).collect();
                 }
                 Err(error) => applied.failed = Some(error.into()),
             }
@@ -171,6 +168,7 @@ impl Shared {
                 deadline: readiness::deadline_of(terms),
                 ..Facts::default()
             },
+            warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
             now: self.now(),
         }

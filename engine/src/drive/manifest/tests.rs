@@ -30,6 +30,7 @@ const BEACON: &str = "/apis/x.dev/v1/namespaces/n/beacons/a";
 const DEFAULT_CR: &str = "/apis/x.dev/v1/namespaces/n/beacons/b";
 /// In place of a path: how each write is refused.
 const THROTTLED: &str = "throttled";
+const UNASKED: &str = "a webhook that cannot be asked";
 const PODS: &str = "/api/v1/namespaces/n/pods";
 
 fn beacon(name: &str) -> Value {
@@ -124,10 +125,11 @@ fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
                 ear.lock().push(format!("{method} {path}"));
                 let applied = serde_json::from_slice(&body).ok().map(stored);
                 let found = if method == "GET" { objects.get(path.as_str()).cloned() } else { applied };
-                match objects.get(THROTTLED).filter(|_| method != "GET") {
-                    Some(status) => (429, status.clone()),
-                    None => found.map_or_else(not_found, |object| (200, object)),
-                }
+                let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
+                    let status = objects.get(name).filter(|_| method != "GET")?;
+                    Some((code, status.clone()))
+                });
+                refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))
             };
             let body = Body::from(answer.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
@@ -307,4 +309,56 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
     let (runtime, _) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
     assert!(passed(&engine).is_some());
+}
+
+#[tokio::test]
+async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end() {
+    let (engine, kcp) = engine();
+    let mut objects = well();
+    objects.insert(DEPLOYMENT, stored(bundle().main.remove(0)));
+    let (runtime, _) = runtime(objects);
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    // For a minute, for as long as it may, and for less than its module gives it.
+    for (since, seconds, due) in [
+        ("1969-12-31T23:59:00Z", None, Some(540)),
+        ("1969-12-31T23:50:00Z", None, None),
+        ("1969-12-31T23:50:00Z", Some(660), Some(60)),
+    ] {
+        let mut manifest = manifest();
+        manifest.spec.resource = serde_json::from_value(
+            json!({"apiVersion": "y.dev/v1", "kind": "Mast", "metadata": {"name": "b", "namespace": "n"}}),
+        )
+        .unwrap();
+        let status = manifest.status.as_mut().unwrap();
+        status.conditions[0].last_transition_time.0 = since.parse().unwrap();
+        if let Some(seconds) = seconds {
+            let terms = json!({"progressDeadlineSeconds": seconds}).to_string();
+            manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
+        }
+        let work = Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again: false };
+        let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        assert!(matches!(&finish, Finish::Recheck(what) if what.contains("default CR")), "{finish:?}");
+        let written = std::mem::take(&mut *kcp.lock()).len();
+        assert_eq!(
+            written,
+            usize::from(due.is_none()),
+            "on its way it waits a moment; an error does not: {since} {seconds:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    objects.remove(DEFAULT_CR);
+    let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+        "message": "Internal error occurred: failed calling webhook \"b.x.dev\": no endpoints available for service \"b\""});
+    objects.insert(UNASKED, failed);
+    let (runtime, _) = runtime(objects);
+    let finish = pass(&engine, &runtime, None, &[]).await;
+    assert!(
+        matches!(&finish, Finish::Recheck(what) if what.contains("failed calling webhook")),
+        "{finish:?}"
+    );
 }

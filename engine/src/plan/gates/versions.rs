@@ -9,7 +9,7 @@ use crate::plan::{
     versions::{Listed, Origin, Phase, deprecation, may_replace},
 };
 
-pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
     let release = view.choice.release.as_deref();
     // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
@@ -20,20 +20,36 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     });
     let installed = installed.map(|manifest| manifest.spec.version.as_str());
     let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
-    let refused = may_replace(installed, &chosen.version, allowed).err();
-    // The version that is in use after this: the old one where the new one is refused.
-    let version = installed.filter(|_| refused.is_some()).unwrap_or(&chosen.version);
-    if let Some(release) = release {
-        tell_of_its_end(release, version, view, notes);
-    }
-    match refused {
-        None => Gate::Pass,
-        Some(fault) => Gate::Keep {
+    match may_replace(installed, &chosen.version, allowed) {
+        Ok(()) => Gate::Pass,
+        Err(fault) => Gate::Keep {
             state: fault.state(true),
             message: fault.to_string(),
             maintenance: false,
             retry_at: None,
         },
+    }
+}
+
+/// Says what of the user's entry has no effect, and that the version ends that is in use after the gates' verdict.
+pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
+    let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
+    let kept = stays.map(|manifest| manifest.spec.version.as_str());
+    let chosen = view.choice.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
+    let in_use = match verdict {
+        Gate::Pass => chosen,
+        Gate::Keep { .. } => kept.or(chosen),
+        Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Leave { .. } => return,
+    };
+    let module = &view.choice.module;
+    if let (Some(_), Some(channel)) = (&module.version, &module.channel) {
+        notes.remark(State::Ready, format!("the channel '{channel}' has no effect beside a version"));
+    }
+    if !module.remote_module_template_ref.is_empty() {
+        notes.remark(State::Ready, "remoteModuleTemplateRef has no effect".to_owned());
+    }
+    if let Some((release, version)) = view.choice.release.as_deref().zip(in_use) {
+        tell_of_its_end(release, version, view, notes);
     }
 }
 
@@ -71,7 +87,7 @@ fn date_of(moment: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tidewatch_api::{Kyma, KymaSpec, Manifest, Module};
+    use tidewatch_api::{Kyma, KymaSpec, Manifest};
 
     use super::*;
     use crate::plan::{
@@ -81,15 +97,22 @@ mod tests {
 
     /// What the gate says of lighthouse 1.0.0, with more in its release meta, over an installed version.
     fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
+        with_entry(&json!({}), release, installed, now)
+    }
+
+    /// The same, with more in the user's entry.
+    fn with_entry(entry: &Value, release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
         let mut catalog = catalog();
         let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
         meta["spec"].as_object_mut().unwrap().extend(release.as_object().unwrap().clone());
         catalog
             .releases
             .insert("lighthouse".into(), std::sync::Arc::new(serde_json::from_value(meta).unwrap()));
+        let mut named = json!({"name": "lighthouse"});
+        named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
         let wanted = KymaSpec {
             channel: "regular".into(),
-            modules: vec![Module { name: "lighthouse".into(), ..Module::default() }],
+            modules: vec![serde_json::from_value(named).unwrap()],
             ..KymaSpec::default()
         };
         let choices = choose(&wanted, &catalog, &[]);
@@ -104,6 +127,7 @@ mod tests {
             now: now.parse().unwrap(),
         };
         let gate = judge(&view, &mut notes);
+        tell(&view, &gate, &mut notes);
         (gate, notes)
     }
 
@@ -157,5 +181,57 @@ mod tests {
         assert_eq!(both.remark, Some((State::Warning, said)), "neither hides the other");
         let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
         assert_eq!(other, Notes::default(), "it stays on 1.1.0, of which nothing is said");
+    }
+
+    #[test]
+    fn of_what_is_kept_by_whatever_gate_its_own_end_is_told() {
+        let ends = json!({"versions": [{"version": "0.9.0", "deprecationDate": "2026-12-31T00:00:00Z", "deprecationMessage": "go on"}]});
+        let mut catalog = catalog();
+        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
+        meta["spec"].as_object_mut().unwrap().extend(ends.as_object().unwrap().clone());
+        catalog
+            .releases
+            .insert("lighthouse".into(), std::sync::Arc::new(serde_json::from_value(meta).unwrap()));
+        let wanted: KymaSpec =
+            serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
+                .unwrap();
+        let choices = choose(&wanted, &catalog, &[]);
+        let installed = serde_json::from_value::<Manifest>(manifest("0.9.0")).unwrap();
+        let view = View {
+            choice: &choices[0],
+            installed: Some(&installed),
+            kyma: &Kyma::default(),
+            wanted: &wanted,
+            facts: &Facts::default(),
+            now: NOW.parse().unwrap(),
+        };
+        let told = |verdict: Gate| {
+            let mut notes = Notes::default();
+            tell(&view, &verdict, &mut notes);
+            notes.remark.map(|(_, text)| text)
+        };
+        let waits = Gate::Keep {
+            state: State::Ready,
+            message: "for a window".into(),
+            maintenance: true,
+            retry_at: None,
+        };
+        assert_eq!(told(waits).as_deref(), Some("version 0.9.0 is deprecated and ends on 2026-12-31: go on"));
+        assert_eq!(told(Gate::Pass), None, "1.0.0 takes its place");
+        assert_eq!(told(Gate::Remove { message: "forbidden".into() }), None);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let said = |entry: &Value| with_entry(entry, &json!({}), None, NOW).1.remark;
+        assert_eq!(said(&json!({"version": "1.0.0"})), None);
+        assert_eq!(said(&json!({"channel": "fast"})), None);
+        let beside = said(&json!({"version": "1.0.0", "channel": "fast"}));
+        assert_eq!(
+            beside,
+            Some((State::Ready, "the channel 'fast' has no effect beside a version".to_owned()))
+        );
+        let by_ref = said(&json!({"remoteModuleTemplateRef": "other/template"}));
+        assert_eq!(by_ref, Some((State::Ready, "remoteModuleTemplateRef has no effect".to_owned())));
     }
 }

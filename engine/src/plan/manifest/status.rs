@@ -187,6 +187,14 @@ pub fn with_cr_state(
     status
 }
 
+/// The status with what it said before of the state of the default CR, where nobody has looked.
+#[must_use]
+pub fn with_cr_state_as_before(mut status: ManifestStatus, manifest: &Manifest) -> ManifestStatus {
+    let before = manifest.status.iter().flat_map(|status| &status.conditions);
+    status.conditions.extend(before.filter(|c| c.type_ == conditions::MODULE_CR_STATE).cloned());
+    status
+}
+
 const fn reason(state: State) -> &'static str {
     match state {
         State::Ready => "Ready",

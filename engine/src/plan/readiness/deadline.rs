@@ -22,7 +22,7 @@ pub fn deadline_of(terms: &ModuleTerms) -> Duration {
 pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
     match says {
         Says::Processing(cause) if now >= due(object, facts, now) => {
-            Says::Error(format!("not ready within {}: {cause}", words(limit(object, facts))))
+            Says::Error(format!("{}: {cause}", not_within(limit(object, facts))))
         }
         says => says,
     }
@@ -47,31 +47,44 @@ pub fn not_ready_since(manifest: &Manifest) -> Option<Timestamp> {
 /// an old object that fails for the first time has all of it. What other controllers write to the object does not count.
 fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
     let metadata = &object["metadata"];
-    let ours = metadata["managedFields"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|entry| {
-            entry["manager"].as_str() == Some(facts.installer)
-                && entry["operation"].as_str() == Some("Apply")
-                && entry["subresource"].as_str().unwrap_or_default().is_empty()
-        })
-        .filter_map(|entry| time(&entry["time"]))
-        .max();
+    let ours = applied_by_us(object, facts).filter_map(|entry| time(&entry["time"])).max();
     let seen = facts.not_ready_since.unwrap_or(now);
     let since = [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max);
     let limit = SignedDuration::try_from(limit(object, facts)).unwrap_or(SignedDuration::MAX);
     since.saturating_add(limit).unwrap_or(Timestamp::MAX)
 }
 
-/// Whoever wrote a Deployment or a Job that may take longer knew it better.
+/// Whoever wrote a Deployment or a Job that may take longer knew it better. Each Deployment has a deadline; only one that its module
+/// has given it counts.
 fn limit(object: &Value, facts: &Facts<'_>) -> Duration {
     let own = match object["kind"].as_str() {
-        Some("Deployment") => &object["spec"]["progressDeadlineSeconds"],
+        Some("Deployment") if gives_itself_time(object, facts) => &object["spec"]["progressDeadlineSeconds"],
         Some("Job") => &object["spec"]["activeDeadlineSeconds"],
         _ => &Value::Null,
     };
     own.as_u64().map_or(facts.deadline, |own| facts.deadline.max(Duration::from_secs(own)))
+}
+
+/// Whether the module, and not the API server, has set a Deployment's deadline.
+pub(super) fn gives_itself_time(object: &Value, facts: &Facts<'_>) -> bool {
+    applied_by_us(object, facts)
+        .any(|entry| entry["fieldsV1"]["f:spec"]["f:progressDeadlineSeconds"].is_object())
+}
+
+/// What we have applied of an object.
+fn applied_by_us<'a>(object: &'a Value, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Value> {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    entries.filter(|entry| {
+        entry["manager"].as_str() == Some(facts.installer)
+            && entry["operation"].as_str() == Some("Apply")
+            && entry["subresource"].as_str().unwrap_or_default().is_empty()
+    })
+}
+
+/// That the time is over.
+#[must_use]
+pub fn not_within(limit: Duration) -> String {
+    format!("not ready within {}", words(limit))
 }
 
 fn time(value: &Value) -> Option<Timestamp> {
@@ -138,12 +151,22 @@ mod tests {
     #[test]
     fn a_workload_may_give_itself_longer_and_not_shorter() {
         let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        let ours = json!([{"manager": facts.installer, "operation": "Apply", "fieldsV1": {"f:spec": {"f:progressDeadlineSeconds": {}}}}]);
+        let ends_at = |object: &Value, facts: &Facts<'_>, ends| {
+            assert!(waits(object, facts, ends - 1) && !waits(object, facts, ends), "{object}");
+        };
         for (kind, field) in [("Deployment", "progressDeadlineSeconds"), ("Job", "activeDeadlineSeconds")] {
             for (own, ends) in [(json!(1_800), 1_800), (json!(60), 600), (json!(-1), 600), (json!("9"), 600)]
             {
-                let object = json!({"kind": kind, "spec": {field: own}});
-                assert!(waits(&object, &facts, ends - 1) && !waits(&object, &facts, ends), "{object}");
+                let object = json!({"kind": kind, "spec": {field: own}, "metadata": {"managedFields": ours}});
+                ends_at(&object, &facts, ends);
             }
+        }
+        // That of the API server, which each Deployment has, is nobody's.
+        let plain = json!({"kind": "Deployment", "spec": {"progressDeadlineSeconds": 600}});
+        for seconds in [60, 1_800] {
+            let facts = Facts { deadline: Duration::from_secs(seconds), ..facts };
+            ends_at(&plain, &facts, i64::try_from(seconds).unwrap());
         }
     }
 

@@ -24,7 +24,7 @@ mod text;
 mod workloads;
 
 pub use custom::{CrState, module_cr};
-pub use deadline::{DEADLINE, deadline_of, look_at, not_ready_since};
+pub use deadline::{DEADLINE, deadline_of, look_at, not_ready_since, not_within};
 pub use search::{is_due, next_look, selector};
 use seen::{Seen, UNSEEN};
 

@@ -1,7 +1,7 @@
 //! Workloads: what runs pods.
 
 use super::{
-    Facts, Says, pods,
+    Facts, Says, deadline, pods,
     seen::{Condition, Seen, UNSEEN},
     text,
 };
@@ -14,10 +14,15 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     }
     let wanted = object.spec()["replicas"].as_i64().unwrap_or(1);
     if let Some(stuck) = object.condition("Progressing").filter(Condition::fails) {
-        return Says::Error(match pods::cause(facts.pods) {
+        let what = match pods::cause(facts.pods) {
             Some(cause) => format!("it makes no progress: {}", cause.text),
             None => format!("it makes no progress: {}", told(stuck.message, stuck.reason)),
-        });
+        };
+        // After a time that the API server has chosen, where the module has said that it may take longer.
+        let early = stuck.reason == "ProgressDeadlineExceeded"
+            && facts.deadline > deadline::DEADLINE
+            && !deadline::gives_itself_time(object.0, facts);
+        return if early { Says::Processing(what) } else { Says::Error(what) };
     }
     if let Some(failure) = object.condition("ReplicaFailure").filter(Condition::holds) {
         return Says::Error(format!("its pods cannot be created: {}", told(failure.message, failure.reason)));

@@ -143,6 +143,7 @@ fn installer<'a>(
         before: &[],
         terms,
         facts: Facts::default(),
+        warned: false,
         definitions,
         now: Timestamp::from_second(second).unwrap(),
     }

@@ -1,0 +1,87 @@
+//! A pass that could not be finished: something that an object needs is missing, or something has to go first.
+
+use jiff::Timestamp;
+use tidewatch_api::{Manifest, ManifestStatus, State};
+
+use super::{
+    apply::Applied,
+    causes::{self, looking_again},
+    hold::said_in_time,
+};
+use crate::{
+    drive::{Finish, Lost, Shared, gate::Gated},
+    plan::{
+        manifest::Progress,
+        readiness::{self, Readiness},
+    },
+    stages::{Stage, stage},
+};
+
+/// What is said of it, and whether that was found out by a look that nobody else takes.
+fn says(readiness: Readiness, found: bool, what: &str, overdue: Option<String>) -> Progress {
+    match readiness {
+        // What serves the missing kind may be what cannot start.
+        Readiness::Error(message) => Progress::Applied(Readiness::Error(format!("{message}; {what}"))),
+        _ if let Some(overdue) = overdue => {
+            Progress::Failed { state: State::Error, message: format!("{overdue}: {what}") }
+        }
+        Readiness::Processing(cause) if found => Progress::Waiting(format!("{what}; {cause}")),
+        Readiness::Processing(_) | Readiness::Ready => Progress::Waiting(what.to_owned()),
+    }
+}
+
+impl Shared {
+    /// Says what a pass waits for, beside what is wrong with the objects that are there, and that it is an error after the module's
+    /// deadline. Goes on waiting all the same.
+    pub(super) async fn incomplete(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+        mut applied: Applied,
+        (what, finish): (String, Finish),
+        write: impl Fn(Progress) -> ManifestStatus,
+    ) -> Result<Finish, Lost> {
+        let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
+        let readiness = readiness::of_module(manifest, &applied.judged);
+        let (now, deadline) = (self.now(), causes::deadline(manifest));
+        let due: Timestamp = readiness::not_ready_since(manifest).unwrap_or(now) + deadline;
+        let overdue = (due <= now).then(|| readiness::not_within(deadline));
+        let again = [looked.again, Some(due).filter(|due| *due > now)].into_iter().flatten().min();
+        let status = write(says(readiness, looked.found, &what, overdue));
+        let held = self.say(manifest, &status, looked.found).await?;
+        Ok(looking_again(again, said_in_time(held, finish)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_start_is_said_beside_what_it_would_serve() {
+        let waits = "the kind of the default CR is not served yet";
+        let said = |readiness, found, overdue: Option<&str>| match says(
+            readiness,
+            found,
+            waits,
+            overdue.map(str::to_owned),
+        ) {
+            Progress::Failed { state, message } => (state, message),
+            Progress::Waiting(what) => (State::Processing, what),
+            Progress::Applied(Readiness::Error(message)) => (State::Error, message),
+            other => panic!("{other:?}"),
+        };
+        let processing = || Readiness::Processing("Deployment a/b: its replica is not available".into());
+        let pull = || Readiness::Processing("Deployment a/b: its image cannot be pulled".into());
+        assert_eq!(said(processing(), false, None), (State::Processing, waits.to_owned()));
+        let beside = format!("{waits}; Deployment a/b: its image cannot be pulled");
+        assert_eq!(said(pull(), true, None), (State::Processing, beside));
+        let failed =
+            said(Readiness::Error("it makes no progress".into()), false, Some("not ready within 60 s"));
+        assert_eq!(failed, (State::Error, format!("it makes no progress; {waits}")));
+        for readiness in [Readiness::Ready, processing(), pull()] {
+            let late = said(readiness, true, Some("not ready within 60 s"));
+            assert_eq!(late, (State::Error, format!("not ready within 60 s: {waits}")));
+        }
+    }
+}
