@@ -275,7 +275,7 @@ pub(super) async fn apply(runtime: &Gated, object: &Value, manager: &str) -> Res
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager).force() };
     let what = format!("applying {id}");
     let before = stored(runtime, &permit, &id).await?;
-    match runtime.call(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await {
+    match runtime.write(&what, patched(&api, &id.name, &params, &Patch::Apply(object))).await? {
         Ok(applied) => {
             permit.tried(|| tried(runtime, "apply", &id, (before, applied.clone())));
             Ok(applied)
@@ -293,11 +293,11 @@ pub(super) async fn apply_status(runtime: &Gated, object: &Value, manager: &str)
     let patch = Patch::Apply(object);
     let before = stored(runtime, &permit, &id).await?;
     let applied = runtime
-        .call(&format!("applying the status of {id}"), async {
+        .write(&format!("applying the status of {id}"), async {
             let request = requests(&api).patch_subresource("status", &id.name, &params, &patch);
             answered(&api, request).await
         })
-        .await?;
+        .await??;
     permit.tried(|| tried(runtime, "status", &id, (before, applied)));
     Ok(())
 }
@@ -317,7 +317,7 @@ pub(super) async fn create(
     let api = api(runtime, &id.gvk, &id.namespace).await?;
     let patch = Patch::Apply(object);
     let params = PatchParams { dry_run: permit.is_dry(), ..PatchParams::apply(manager) };
-    match runtime.call(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await {
+    match runtime.write(&format!("creating {id}"), patched(&api, &id.name, &params, &patch)).await? {
         Ok(created) => {
             permit.tried(|| tried(runtime, "create", &id, (Value::Null, created.clone())));
             Ok(Some(created))
@@ -397,8 +397,8 @@ pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Re
     };
     let before = stored(runtime, &permit, id).await?;
     match runtime
-        .call(&format!("changing {id}"), patched(&api, &id.name, &params, &Patch::Merge(fields)))
-        .await
+        .write(&format!("changing {id}"), patched(&api, &id.name, &params, &Patch::Merge(fields)))
+        .await?
     {
         Ok(changed) => {
             permit.tried(|| tried(runtime, "merge", id, (before, changed)));
@@ -424,7 +424,7 @@ pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
         ..DeleteParams::default()
     };
     let before = stored(runtime, &permit, id).await?;
-    match runtime.call(&format!("deleting {id}"), api.delete(&id.name, &params)).await {
+    match runtime.write(&format!("deleting {id}"), api.delete(&id.name, &params)).await? {
         // A Status means that it is gone; the object itself, that something still holds it.
         Ok(either) => {
             permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));

@@ -133,13 +133,17 @@ pub(super) struct Budgets {
     suspects: Arc<Semaphore>,
     /// Places for calls that take long.
     slow: Arc<Semaphore>,
+    /// How many of these one runtime may have.
+    of_one: usize,
 }
 
 impl Budgets {
-    /// Each of the two has a quarter of the workers.
+    /// Each of the two has a quarter of the workers. One runtime has half of the slow ones at most: one whose reads are answered and
+    /// whose writes are not is no suspect, and is not to have them all.
     pub(super) fn new(workers: usize) -> Self {
-        let places = || Arc::new(Semaphore::new((workers / 4).max(1)));
-        Self { runtimes: Mutex::default(), suspects: places(), slow: places() }
+        let places = (workers / 4).max(1);
+        let all = || Arc::new(Semaphore::new(places));
+        Self { runtimes: Mutex::default(), suspects: all(), slow: all(), of_one: (places / 2).max(1) }
     }
 
     /// A call has ended. What is to be done now, and why.
@@ -229,14 +233,15 @@ pub(super) fn counted(
     queue: &WorkQueue<WorkKey, Cause, Guard>,
     journal: &Journal,
 ) -> RuntimeClient {
-    let (places, kyma, budgets) = (Arc::clone(&budgets.slow), kyma.to_owned(), Arc::clone(budgets));
+    let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
+    let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
     let queue = queue.clone();
     let ear = Arc::new(move |took: Duration, answered: bool| {
         let (keys, reason) = budgets.ended(&kyma, took, answered);
         push(&queue, keys, reason);
     });
     let rate = Arc::new(RateLimit::new(Instant::now()));
-    client.under(Care { places, journal: journal.clone(), ear, rate })
+    client.under(Care { places, own, journal: journal.clone(), ear, rate })
 }
 
 fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fmt, ops::Deref, sync::Arc};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::{key::WorkKey, runtime::RuntimeClient};
+use crate::{
+    key::WorkKey,
+    runtime::{RuntimeClient, RuntimeError},
+};
 
 /// What the engine may write.
 #[derive(Clone, Default)]
@@ -178,6 +181,15 @@ impl Gated {
     /// Leave to write in this runtime.
     pub(crate) fn permit(&self) -> Result<Permit, Held> {
         self.gate.runtime()
+    }
+
+    /// Awaits one call that writes, if that is still allowed when its turn has come: what was found out for it may have taken a while.
+    pub(crate) async fn write<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<Result<T, RuntimeError>, Held> {
+        self.client.call_if(what, || self.permit().map(drop), call).await
     }
 
     /// This runtime, for a recorder.

@@ -13,7 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, KymaSpec, KymaStatus, Manifest, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
@@ -34,6 +34,7 @@ use crate::{
         gates::Facts,
         kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused},
         needs::required,
+        notice::{About, Kind, Notice},
         policy::rule,
         versions::{Choice, choose},
     },
@@ -89,7 +90,6 @@ impl Shared {
             // Of one that does not answer nobody knows what it has.
             Err(Trouble::Crds(error)) if error.is_unreachable() => self.runtime_failed(&kyma, &error).await,
             Err(Trouble::Crds(error)) => self.runtime_failed_with(&kyma, &error, crds_failed_status).await,
-            Err(Trouble::Unreadable(why)) => self.blocked(&kyma, why).await,
         }
     }
 
@@ -137,7 +137,10 @@ impl Shared {
         self.want_exchange(&name, causes.first().cloned()).await;
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
         self.observer.reachable(&name, true);
-        let wanted = wishes(&remote)?;
+        let wanted = match wishes(&remote) {
+            Ok(wanted) => wanted,
+            Err(why) => return self.unreadable(kyma, runtime, &remote, why).await,
+        };
         let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
         let policy = self.look("policy").await.policy();
@@ -258,6 +261,37 @@ impl Shared {
         Ok(Finish::Settled(error_report(message)))
     }
 
+    /// The runtime's Kyma makes no sense. Its user has to know, where they look.
+    async fn unreadable(
+        &self,
+        kyma: &Kyma,
+        runtime: &Gated,
+        remote: &Value,
+        message: String,
+    ) -> Result<Finish, Trouble> {
+        let status = failed_status(kyma, State::Error, message.clone(), self.now());
+        self.write_kyma_status(kyma, &status).await?;
+        match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
+            Err(ObjectError::Held(held)) => return Err(Lost::from(held).into()),
+            // It stands in KCP, and is read again when it changes.
+            Err(error) => tracing::debug!(
+                kyma = kyma.name_any(),
+                error = error.message(),
+                "the runtime's status stays as it is"
+            ),
+            Ok(()) => {}
+        }
+        let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
+        let notice = Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Warning,
+            reason: "KymaNotReadable",
+            message: message.clone(),
+        };
+        self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
+        Ok(Finish::Settled(error_report(message)))
+    }
+
     /// The runtime answers wrongly or not at all: nothing is changed but what the status says.
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
         let status = |kyma: &Kyma, message, now| failed_status(kyma, State::Error, message, now);
@@ -305,8 +339,6 @@ enum Trouble {
     Runtime(ObjectError),
     /// The runtime does not take what it needs before anything else.
     Crds(ObjectError),
-    /// The runtime's Kyma makes no sense; the message says why.
-    Unreadable(String),
 }
 
 impl From<Lost> for Trouble {

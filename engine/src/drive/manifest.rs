@@ -277,7 +277,7 @@ impl Shared {
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
-            let finish = Finish::Recheck(what.clone());
+            let finish = Finish::Patient(what.clone());
             return self.incomplete(manifest, runtime, applied, (what, finish), write).await;
         }
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tidewatch_api::names;
 use tokio::time::Instant;
 
-use super::{Shared, chain, gate::Gated};
+use super::{Shared, apply, chain, gate::Gated, kyma::runtime_kyma};
 use crate::{
     oci::lru::Lru,
     plan::notice::{About, Notice},
@@ -114,6 +114,13 @@ fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> Ob
 }
 
 impl Shared {
+    /// Tells something to a runtime's user, about their Kyma.
+    pub(super) async fn tell_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
+        let there = apply::look(runtime, &runtime_kyma()).await.ok().flatten();
+        let uid = there.map(|there| there.uid).unwrap_or_default();
+        self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
+    }
+
     /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
     /// the uid of the Kyma in it, without which tools do not find the Event.
     pub(super) async fn tell(&self, kyma: &str, runtime: Option<(&Gated, &str)>, notices: &[Notice]) {

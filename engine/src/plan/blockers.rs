@@ -10,6 +10,8 @@ use super::object::{Gvk, ObjectRef};
 
 /// Objects that are named one by one.
 pub const NAMED: usize = 20;
+/// How a status begins that says which objects of users a removal waits for. The words are the ecosystem's (contract, section 5.5).
+pub const CRS_WAITED_FOR: &str = "waiting for module crs deletion";
 /// API groups of Kubernetes itself whose names look like those of CRDs. Objects of these, and of groups without a dot, live on
 /// without any module.
 const BUILT_IN: [&str; 14] = [
@@ -87,8 +89,7 @@ impl Users {
     /// What the status says; `None` if there are none.
     #[must_use]
     pub fn message(&self) -> Option<String> {
-        // The first words are the ecosystem's.
-        self.named().map(|named| format!("waiting for module crs deletion: {named}"))
+        self.named().map(|named| format!("{CRS_WAITED_FOR}: {named}"))
     }
 
     /// The first of them by name, and how many there are; `None` if there are none.

@@ -19,6 +19,8 @@ pub(crate) type Ear = dyn Fn(Duration, bool) + Send + Sync;
 pub(crate) struct Care {
     /// Places for calls of all runtimes that take long.
     pub(crate) places: Arc<Semaphore>,
+    /// How many of them this one may have.
+    pub(crate) own: Arc<Semaphore>,
     pub(crate) journal: Journal,
     pub(crate) ear: Arc<Ear>,
     /// Those of one runtime.
@@ -52,7 +54,7 @@ impl Care {
             Ok(done) => return Ok(done),
             Err(elapsed) => elapsed,
         };
-        let Ok(_place) = self.places.try_acquire() else {
+        let (Ok(_own), Ok(_place)) = (self.own.try_acquire(), self.places.try_acquire()) else {
             self.journal.read(cut, || Value::Bool(true));
             return Err(elapsed);
         };
@@ -74,6 +76,7 @@ mod tests {
     async fn calls_that_hang_have_the_whole_time_only_while_there_is_room() {
         let care = Care {
             places: Arc::new(Semaphore::new(2)),
+            own: Arc::new(Semaphore::new(2)),
             journal: Journal::default(),
             ear: Arc::new(|_, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
@@ -92,5 +95,23 @@ mod tests {
         assert_eq!((took[..14].iter().all(|s| *s == 5), &took[14..]), (true, &[20, 20][..]), "{took:?}");
         let slow = tokio::time::sleep(Duration::from_secs(15));
         assert!(care.within(deadline, "it", Box::pin(slow)).await.is_ok(), "the places are free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_runtime_has_a_part_of_the_places_at_most() {
+        let (places, deadline) = (Arc::new(Semaphore::new(4)), Duration::from_secs(20));
+        let of_one = || Care {
+            places: Arc::clone(&places),
+            own: Arc::new(Semaphore::new(2)),
+            journal: Journal::default(),
+            ear: Arc::new(|_, _| {}),
+            rate: Arc::new(RateLimit::new(Instant::now())),
+        };
+        let (bad, other) = (of_one(), of_one());
+        let hang = || async { bad.within(deadline, "it", Box::pin(future::pending::<()>())).await.is_err() };
+        let hanging = futures::future::join_all((0..8).map(|_| hang()));
+        let slow = other.within(deadline, "it", Box::pin(tokio::time::sleep(Duration::from_secs(15))));
+        let (_, slow) = futures::future::join(hanging, slow).await;
+        assert!(slow.is_ok(), "what takes long elsewhere has its time");
     }
 }

@@ -4,6 +4,7 @@
 //! minutes inside a call, and has no deadline and no cap on answers.
 
 use std::{
+    convert::Infallible,
     error::Error,
     future::Future,
     net::SocketAddr,
@@ -254,14 +255,28 @@ impl RuntimeClient {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
+        match self.call_if(what, || Ok::<_, Infallible>(()), call).await {
+            Ok(result) => result,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, if it still `may` be made when its turn has come; else what is against it.
+    pub(crate) async fn call_if<T, N>(
+        &self,
+        what: &str,
+        may: impl FnOnce() -> Result<(), N>,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<Result<T, RuntimeError>, N> {
         let started = tokio::time::Instant::now();
-        // They are large, and everything that makes a call would be.
         let turn = self.care.as_ref().and_then(Care::turn);
+        // They are large, and everything that makes a call would be.
         let call = Box::pin(async move {
             if let Some(turn) = turn {
                 turn.await;
             }
-            call.await
+            may()?;
+            Ok(call.await)
         });
         let result = match &self.care {
             Some(care) => care.within(self.deadline, what, call).await,
@@ -270,14 +285,15 @@ impl RuntimeClient {
         let took = tokio::time::Instant::now().duration_since(started);
         tracing::trace!(what, ms = took.as_millis(), "call to a runtime");
         let result = match result {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(RuntimeError::from_kube(what, error)),
+            Ok(Err(not)) => return Err(not),
+            Ok(Ok(Ok(value))) => Ok(value),
+            Ok(Ok(Err(error))) => Err(RuntimeError::from_kube(what, error)),
             Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
         };
         if let Some(care) = &self.care {
             care.heard(started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
         }
-        result
+        Ok(result)
     }
 }
 

@@ -7,7 +7,6 @@ use tidewatch_api::{
     names::{self, annotations, conditions, field_managers, labels},
 };
 
-use super::Trouble;
 use crate::{
     drive::{
         Shared,
@@ -95,21 +94,21 @@ fn restored_notice(spec: &KymaSpec) -> Notice {
 const MAX_REASON: usize = 200;
 
 /// What the runtime's user wants. No spec, or one that cannot be read, is not an empty list of modules: that would remove
-/// them all. (The CRD does not allow the latter, but the CRD is in the runtime's hands.)
-pub(super) fn wishes(remote: &Value) -> Result<KymaSpec, Trouble> {
+/// them all; why not, for its user. (The CRD does not allow the latter, but the CRD is in the runtime's hands.)
+pub(super) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
     match &remote["spec"] {
-        Value::Null => Err(Trouble::Unreadable(format!(
+        Value::Null => Err(format!(
             "{} in the runtime has no spec; nothing was changed; write one, with an empty list of modules if it is to \
              have none, or delete the Kyma to get the defaults",
             runtime_kyma()
-        ))),
+        )),
         spec => serde_json::from_value(spec.clone()).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REASON).collect();
             let what = runtime_kyma();
-            Trouble::Unreadable(format!(
+            format!(
                 "the spec of {what} in the runtime cannot be read: {reason}; nothing was changed; tried again \
                  when it changes"
-            ))
+            )
         }),
     }
 }
@@ -199,11 +198,7 @@ mod tests {
 
     #[test]
     fn a_list_that_cannot_be_read_is_not_an_empty_one() {
-        let wanted = |remote: Value| match wishes(&remote) {
-            Ok(spec) => Ok(spec.modules.len()),
-            Err(Trouble::Unreadable(why)) => Err(why),
-            Err(_) => Err("another trouble".into()),
-        };
+        let wanted = |remote: Value| wishes(&remote).map(|spec| spec.modules.len());
         assert_eq!(wanted(json!({"spec": {"channel": "regular", "modules": [{"name": "a"}]}})), Ok(1));
         assert_eq!(wanted(json!({"spec": {"channel": "regular"}})), Ok(0), "an empty list is one");
         for none in [json!({"metadata": {}}), json!({"spec": null})] {

@@ -1,9 +1,10 @@
 //! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
@@ -38,7 +39,7 @@ pub(super) struct Applied {
     pub(super) awaited: Vec<Gvk>,
     /// Whether something is missing of which no event tells.
     pub(super) untold: bool,
-    /// Whether objects were left out whose kind the module defines, and is not served.
+    /// Whether objects were left out: their kind, which the module defines, is not served, or others got no answer.
     pub(super) left_out: bool,
     /// Objects that were left out because their namespace is being deleted.
     pub(super) stuck: Vec<ObjectRef>,
@@ -159,6 +160,29 @@ enum Settled {
     Goes(String),
     /// Its namespace is being deleted.
     Stuck(ObjectRef),
+    /// Nothing was tried, since others got no answer.
+    LeftOut,
+}
+
+/// Calls that got no answer in one pass. It has to come to its end, and say why, before its own deadline is over.
+#[derive(Default)]
+struct Silent(Mutex<HashMap<Gvk, usize>>);
+
+impl Silent {
+    /// Of one kind, after which nothing more of that is tried: it may be a webhook for it that does not answer.
+    const OF_KIND: usize = 2;
+    /// Of all kinds. With as many at a time as there may be, half of a reconcile's deadline.
+    const ALL: usize = 12;
+
+    fn count(&self, gvk: &Gvk) {
+        *self.0.lock().entry(gvk.clone()).or_default() += 1;
+    }
+
+    fn is_out(&self, gvk: &Gvk) -> bool {
+        let silent = self.0.lock();
+        silent.get(gvk).is_some_and(|count| *count >= Self::OF_KIND)
+            || silent.values().sum::<usize>() >= Self::ALL
+    }
 }
 
 /// Brings objects of one Manifest to what is wanted.
@@ -188,14 +212,22 @@ impl Installer<'_> {
     /// Side by side. One that fails does not hold the others back; the first failure is told.
     pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
         let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
-        let known = &known;
+        let silent = Silent::default();
+        let (known, silent) = (&known, &silent);
         let mut results = stream::iter(objects)
             .map(|object| async move {
                 let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
+                if silent.is_out(&id.gvk) {
+                    return Ok(Settled::LeftOut);
+                }
                 let is_known = known.contains(&id.identity());
                 match self.one(&id, object, is_known).await {
                     Err(ObjectErrorOrFinal::Object(error)) if error.is_of_leaving_namespace() => {
                         Ok(Settled::Stuck(id))
+                    }
+                    Err(ObjectErrorOrFinal::Object(error)) if error.is_cut_off() => {
+                        silent.count(&id.gvk);
+                        Err(error.into())
                     }
                     other => other,
                 }
@@ -217,6 +249,7 @@ impl Installer<'_> {
                         applied.unclear.push(object);
                     }
                 }
+                Ok(Settled::LeftOut) => applied.left_out = true,
                 Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
                 Ok(Settled::Goes(what)) => applied.waits_for(what),
@@ -300,7 +333,7 @@ impl Installer<'_> {
         }
         match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
             Ok(applied) => {
-                tracing::debug!(kyma = self.kyma, object = %id, %difference, "applied again");
+                tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
                 if self.met_old_schema(id, &applied, &wanted, &ignored) {
                     return Ok(behind(id));
                 }

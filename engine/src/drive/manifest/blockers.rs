@@ -33,6 +33,8 @@ pub(super) struct Obstacle {
     pub(super) what: String,
     /// The kinds whose objects have to go.
     pub(super) kinds: Vec<Gvk>,
+    /// Whether they are users' objects: nobody but them can end it.
+    pub(super) of_users: bool,
 }
 
 /// The default CR that goes with the module: not one that the user was to make.
@@ -166,7 +168,7 @@ impl Shared {
         let cr = removable_cr(manifest);
         own.extend(cr.clone());
         if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
-            return Ok(Some(Obstacle { what, kinds: declared }));
+            return Ok(Some(Obstacle { what, kinds: declared, of_users: true }));
         }
         if let Some(cr) = cr
             && !self.is_needed(kyma, &name, &cr).await
@@ -174,12 +176,12 @@ impl Shared {
         {
             // Its operator may have to clean up for it.
             let what = format!("waiting for the module's {cr} to be gone");
-            return Ok(Some(Obstacle { what, kinds: vec![cr.gvk] }));
+            return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of_users: false }));
         }
         // Of kinds that nobody has declared, and that the module defines: with instances their CRDs could not go, and nobody
         // would be left to take care of them.
         let what = users_of(runtime, defined.values(), &own).await?.message();
-        Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect() }))
+        Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect(), of_users: true }))
     }
 
     /// Whether another Manifest of the Kyma, which stays, has it too.

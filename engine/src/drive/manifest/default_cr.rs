@@ -11,7 +11,6 @@ use crate::{
         Shared,
         apply::{self, ObjectError},
         gate::Gated,
-        kyma::runtime_kyma,
     },
     kcp::state::default_cr,
     plan::{
@@ -121,9 +120,7 @@ impl Shared {
                  Ignore at the module it stays away"
             ),
         };
-        let there = apply::look(runtime, &runtime_kyma()).await.ok().flatten();
-        let uid = there.map(|there| there.uid).unwrap_or_default();
-        self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
+        self.tell_user(kyma, runtime, notice).await;
     }
 }
 

@@ -19,8 +19,10 @@ use crate::{
     },
     key::{Cause, WorkKey},
     plan::{
+        blockers::CRS_WAITED_FOR,
         manifest::{self as plan, Progress, Verdict},
-        object::ObjectRef,
+        notice::{About, Kind, Notice},
+        object::{Gvk, ObjectRef},
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -108,8 +110,12 @@ impl Shared {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        Obstacle { what, kinds }: Obstacle,
+        Obstacle { what, kinds, of_users }: Obstacle,
     ) -> Result<Finish, Lost> {
+        let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
+        if of_users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
+            self.tell_blocked(kyma, manifest, runtime, &kinds).await;
+        }
         let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await
         {
             Ok((bundle, _)) => {
@@ -145,6 +151,22 @@ impl Shared {
         } else {
             Finish::Patient(what)
         })
+    }
+
+    /// Tells the runtime's user once that a removal waits for what only they can end. The status says which objects these are.
+    async fn tell_blocked(&self, kyma: &str, manifest: &Manifest, runtime: &Gated, kinds: &[Gvk]) {
+        let kinds: Vec<String> = kinds.iter().map(|gvk| format!("{}.{}", gvk.kind, gvk.group)).collect();
+        let notice = Notice {
+            about: About::RuntimeKyma,
+            kind: Kind::Warning,
+            reason: "ModuleDeletionBlocked",
+            message: format!(
+                "module '{}' is not removed before your resources of it are: {}; its entry in the status of this Kyma names them",
+                manifest.module_name().unwrap_or_default(),
+                kinds.join(", ")
+            ),
+        };
+        self.tell_user(kyma, runtime, notice).await;
     }
 
     pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Finish, Lost> {
@@ -275,6 +297,8 @@ impl Shared {
                 return Ok(Some(Left::Users(users)));
             }
         }
-        Ok((apply::delete(runtime, object, &there.uid).await? == Deleted::Going).then_some(Left::Going))
+        let deleted = apply::delete(runtime, object, &there.uid).await?;
+        tracing::info!(kyma, manifest = name, %object, "deleted");
+        Ok((deleted == Deleted::Going).then_some(Left::Going))
     }
 }

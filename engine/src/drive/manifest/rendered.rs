@@ -1,9 +1,14 @@
 //! What layers hold, unpacked and parsed once for all runtimes that install them.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Weak},
+};
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::Stopped;
 use crate::{
@@ -17,8 +22,10 @@ const KEPT: u64 = 64 * 1024 * 1024;
 const KEPT_FOR_TENANTS: u64 = 8 * 1024 * 1024;
 /// What a JSON value takes besides its text, by estimate.
 const VALUE: u64 = 96;
-/// Layers that are parsed at the same time; of each only one.
-const TURNS: usize = 8;
+/// Layers that are parsed at the same time.
+const PARSED: usize = 8;
+/// Layers that are waited for, beyond which those are looked for that nobody waits for any more.
+const AWAITED: usize = 64;
 
 type Objects = Arc<Vec<Value>>;
 
@@ -27,8 +34,10 @@ type Objects = Arc<Vec<Value>>;
 pub(in crate::drive) struct Rendered {
     central: Mutex<Lru<String, Objects>>,
     tenants: Mutex<Lru<String, Objects>>,
-    /// Whoever comes while a layer is parsed waits for it. By the layer's key.
-    turns: [tokio::sync::Mutex<()>; TURNS],
+    /// Whoever comes while a layer is read and parsed waits for it, and for no other. By who names it, and its key.
+    turns: Mutex<HashMap<(bool, String), Weak<tokio::sync::Mutex<()>>>>,
+    /// Places for those that are parsed.
+    places: Semaphore,
 }
 
 impl Default for Rendered {
@@ -36,7 +45,8 @@ impl Default for Rendered {
         Self {
             central: Mutex::new(Lru::new(KEPT)),
             tenants: Mutex::new(Lru::new(KEPT_FOR_TENANTS)),
-            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            turns: Mutex::default(),
+            places: Semaphore::new(PARSED),
         }
     }
 }
@@ -44,6 +54,20 @@ impl Default for Rendered {
 impl Rendered {
     fn shelf(&self, local: bool) -> &Mutex<Lru<String, Objects>> {
         if local { &self.tenants } else { &self.central }
+    }
+
+    fn turn(&self, local: bool, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock();
+        let key = (local, key.to_owned());
+        if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        if turns.len() >= AWAITED {
+            turns.retain(|_, turn| turn.strong_count() > 0);
+        }
+        let turn = Arc::default();
+        turns.insert(key, Arc::downgrade(&turn));
+        turn
     }
 
     /// The objects of a layer, by its digest: kept ones, else those of what `read` gives. `local` says that a runtime names it.
@@ -59,16 +83,13 @@ impl Rendered {
         if let Some(objects) = self.shelf(local).lock().get(&key) {
             return Ok(Arc::clone(objects));
         }
-        let turn =
-            usize::try_from(xxhash_rust::xxh3::xxh3_64(key.as_bytes()) % TURNS as u64).unwrap_or_default();
-        let _turn = match self.turns.get(turn) {
-            Some(turn) => Some(turn.lock().await),
-            None => None,
-        };
+        let turn = self.turn(local, &key);
+        let _turn = turn.lock().await;
         if let Some(objects) = self.shelf(local).lock().get(&key) {
             return Ok(Arc::clone(objects));
         }
         let layer = read.await?;
+        let _place = self.places.acquire().await.ok();
         // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
         let parsed = tokio::task::spawn_blocking(move || {
             let objects = oci::manifests_of(&layer, media_type)?;

@@ -52,7 +52,7 @@ impl Installer<'_> {
 
 impl Shared {
     /// How a reconcile ends whose objects wait for others: by an event where all that is waited for are CRDs of which the agent
-    /// tells, else by another look.
+    /// tells, else by another look, soon at first and then seldom.
     pub(super) async fn missed(
         &self,
         kyma: &str,
@@ -64,7 +64,7 @@ impl Shared {
         kinds.sort();
         kinds.dedup();
         if kinds.is_empty() || applied.untold || !self.is_told_of_status(kyma, runtime, &kinds).await {
-            return Finish::Recheck(what);
+            return Finish::Patient(what);
         }
         Finish::Waiting(what)
     }

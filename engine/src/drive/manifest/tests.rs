@@ -303,7 +303,7 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
         let (runtime, heard) = runtime(objects.clone());
         let finish = pass(&engine, &runtime, None, &[]).await;
         assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
-        assert_eq!(matches!(finish, Finish::Recheck(what) if what.contains("to be served")), waits);
+        assert_eq!(matches!(finish, Finish::Patient(what) if what.contains("to be served")), waits);
         assert_eq!(passed(&engine), None);
     }
     let (runtime, _) = runtime(well());
@@ -337,7 +337,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
         }
         let work = Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again: false };
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
-        assert!(matches!(&finish, Finish::Recheck(what) if what.contains("default CR")), "{finish:?}");
+        assert!(matches!(&finish, Finish::Patient(what) if what.contains("default CR")), "{finish:?}");
         let written = std::mem::take(&mut *kcp.lock()).len();
         assert_eq!(
             written,
@@ -358,7 +358,7 @@ async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
     let (runtime, _) = runtime(objects);
     let finish = pass(&engine, &runtime, None, &[]).await;
     assert!(
-        matches!(&finish, Finish::Recheck(what) if what.contains("failed calling webhook")),
+        matches!(&finish, Finish::Patient(what) if what.contains("failed calling webhook")),
         "{finish:?}"
     );
 }

@@ -274,3 +274,44 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
     let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new()).await;
     assert!(!applied.is_clean() && applied.judged.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() {
+    let tried = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&tried);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let count = Arc::clone(&count);
+        async move {
+            let list = |group_version: &str, name: &str, kind: &str| {
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
+                    {"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]}]})
+            };
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let answer = match path.as_str() {
+                "/apis/x.dev/v1" => list("x.dev/v1", "beacons", "Beacon"),
+                "/api/v1" => list("v1", "configmaps", "ConfigMap"),
+                path if path.contains("/beacons/") => {
+                    *count.lock() += 1;
+                    std::future::pending().await
+                }
+                _ => stored(serde_json::from_slice(&body).unwrap()),
+            };
+            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(20));
+    let (runtime, standing) = (Gated::new(client, Gate::default(), "harbour"), Standing::default());
+    let named = |mut object: Value, n: usize| {
+        object["metadata"]["name"] = format!("o{n}").into();
+        object
+    };
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n"}});
+    let objects = (0..20).map(|n| named(beacon(), n)).chain((0..5).map(|n| named(map.clone(), n))).collect();
+    let began = tokio::time::Instant::now();
+    let applied = install(&runtime, &standing, objects, 100).await;
+    assert!(applied.failed.as_ref().is_some_and(|stopped| stopped.class == "timeout") && applied.left_out);
+    assert_eq!(applied.judged.len(), 5, "what does not depend on it is there");
+    assert!(*tried.lock() <= CONCURRENCY + 2, "{} were tried", tried.lock());
+    assert!(began.elapsed() <= Duration::from_mins(1), "it says why before its own time is over");
+}
