@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tidewatch_tls::Files;
+use tidewatch_wire::Route;
 
 /// Largest accepted file.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -180,7 +181,7 @@ pub enum ConfigError {
 }
 
 fn engine() -> String {
-    "engine".to_owned()
+    Route::engine().as_str().to_owned()
 }
 
 fn default_max_objects() -> usize {

@@ -4,10 +4,7 @@ use kube::{
     core::WatchEvent,
 };
 use serde::de::DeserializeOwned;
-use tidewatch_agent::{
-    config::Field,
-    observe::fingerprint::{of_metadata, of_object},
-};
+use tidewatch_agent::observe::fingerprint::{Part, of_metadata, of_object};
 
 /// A line of a watch, or an object of a list.
 ///
@@ -18,7 +15,9 @@ pub fn watch_event(data: &[u8]) {
         fingerprints(&whole);
     }
     if let Some(part) = object::<PartialObjectMeta<DynamicObject>>(data) {
-        assert_eq!(of_metadata(&part.metadata).is_some(), part.metadata.generation.is_some());
+        for counts in [Part::Spec, Part::Marked] {
+            assert_eq!(of_metadata(counts, &part.metadata).is_some(), part.metadata.generation.is_some());
+        }
     }
 }
 
@@ -33,12 +32,12 @@ fn object<T: DeserializeOwned>(data: &[u8]) -> Option<T> {
 }
 
 fn fingerprints(object: &DynamicObject) {
-    let by_metadata = of_metadata(&object.metadata);
-    for (field, group) in [(Field::Spec, "apps"), (Field::Status, "apps"), (Field::Status, "")] {
-        let of = |object: &DynamicObject| of_object(field, group, object);
+    let parts = [(Part::Spec, "apps"), (Part::Marked, "apps"), (Part::Status, "apps"), (Part::Status, "")];
+    for (part, group) in parts {
+        let of = |object: &DynamicObject| of_object(part, group, object);
         let fingerprint = of(object);
-        if field == Field::Spec
-            && let Some(by_metadata) = by_metadata
+        if part != Part::Status
+            && let Some(by_metadata) = of_metadata(part, &object.metadata)
         {
             assert_eq!(fingerprint, by_metadata, "with and without the body");
         }
@@ -53,8 +52,8 @@ fn fingerprints(object: &DynamicObject) {
         again.metadata.uid = Some(format!("{}-another", again.metadata.uid.unwrap_or_default()));
         assert_ne!(of(&again), fingerprint);
     }
-    if by_metadata.is_none() {
-        let of = |object: &DynamicObject| of_object(Field::Spec, "", object);
+    if object.metadata.generation.is_none() {
+        let of = |object: &DynamicObject| of_object(Part::Spec, "", object);
         let mut labelled = object.clone();
         labelled.metadata.labels.get_or_insert_default().insert("fuzz".to_owned(), of(object).to_string());
         assert_ne!(of(&labelled), of(object), "a label is content");

@@ -2,7 +2,6 @@
 //!
 //! A fingerprint always covers the uid, so that an object deleted and made again is another one.
 
-use crate::config::Field;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -11,13 +10,35 @@ use xxhash_rust::xxh3::Xxh3;
 /// Fields of a workload's status whose numbers are its readiness.
 const REPLICAS: [&str; 4] = ["replicas", "readyReplicas", "availableReplicas", "updatedReplicas"];
 
-/// The fingerprint from metadata alone, for `field: spec`: the API server counts changes of the spec in
+/// What of an object counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its spec, and that it is being deleted.
+    Spec,
+    /// The same and its marks, for the engine, which has set them: labels, and annotations of Kyma's. Other annotations are controllers'
+    /// notes on kinds that have a generation, some of them a heartbeat.
+    Marked,
+    /// Its status.
+    Status,
+}
+
+/// Whether an annotation is Kyma's own, by its domain.
+pub(crate) fn is_kymas(annotation: &str) -> bool {
+    annotation.split_once('/').is_some_and(|(domain, _)| domain.ends_with("kyma-project.io"))
+}
+
+/// The fingerprint from metadata alone, for all but the status: the API server counts changes of the spec in
 /// `metadata.generation`. `None` for kinds that have no generation; they need [`of_object`].
-pub fn of_metadata(metadata: &ObjectMeta) -> Option<u64> {
+pub fn of_metadata(part: Part, metadata: &ObjectMeta) -> Option<u64> {
     let generation = metadata.generation?;
     let mut hash = Hash::new("generation", metadata);
     hash.number(generation.cast_unsigned());
     hash.flag(metadata.deletion_timestamp.is_some());
+    if part == Part::Marked {
+        hash.texts(metadata.labels.iter().flatten());
+        let annotations = metadata.annotations.iter().flatten();
+        hash.texts(annotations.filter(|(key, _)| is_kymas(key)));
+    }
     Some(hash.end())
 }
 
@@ -28,13 +49,13 @@ pub fn counts_changes(group: &str) -> bool {
 }
 
 /// The fingerprint of a whole object of the API group `group`.
-pub fn of_object(field: Field, group: &str, object: &DynamicObject) -> u64 {
-    match field {
-        Field::Spec if counts_changes(group) => {
-            of_metadata(&object.metadata).unwrap_or_else(|| of_content(object))
+pub fn of_object(part: Part, group: &str, object: &DynamicObject) -> u64 {
+    match part {
+        Part::Status => of_status(group, object),
+        part if counts_changes(group) => {
+            of_metadata(part, &object.metadata).unwrap_or_else(|| of_content(object))
         }
-        Field::Spec => of_content(object),
-        Field::Status => of_status(group, object),
+        Part::Spec | Part::Marked => of_content(object),
     }
 }
 
@@ -44,12 +65,7 @@ fn of_content(object: &DynamicObject) -> u64 {
     let mut hash = Hash::new("content", metadata);
     hash.flag(metadata.deletion_timestamp.is_some());
     for map in [&metadata.labels, &metadata.annotations] {
-        let map = map.iter().flatten();
-        hash.number(map.clone().count() as u64);
-        for (key, value) in map {
-            hash.text(key);
-            hash.text(value);
-        }
+        hash.texts(map.iter().flatten());
     }
     let finalizers = metadata.finalizers.iter().flatten();
     hash.number(finalizers.clone().count() as u64);
@@ -107,6 +123,14 @@ impl Hash {
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.0.update(text.as_bytes());
+    }
+
+    fn texts<'a>(&mut self, map: impl Iterator<Item = (&'a String, &'a String)> + Clone) {
+        self.number(map.clone().count() as u64);
+        for (key, value) in map {
+            self.text(key);
+            self.text(value);
+        }
     }
 
     /// Recursion is as deep as the value, which the JSON parser limits to 128.
@@ -193,7 +217,7 @@ mod tests {
     }
 
     /// Whether setting `pointer` to `value` changes the fingerprint.
-    fn changes(field: Field, base: &Value, pointer: &str, value: Value) -> bool {
+    fn changes(part: Part, base: &Value, pointer: &str, value: Value) -> bool {
         let mut changed = base.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         let parent = changed.pointer_mut(parent).unwrap();
@@ -201,14 +225,14 @@ mod tests {
             Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
             parent => parent[key] = value,
         }
-        let of = |value: &Value| of_object(field, "apps", &object(value.clone()));
+        let of = |value: &Value| of_object(part, "apps", &object(value.clone()));
         of(base) != of(&changed)
     }
 
     #[test]
     fn spec_of_a_kind_with_generation() {
         let base = deployment();
-        let changes = |pointer, value| changes(Field::Spec, &base, pointer, value);
+        let changes = |pointer, value| changes(Part::Spec, &base, pointer, value);
         assert!(changes("/metadata/generation", json!(4)));
         assert!(changes("/metadata/uid", json!("u2")));
         assert!(changes("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")));
@@ -216,7 +240,29 @@ mod tests {
         assert!(!changes("/metadata/labels", json!({"a": "b"})));
         assert!(!changes("/status/state", json!("Error")));
         let whole = object(base.clone());
-        assert_eq!(of_metadata(&whole.metadata), Some(of_object(Field::Spec, "apps", &whole)));
+        assert_eq!(of_metadata(Part::Spec, &whole.metadata), Some(of_object(Part::Spec, "apps", &whole)));
+    }
+
+    #[test]
+    fn marks_count_for_whoever_has_set_them() {
+        let base = deployment();
+        let marked = |pointer, value: Value| {
+            assert!(!changes(Part::Spec, &base, pointer, value.clone()), "for nobody else");
+            changes(Part::Marked, &base, pointer, value)
+        };
+        assert!(marked("/metadata/labels", json!({"a": "b"})));
+        assert!(marked(
+            "/metadata/annotations",
+            json!({"operator.kyma-project.io/managed-by-reconciler-disclaimer": "mine"})
+        ));
+        assert!(!marked(
+            "/metadata/annotations",
+            json!({"deployment.kubernetes.io/revision": "2", "plain": "x"})
+        ));
+        assert!(
+            !marked("/metadata/resourceVersion", json!("11")) && !marked("/status/state", json!("Error"))
+        );
+        assert!(changes(Part::Marked, &base, "/metadata/generation", json!(4)));
     }
 
     #[test]
@@ -224,7 +270,7 @@ mod tests {
         let of = |description: &str| {
             let object = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                 "metadata": {"name": "a", "uid": "u", "generation": 1}, "value": 7, "description": description});
-            of_object(Field::Spec, "scheduling.k8s.io", &serde_json::from_value(object).unwrap())
+            of_object(Part::Spec, "scheduling.k8s.io", &serde_json::from_value(object).unwrap())
         };
         assert_ne!(of("ours"), of("mine"));
         assert_eq!(of("ours"), of("ours"));
@@ -233,8 +279,8 @@ mod tests {
     #[test]
     fn spec_of_a_kind_without_generation() {
         let base = config_map();
-        let changes = |pointer, value| changes(Field::Spec, &base, pointer, value);
-        assert_eq!(of_metadata(&object(base.clone()).metadata), None);
+        let changes = |pointer, value| changes(Part::Spec, &base, pointer, value);
+        assert_eq!(of_metadata(Part::Spec, &object(base.clone()).metadata), None);
         assert!(changes("/data/key", json!("new")));
         assert!(changes("/data/more", json!("x")));
         assert!(changes("/data", json!({"key": "value"})));
@@ -252,7 +298,7 @@ mod tests {
     #[test]
     fn status() {
         let base = deployment();
-        let changes = |pointer, value| changes(Field::Status, &base, pointer, value);
+        let changes = |pointer, value| changes(Part::Status, &base, pointer, value);
         assert!(changes("/status/state", json!("Error")));
         assert!(changes("/status/observedGeneration", json!(4)));
         assert!(changes("/status/readyReplicas", json!(0)));
@@ -266,7 +312,7 @@ mod tests {
         assert!(!changes("/metadata/generation", json!(9)));
         let mut swapped = base.clone();
         swapped["status"]["conditions"].as_array_mut().unwrap().swap(0, 1);
-        let of = |value: &Value, group| of_object(Field::Status, group, &object(value.clone()));
+        let of = |value: &Value, group| of_object(Part::Status, group, &object(value.clone()));
         assert_eq!(of(&base, "apps"), of(&swapped, "apps"), "the order of conditions means nothing");
         let mut fewer = base.clone();
         fewer["status"]["readyReplicas"] = json!(0);
@@ -284,7 +330,7 @@ mod tests {
         ] {
             let mut odd = deployment();
             odd["status"] = status;
-            of_object(Field::Status, "apps", &object(odd));
+            of_object(Part::Status, "apps", &object(odd));
         }
     }
 }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use kube::{Client, api::ApiResource, core::Status, runtime::watcher};
 pub use metadata::Metadata;
 use replay::Replay;
-use source::{heard, seen_metadata, stream};
+use source::{heard, part_of, seen_metadata, stream};
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     backoff::Backoff,
@@ -279,8 +279,10 @@ impl Watcher {
         resolved: &Resolved,
         beside: Option<Beside>,
     ) -> bool {
-        let events = events.map(|event| event.map(|event| heard(event, &seen_metadata)));
-        let check = beside.map_or_else(Check::never, Check::beside);
+        let part = part_of(&self.spec);
+        let seen = move |object: Metadata| seen_metadata(part, object);
+        let events = events.map(|event| event.map(|event| heard(event, &seen)));
+        let check = beside.map_or_else(Check::never, |beside| Check::beside(beside, part));
         !matches!(self.pump(events, resolved, (check, Replay::never()), &mut 0).await, Left::Closed)
     }
 

@@ -186,6 +186,15 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         api.patch(&object.name, &edit, &Patch::Merge(&object.edit)).await?;
         is(&api, object, None).await?;
         let edited = began.elapsed();
+        // Its marks are nobody else's either.
+        let mark = "app.kubernetes.io/part-of";
+        let unmark = json!({"metadata": {"labels": {mark: "mine"}}});
+        api.patch(&object.name, &edit, &Patch::Merge(&unmark)).await?;
+        wait::until(&format!("the label of {} {} to be back", object.kind.2, object.name), SOON, || async {
+            let live = api.get(&object.name).await?;
+            Ok((live.labels().get(mark).map(String::as_str) != Some("mine")).then_some(()))
+        })
+        .await?;
         let began = tokio::time::Instant::now();
         api.delete(&object.name, &DeleteParams::background()).await?;
         is(&api, object, Some(&uid)).await?;

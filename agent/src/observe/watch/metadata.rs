@@ -1,15 +1,20 @@
 //! An object without its body, and of its metadata only what a watch needs.
 //!
-//! What kube has for this keeps all metadata, and reads an object into a tree before it does: labels, annotations and
-//! `managedFields` are most of an object's metadata, and an agent of many objects reads them all the time.
+//! What kube has for this keeps all metadata, and reads an object into a tree before it does: annotations and `managedFields` are
+//! most of an object's metadata, and an agent of many objects reads them all the time.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Resource, api::ApiResource, core::DynamicResourceScope};
-use serde::{Deserialize, Deserializer};
-use std::borrow::Cow;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-/// An object without its body. Of its metadata it has name, namespace, uid, resourceVersion, generation and
-/// deletionTimestamp.
+use super::super::fingerprint::is_kymas;
+
+/// An object without its body. Of its metadata it has name, namespace, uid, resourceVersion, generation, deletionTimestamp, labels,
+/// and of the annotations Kyma's.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Metadata {
     /// With nothing but those.
@@ -26,11 +31,51 @@ struct Needed {
     resource_version: Option<String>,
     generation: Option<i64>,
     deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<Kymas>,
+}
+
+/// Annotations that are Kyma's own.
+#[derive(Default)]
+struct Kymas(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Kymas {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Kymas {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("annotations")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if is_kymas(&key) {
+                self.0.insert(key, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(self)
+    }
 }
 
 fn needed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let Needed { name, namespace, uid, resource_version, generation, deletion_timestamp } =
-        Needed::deserialize(deserializer)?;
+    let Needed {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        labels,
+        annotations,
+    } = Needed::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name,
         namespace,
@@ -38,6 +83,8 @@ fn needed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::E
         resource_version,
         generation,
         deletion_timestamp,
+        labels,
+        annotations: annotations.map(|kymas| kymas.0).filter(|kymas| !kymas.is_empty()),
         ..ObjectMeta::default()
     })
 }
@@ -91,15 +138,14 @@ mod tests {
             "metadata": {
                 "name": "one", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
                 "deletionTimestamp": "2026-01-01T00:00:00Z", "creationTimestamp": "2025-01-01T00:00:00Z",
-                "labels": {"a": "b"}, "annotations": {"c": "d"}, "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
+                "labels": {"a": "b"}, "annotations": {"c": "d", "operator.kyma-project.io/e": "f"}, "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
             },
         });
         let all: ObjectMeta = serde_json::from_value(object["metadata"].clone()).unwrap();
         let read: Metadata = serde_json::from_value(object).unwrap();
         let kept = ObjectMeta {
             creation_timestamp: None,
-            labels: None,
-            annotations: None,
+            annotations: Some([("operator.kyma-project.io/e".to_owned(), "f".to_owned())].into()),
             managed_fields: None,
             ..all
         };

@@ -11,7 +11,7 @@ use super::{
         resolve::Resolved,
     },
     Metadata, Seen,
-    source::{api, seen_metadata, seen_whole},
+    source::{api, part_of, seen_metadata, seen_whole},
     verify::{Judgement, PERIOD},
 };
 use crate::{config, jitter};
@@ -88,12 +88,14 @@ impl Replay {
             let marks = api::<Metadata>(&client, &spec, &resolved);
             let selector = spec.selector();
             if whole {
-                let (field, group) = (spec.field, resolved.resource.group.clone());
-                let seen = move |object: DynamicObject| seen_whole(field, &group, object);
+                let (part, group) = (part_of(&spec), resolved.resource.group.clone());
+                let seen = move |object: DynamicObject| seen_whole(part, &group, object);
                 look(marks, api::<DynamicObject>(&client, &spec, &resolved), selector, from, seen).boxed()
             } else {
                 let objects = marks.clone();
-                look(marks, objects, selector, from, seen_metadata).boxed()
+                let part = part_of(&spec);
+                let seen = move |object: Metadata| seen_metadata(part, object);
+                look(marks, objects, selector, from, seen).boxed()
             }
         };
         Self { look: Some(Box::new(look)), ..Self::never() }

@@ -1,7 +1,11 @@
 //! From the API server's watch to what is needed of it.
 
 use super::{
-    super::{fingerprint, index::ObjectKey, resolve::Resolved},
+    super::{
+        fingerprint::{self, Part},
+        index::ObjectKey,
+        resolve::Resolved,
+    },
     Heard, Metadata, Seen, WATCH_SECONDS,
 };
 use crate::config::{self, Field};
@@ -12,6 +16,7 @@ use kube::{
     core::DynamicResourceScope,
     runtime::{WatchStreamExt, watcher},
 };
+use tidewatch_wire::Route;
 
 pub(super) fn stream(
     client: &Client,
@@ -28,16 +33,18 @@ pub(super) fn stream(
         config = config.streaming_lists();
     }
     if whole {
-        let (field, group) = (spec.field, resolved.resource.group.clone());
-        let seen = move |object: DynamicObject| seen_whole(field, &group, object);
+        let (part, group) = (part_of(spec), resolved.resource.group.clone());
+        let seen = move |object: DynamicObject| seen_whole(part, &group, object);
         watcher(api::<DynamicObject>(client, spec, resolved), config)
             .default_backoff()
             .map(move |event| event.map(|event| heard(event, &seen)))
             .boxed()
     } else {
+        let part = part_of(spec);
+        let seen = move |object: Metadata| seen_metadata(part, object);
         watcher(api::<Metadata>(client, spec, resolved), config)
             .default_backoff()
-            .map(move |event| event.map(|event| heard(event, &seen_metadata)))
+            .map(move |event| event.map(|event| heard(event, &seen)))
             .boxed()
     }
 }
@@ -63,15 +70,24 @@ pub(super) fn heard<K>(event: watcher::Event<K>, seen: &impl Fn(K) -> Seen) -> H
     }
 }
 
-pub(super) fn seen_metadata(object: Metadata) -> Seen {
-    let fingerprint = fingerprint::of_metadata(&object.metadata);
+/// What counts of the objects of a watch. The engine has set their marks.
+pub(super) fn part_of(spec: &config::Watch) -> Part {
+    match spec.field {
+        Field::Status => Part::Status,
+        Field::Spec if spec.route == Route::engine().as_str() => Part::Marked,
+        Field::Spec => Part::Spec,
+    }
+}
+
+pub(super) fn seen_metadata(part: Part, object: Metadata) -> Seen {
+    let fingerprint = fingerprint::of_metadata(part, &object.metadata);
     seen(object.metadata, fingerprint)
 }
 
-pub(super) fn seen_whole(field: Field, group: &str, object: DynamicObject) -> Seen {
-    let fingerprint = fingerprint::of_object(field, group, &object);
+pub(super) fn seen_whole(part: Part, group: &str, object: DynamicObject) -> Seen {
+    let fingerprint = fingerprint::of_object(part, group, &object);
     let content =
-        field == Field::Status || object.metadata.generation.is_none() || !fingerprint::counts_changes(group);
+        part == Part::Status || object.metadata.generation.is_none() || !fingerprint::counts_changes(group);
     Seen { content, ..seen(object.metadata, Some(fingerprint)) }
 }
 

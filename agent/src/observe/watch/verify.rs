@@ -8,9 +8,9 @@
 //! other objects that change all the time: sooner or later it shares its sum with none of them.
 
 use super::{
-    super::resolve::Resolved,
+    super::{fingerprint::Part, resolve::Resolved},
     Metadata, Seen,
-    source::{api, seen_metadata, seen_whole},
+    source::{api, part_of, seen_metadata, seen_whole},
 };
 use crate::{config, jitter};
 use futures::{FutureExt, future::BoxFuture};
@@ -103,11 +103,13 @@ impl Check {
         let (client, spec, resolved) = (client.clone(), spec.clone(), resolved.clone());
         let list = move |salt| {
             if whole {
-                let (field, group) = (spec.field, resolved.resource.group.clone());
-                let seen = move |object: DynamicObject| seen_whole(field, &group, object);
+                let (part, group) = (part_of(&spec), resolved.resource.group.clone());
+                let seen = move |object: DynamicObject| seen_whole(part, &group, object);
                 sums(api::<DynamicObject>(&client, &spec, &resolved), params(&spec), salt, seen).boxed()
             } else {
-                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), salt, seen_metadata).boxed()
+                let part = part_of(&spec);
+                let seen = move |object: Metadata| seen_metadata(part, object);
+                sums(api::<Metadata>(&client, &spec, &resolved), params(&spec), salt, seen).boxed()
             }
         };
         let rate = if whole { WHOLE_PER_SECOND } else { METADATA_PER_SECOND };
@@ -125,7 +127,7 @@ impl Check {
     }
 
     /// Of a watch beside which somebody else lists.
-    pub(super) fn beside(Beside { list, jitter }: Beside) -> Self {
+    pub(super) fn beside(Beside { list, jitter }: Beside, part: Part) -> Self {
         let list = move |salt| {
             let found = list();
             async move {
@@ -133,7 +135,7 @@ impl Check {
                 found
                     .await?
                     .into_iter()
-                    .try_for_each(|object| add(&mut sums, salt, seen_metadata(object)))?;
+                    .try_for_each(|object| add(&mut sums, salt, seen_metadata(part, object)))?;
                 Some(sums)
             }
             .boxed()
