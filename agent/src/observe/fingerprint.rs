@@ -77,8 +77,8 @@ fn of_content(object: &DynamicObject) -> u64 {
     hash.end()
 }
 
-/// State, conditions without their times and messages, observedGeneration, and a workload's replicas. A heartbeat
-/// in a status is no change.
+/// State, conditions without their times and messages, observedGeneration, a workload's replicas, and the phase of Kubernetes' oldest
+/// kinds. A heartbeat in a status is no change.
 fn of_status(group: &str, object: &DynamicObject) -> u64 {
     let mut hash = Hash::new("status", &object.metadata);
     let status = &object.data["status"];
@@ -97,6 +97,10 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
         for key in REPLICAS {
             hash.value(&status[key]);
         }
+    }
+    // Of a claim it is all there is.
+    if group.is_empty() {
+        hash.value(&status["phase"]);
     }
     hash.end()
 }
@@ -317,6 +321,10 @@ mod tests {
         let mut fewer = base.clone();
         fewer["status"]["readyReplicas"] = json!(0);
         assert_eq!(of(&base, "other"), of(&fewer, "other"), "replicas count for workloads only");
+        let mut lost = base.clone();
+        lost["status"]["phase"] = json!("Lost");
+        assert_ne!(of(&base, ""), of(&lost, ""), "a claim says nothing else");
+        assert_eq!(of(&base, "other"), of(&lost, "other"));
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Shared {
             Ok(cr) => {
                 cr_there = cr.there();
                 if cr.is_anew(manifest) {
-                    self.tell_anew(kyma, manifest, runtime).await;
+                    Box::pin(self.tell_anew(kyma, manifest, runtime)).await;
                 }
                 cr_said = self.config.module_cr_state.then(|| cr.said()).flatten();
                 if cr_there == Some(false) && applied.failed.is_none() {
@@ -273,12 +273,12 @@ impl Shared {
         }
         if let Some(what) = applied.missing.take() {
             let finish = self.missed(kyma, runtime, what.clone(), &applied).await;
-            return self.incomplete(manifest, runtime, applied, (what, finish), write).await;
+            return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
             let finish = Finish::Patient(what.clone());
-            return self.incomplete(manifest, runtime, applied, (what, finish), write).await;
+            return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());

@@ -31,7 +31,8 @@ const NOISY: [(&str, &str); 5] = [
     ("events.k8s.io", "Event"),
 ];
 /// Kinds of Kubernetes itself whose readiness stands in the part of their status that agents look at.
-const WITH_STATUS: [(&str, &str); 7] = [
+const WITH_STATUS: [(&str, &str); 8] = [
+    ("", "PersistentVolumeClaim"),
     ("", "Pod"),
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
     ("apiregistration.k8s.io", "APIService"),

@@ -1,6 +1,6 @@
 //! What is in the way of a Manifest's deletion: objects of users, and the default CR.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use kube::ResourceExt;
 use tidewatch_api::{CustomResourcePolicy, Manifest, watcher::WatchedField};
@@ -77,9 +77,8 @@ async fn users_kinds(
     let mut kinds = defined_kinds(runtime, inventory).await?;
     // Terms that cannot be read declare nothing; whoever needs them says so.
     for gvk in blockers::declared(manifest).unwrap_or_default() {
-        let name = (gvk.group.clone(), gvk.kind.clone());
-        if !kinds.contains_key(&name) {
-            kinds.insert(name, apply::served(runtime, gvk).await?);
+        if let Entry::Vacant(none) = kinds.entry((gvk.group.clone(), gvk.kind.clone())) {
+            none.insert(apply::served(runtime, gvk).await?);
         }
     }
     Ok(kinds)

@@ -114,7 +114,7 @@ impl Shared {
     ) -> Result<Finish, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of_users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
-            self.tell_blocked(kyma, manifest, runtime, &kinds).await;
+            Box::pin(self.tell_blocked(kyma, manifest, runtime, &kinds)).await;
         }
         let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await
         {
@@ -198,7 +198,7 @@ impl Shared {
                 return Ok(remains);
             }
             rank = Some(this);
-            match self.remove_one(kyma, manifest, runtime, &object).await? {
+            match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await? {
                 None => {}
                 Some(Left::Going) => remains.left.push((object, None)),
                 Some(Left::Await(other)) => {
@@ -231,7 +231,7 @@ impl Shared {
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut left = Vec::new();
         for object in objects {
-            match self.remove_one(kyma, manifest, runtime, &object).await {
+            match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
                 Ok(None) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 // A webhook without a server, a right that is missing: that is what the force is for.
@@ -292,10 +292,10 @@ impl Shared {
                 return Ok(Some(Left::Instances));
             }
         }
-        if is_namespace(&object.gvk) {
-            if let Some(users) = blockers::users_in(runtime, manifest, &object.name).await? {
-                return Ok(Some(Left::Users(users)));
-            }
+        if is_namespace(&object.gvk)
+            && let Some(users) = blockers::users_in(runtime, manifest, &object.name).await?
+        {
+            return Ok(Some(Left::Users(users)));
         }
         let deleted = apply::delete(runtime, object, &there.uid).await?;
         tracing::info!(kyma, manifest = name, %object, "deleted");

@@ -28,6 +28,8 @@ const PARSED: usize = 8;
 const AWAITED: usize = 64;
 
 type Objects = Arc<Vec<Value>>;
+/// To read and parse one layer.
+type Turn = tokio::sync::Mutex<()>;
 
 /// See the module.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub(in crate::drive) struct Rendered {
     central: Mutex<Lru<String, Objects>>,
     tenants: Mutex<Lru<String, Objects>>,
     /// Whoever comes while a layer is read and parsed waits for it, and for no other. By who names it, and its key.
-    turns: Mutex<HashMap<(bool, String), Weak<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<(bool, String), Weak<Turn>>>,
     /// Places for those that are parsed.
     places: Semaphore,
 }
@@ -56,7 +58,7 @@ impl Rendered {
         if local { &self.tenants } else { &self.central }
     }
 
-    fn turn(&self, local: bool, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn(&self, local: bool, key: &str) -> Arc<Turn> {
         let mut turns = self.turns.lock();
         let key = (local, key.to_owned());
         if let Some(turn) = turns.get(&key).and_then(Weak::upgrade) {

@@ -91,7 +91,8 @@ impl Shared {
             Ok(terms) => {
                 let installer =
                     self.installer(work, (&manifest, &before, &shared), runtime, (&terms, &definitions));
-                applied = installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new()).await;
+                applied =
+                    Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new())).await;
             }
         }
         let mut left = gone.clone();
@@ -137,7 +138,7 @@ impl Shared {
                 let installer =
                     self.installer(work, (manifest, before, &shared), runtime, (&terms, &definitions));
                 let stood = only.stood(&definitions);
-                applied = installer.phases([bundle.first, bundle.main, bundle.custom], stood).await;
+                applied = Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], stood)).await;
             }
         }
         // The others were ready, or are nothing that could be.
