@@ -448,6 +448,21 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     let central = world.manifest(&pier, "raft").await?;
     ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
 
+    // When KCP releases the very number, nothing of the runtime's own template stays, though the version is the same.
+    world.ask(&pier, json!([{"name": "raft", "version": "0.2.0"}])).await?;
+    world.ready(&pier, "raft", "0.2.0").await?;
+    let own = world.manifest(&pier, "raft").await?;
+    ensure!(own.is_of_runtime_template(), "{:?}", own.metadata.annotations);
+    world.offer("raft", "0.2.0", &[("regular", "0.1.0"), ("fast", "0.2.0")]).await?;
+    world
+        .module(&pier, "raft", "KCP's template", |m| {
+            let of = m.template.as_ref().and_then(|template| template.metadata.as_ref());
+            m.state == State::Ready && of.is_some_and(|of| of.name == "raft-0.2.0")
+        })
+        .await?;
+    let central = world.manifest(&pier, "raft").await?;
+    ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
+
     for member in [&pier, &mole] {
         let api: Api<ModuleTemplate> = Api::namespaced(member.cluster.client()?, RUNTIME_NAMESPACE);
         api.delete("raft-regular", &DeleteParams::default()).await?;
