@@ -31,6 +31,7 @@ pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 use crate::{
     key::{Cause, Report},
     plan::{
+        access::staying,
         gates::Facts,
         kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused},
         needs::required,
@@ -156,9 +157,11 @@ impl Shared {
         let seen = self.look("manifests").await.manifests_of(&name);
         let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
-        let (manifests, mandatory) = {
+        let (manifests, mandatory, installed) = {
             let state = self.look("manifests again").await;
-            (state.manifests_of(&name), state.mandatory())
+            let manifests = state.manifests_of(&name);
+            let installed = staying(&choices, &manifests, state.catalog());
+            (manifests, state.mandatory(), installed)
         };
         let windows = self.windows.policy();
         let turns = self.turns(&name, causes).await;
@@ -176,6 +179,7 @@ impl Shared {
                 needs: Some(&waits),
                 mandatory: &mandatory,
                 turns: Some(&turns),
+                installed: Some(&installed),
             },
             now: self.now(),
         });

@@ -15,7 +15,7 @@ pub(super) use central::{REQUIRED, unread};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
+use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 
 use super::{
     mandatory::Offer,
@@ -78,6 +78,8 @@ pub struct Facts<'a> {
     pub mandatory: &'a [Arc<Offer>],
     /// When modules, by their names, take part in a rollout that has not reached this Kyma.
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
+    /// Templates of what is installed and not wanted, by their names (see [`super::access::staying`]).
+    pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
 }
 
 impl Default for Facts<'_> {
@@ -90,6 +92,7 @@ impl Default for Facts<'_> {
             needs: None,
             mandatory: &[],
             turns: None,
+            installed: None,
         }
     }
 }
@@ -142,15 +145,16 @@ impl Notes {
 /// A gate. May leave notes whatever its verdict.
 type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
-/// In the order in which they are asked. The platform's word comes before the user's: a forbidden module is not kept by giving it up.
+/// In the order in which they are asked. The platform's word, and availability, come before the user's: a module that is to go is not kept
+/// by giving it up. A turn comes last: it hides nothing that keeps the module anyway.
 const GATES: [Judge; 7] = [
     central::judge,
-    managed::judge,
     access::judge,
-    turns::judge,
+    managed::judge,
     versions::judge,
     needs::judge,
     windows::judge,
+    turns::judge,
 ];
 
 /// Asks the gates until one objects.

@@ -6,11 +6,24 @@ use tidewatch_api::{ModuleReleaseMeta, State};
 use super::{Gate, Notes, View};
 use crate::plan::{
     notice::{About, Kind, Notice},
-    versions::{Listed, Origin, Phase, deprecation, may_replace},
+    versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
 };
 
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
+    match refusal(view) {
+        None => Gate::Pass,
+        Some(fault) => Gate::Keep {
+            state: fault.state(true),
+            message: fault.to_string(),
+            maintenance: false,
+            retry_at: None,
+        },
+    }
+}
+
+/// Why the chosen version does not take the place of the installed one, if that is for good.
+pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
+    let chosen = view.choice.outcome.as_ref().ok()?;
     let release = view.choice.release.as_deref();
     // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
     // keep out what KCP has.
@@ -20,15 +33,7 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     });
     let installed = installed.map(|manifest| manifest.spec.version.as_str());
     let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
-    match may_replace(installed, &chosen.version, allowed) {
-        Ok(()) => Gate::Pass,
-        Err(fault) => Gate::Keep {
-            state: fault.state(true),
-            message: fault.to_string(),
-            maintenance: false,
-            retry_at: None,
-        },
-    }
+    may_replace(installed, &chosen.version, allowed).err()
 }
 
 /// Says what of the user's entry has no effect, and that the version ends that is in use after the gates' verdict.
