@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tidewatch_api::Layer;
 
 use super::*;
+use crate::plan::policy::{self, Ruled, rule};
 
 #[test]
 fn a_kyma_without_its_pull_secret_is_not_ready() {
@@ -230,4 +231,54 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     let mut again = plan.status.clone();
     tell_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
     assert_eq!(again, plan.status, "nothing flaps");
+}
+
+/// The plan for a list under a policy, which counts for every Kyma.
+fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
+    let (kyma, policy) = (kyma(), policy::read(text).unwrap());
+    let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels());
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choose(&wanted, &catalog(), &[]),
+        sources: &sources(),
+        manifests,
+        facts: Facts { ruled: Ok(Some(&ruled)), ..Facts::default() },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
+    let said = |policy: &str, manifests: &[Manifest]| {
+        let module = ruled(policy, &wanted(&["lighthouse"]), manifests).status.modules.remove(0);
+        (module.state, module.message)
+    };
+    let fixed = "rules: [{fix: [{name: lighthouse, channel: absent}]}]";
+    let (state, message) = said(fixed, &[]);
+    assert_eq!(state, State::Error);
+    let remark = "set by the platform's policy: channel absent instead of regular";
+    assert!(
+        message.starts_with("module 'lighthouse' has no version in") && message.ends_with(remark),
+        "{message}"
+    );
+    let given_up = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
+    let (state, message) = said(given_up, &[]);
+    assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
+    let fast = "rules: [{fix: [{name: lighthouse, channel: fast}]}]";
+    assert_eq!(said(fast, &[]), (State::Processing, String::new()), "it is said when it is there");
+}
+
+#[test]
+fn while_users_hold_up_what_the_policy_forbids_both_are_said() {
+    let mut leaving = installed(State::Ready);
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let waits = "waiting for module crs deletion: Beacon a/b (1)";
+    let progress = crate::plan::manifest::Progress::Deleting(waits.into());
+    leaving.status =
+        Some(crate::plan::manifest::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
+    let plan = ruled("rules: [{forbid: [lighthouse]}]", &wanted(&["lighthouse"]), &[leaving]);
+    let module = &plan.status.modules[0];
+    assert_eq!(module.state, State::Deleting);
+    assert_eq!(module.message, format!("the platform's policy forbids the module; {waits}"));
 }
