@@ -9,7 +9,10 @@ use std::{
 use jiff::Timestamp;
 use tidewatch_api::{GroupVersionKind, Manifest, Requires, State};
 
-use super::{kyma::progress, versions::Choice};
+use super::{
+    kyma::progress,
+    versions::{Choice, Fault},
+};
 
 /// How long a module may wait for what it needs before that is a warning, unless somebody says otherwise.
 pub const PATIENCE: Duration = Duration::from_mins(15);
@@ -76,6 +79,11 @@ pub fn unmet(
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, Unmet> {
     let asked: BTreeSet<&str> = choices.iter().map(|choice| choice.module.name.as_str()).collect();
+    // What a user manages is there if its user says so: nothing of ours tells of it.
+    let is_theirs =
+        |choice: &&Choice| !choice.module.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }));
+    let theirs: BTreeSet<&str> =
+        choices.iter().filter(is_theirs).map(|choice| choice.module.name.as_str()).collect();
     let mut all = BTreeMap::new();
     // Which module waits for which.
     let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -83,7 +91,8 @@ pub fn unmet(
         let Some(requires) = needed(choice, manifests) else { continue };
         let module = choice.module.name.as_str();
         let mut missing = Vec::new();
-        for other in requires.modules.iter().collect::<BTreeSet<_>>() {
+        let others: BTreeSet<_> = requires.modules.iter().collect();
+        for other in others.into_iter().filter(|other| !theirs.contains(other.as_str())) {
             let Some(why) = lacks(other, manifests, asked.contains(other.as_str())) else { continue };
             edges.entry(module).or_default().insert(other);
             missing.push(format!("module '{other}' ({why})"));
@@ -163,9 +172,11 @@ fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BT
     reached
 }
 
-/// Whether a module's message says that it, or its update, waits.
+/// Whether a module's message says first that it, or its update, waits. Where something else stands before that, it is what the warning
+/// is about.
 fn says_so(message: &str) -> bool {
-    message.starts_with(WAITS) || message.contains(&format!("{UPDATE} {WAITS}"))
+    let update = || message.strip_prefix(UPDATE).and_then(|rest| rest.strip_prefix(' '));
+    message.starts_with(WAITS) || update().is_some_and(|rest| rest.starts_with(WAITS))
 }
 
 /// What is said of what a module lacks, which it has lacked `since`; `before` is what its status says.

@@ -62,6 +62,19 @@ fn a_module_waits_for_another_until_that_is_ready() {
 }
 
 #[test]
+fn a_module_does_not_wait_for_one_that_its_user_manages() {
+    let mut choices = choices(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
+    assert!(unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"));
+    choices[0].module.managed = false;
+    assert!(unmet(&choices, &[], &BTreeSet::new()).is_empty(), "nothing of ours says that it is there");
+    choices[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
+    assert!(
+        unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"),
+        "a mandatory one is nobody's to give up"
+    );
+}
+
+#[test]
 fn a_module_waits_for_a_kind_until_it_is_served() {
     let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
     let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
@@ -122,6 +135,10 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
         waits(&of(false), at(100), PATIENCE, Some((State::Warning, "other")), at(101)).state,
         State::Processing
     );
+    let before = |said| waits(&of(false), at(100), PATIENCE, Some((State::Warning, said)), at(101)).state;
+    assert_eq!(before("its update waits for module 'quay'"), State::Warning);
+    let own = "Beacon default: no light; its update waits for module 'quay'";
+    assert_eq!(before(own), State::Processing, "the warning was about something else");
     assert_eq!(waits(&of(true), at(100), PATIENCE, None, at(100)).state, State::Warning);
 }
 
