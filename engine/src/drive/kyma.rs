@@ -155,7 +155,7 @@ impl Shared {
         self.note_required(&name, required(&choices)).await;
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.look("manifests").await.manifests_of(&name);
-        let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
+        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory, installed) = {
             let state = self.look("manifests again").await;
@@ -176,7 +176,8 @@ impl Shared {
                 ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
-                needs: Some(&waits),
+                needs: Some(&needs.waits),
+                gone: Some(&needs.gone),
                 mandatory: &mandatory,
                 turns: Some(&turns),
                 installed: Some(&installed),
@@ -201,7 +202,7 @@ impl Shared {
         // What only registries are to blame for is tried again when they may work.
         let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
-        plan.look_at = plan.look_at.into_iter().chain(look_at).min();
+        plan.look_at = plan.look_at.into_iter().chain(needs.look_at).min();
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;

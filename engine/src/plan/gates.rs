@@ -74,6 +74,8 @@ pub struct Facts<'a> {
     pub min_window: Duration,
     /// What modules wait for, by their names.
     pub needs: Option<&'a BTreeMap<String, Waits>>,
+    /// What installed modules need and have no more, in words, by their names.
+    pub gone: Option<&'a BTreeMap<String, String>>,
     /// All mandatory modules. What is installed of one stays until its turn to become the mandatory one.
     pub mandatory: &'a [Arc<Offer>],
     /// When modules, by their names, take part in a rollout that has not reached this Kyma.
@@ -90,6 +92,7 @@ impl Default for Facts<'_> {
             windows: None,
             min_window: MIN_WINDOW,
             needs: None,
+            gone: None,
             mandatory: &[],
             turns: None,
             installed: None,
