@@ -275,6 +275,8 @@ async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     ensure!(kept.version == "1.2.0", "the old version stays: {kept:?}");
     ensure!(kept.message.contains("version 1.0.0 is lower than the installed 1.2.0"), "{kept:?}");
     has(pier.cluster, "gull", "1.2.0").await?;
+    event(&pier.cluster.client()?, RUNTIME_NAMESPACE, "VersionRefused", &["module 'gull'", "is lower than"])
+        .await?;
     let remote: Api<Kyma> = Api::namespaced(pier.cluster.client()?, RUNTIME_NAMESPACE);
     fleet::kyma_where(remote, RUNTIME_KYMA_NAME, "the runtime's user to be told", |k| {
         k.module_status("gull").is_some_and(|m| m.message == kept.message)
