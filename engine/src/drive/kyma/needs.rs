@@ -128,7 +128,9 @@ impl Shared {
         let doubtful = self.waiting.is_doubtful(name, told, now) || causes.iter().any(whole);
         // Before it is looked: nobody tells what came, or went, before that.
         if self.await_kinds(name, &needed).await || doubtful {
-            needed.iter().for_each(|kind| apply::forget(runtime, &gvk_of(kind)));
+            for kind in &needed {
+                apply::forget(runtime, &gvk_of(kind));
+            }
         }
         let mut broken = BTreeSet::new();
         let served = served(runtime, &needed, &mut broken).await?;

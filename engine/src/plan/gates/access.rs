@@ -1,7 +1,7 @@
 //! Whether this Kyma may have the module.
 
 use kube::ResourceExt;
-use tidewatch_api::ModuleTemplate;
+use tidewatch_api::{Manifest, ModuleTemplate};
 
 use super::{Gate, Notes, View, removed, versions};
 use crate::plan::access::{self, Denied};
@@ -9,7 +9,7 @@ use crate::plan::access::{self, Denied};
 /// Who loses access loses the module, by the ordinary way of a removal. Of what its user manages already there is nothing to remove;
 /// but to give up what is to go, or is on its way out, would be a way around that.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
-    if !view.choice.module.managed && view.installed.is_none_or(|manifest| manifest.is_unmanaged()) {
+    if !view.choice.module.managed && view.installed.is_none_or(Manifest::is_unmanaged) {
         return Gate::Pass;
     }
     let module = &view.choice.module.name;
@@ -47,7 +47,7 @@ mod tests {
 
     use jiff::Timestamp;
     use serde_json::{Value, json};
-    use tidewatch_api::{Kyma, KymaSpec, Manifest};
+    use tidewatch_api::{Kyma, KymaSpec};
 
     use super::*;
     use crate::plan::{
