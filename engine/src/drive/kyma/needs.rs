@@ -204,10 +204,112 @@ async fn served(
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, sync::Arc};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tidewatch_api::{KymaSpec, ModuleTemplate};
+
     use super::*;
+    use crate::{
+        drive::{
+            Engine,
+            gate::Gate,
+            tests::{Heard, engine_on, not_found},
+        },
+        plan::versions::{choose, fixtures::catalog},
+        runtime::RuntimeClient,
+    };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    /// A runtime that answers like this to every discovery of a group version, and what it was asked for.
+    fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
+        let heard = Heard::default();
+        let (ear, answer) = (Arc::clone(&heard), Arc::clone(answer));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            ear.lock().push(request.uri().path().to_owned());
+            let (code, body) = answer.lock().clone();
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+        (Gated::new(client, Gate::default(), "harbour"), heard)
+    }
+
+    /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.
+    fn choices(group: &str) -> Vec<Choice> {
+        let mut catalog = catalog();
+        let mut template: ModuleTemplate = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+        let apis = json!({"apis": [{"group": group, "version": "v1", "kind": "Hook"}]});
+        template.spec.requires = serde_json::from_value(apis).unwrap();
+        catalog.put(Arc::new(template));
+        let wanted = json!({"channel": "regular", "modules": [{"name": "lighthouse"}]});
+        choose(&serde_json::from_value::<KymaSpec>(wanted).unwrap(), &catalog, &[])
+    }
+
+    fn kyma() -> Kyma {
+        let kyma = json!({"metadata": {"name": "harbour", "uid": "u"}, "spec": {"channel": "regular"}});
+        serde_json::from_value(kyma).unwrap()
+    }
+
+    /// What is found of lighthouse 1.0.0, which is installed: what it has no more, and when to look again.
+    async fn found(
+        engine: &Engine,
+        runtime: &Gated,
+        group: &str,
+        causes: &[Cause],
+    ) -> (Option<String>, Option<i64>) {
+        let manifest: Manifest = serde_json::from_value(json!({
+            "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "lighthouse"}},
+            "spec": {"version": "1.0.0", "install": {"name": "lighthouse", "source": {}}}}))
+        .unwrap();
+        let (choices, kyma) = (choices(group), kyma());
+        let of = (choices.as_slice(), std::slice::from_ref(&manifest));
+        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, causes).await.unwrap();
+        assert!(needs.waits.is_empty());
+        (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
+    }
+
+    #[tokio::test]
+    async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        drop(engine.0.change("test").await.apply_kyma(kyma()));
+        let served = (
+            200,
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                {"name": "hooks", "singularName": "", "namespaced": true, "kind": "Hook", "verbs": ["get"]}]}),
+        );
+        let answer = Arc::new(Mutex::new(served));
+        let (runtime, heard) = runtime(&answer);
+        let told = [Cause::Event {
+            epoch: "e".into(),
+            seq: 1,
+            watch: "w".into(),
+            object: "CustomResourceDefinition hooks.x.dev".into(),
+        }];
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
+        assert!(engine.0.look("test").await.awaits_definition("harbour", Some("hooks.x.dev")));
+        *answer.lock() = not_found();
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
+        assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &told).await;
+        assert!(gone.unwrap().contains("the kind Hook of x.dev/v1 (not served)"));
+        assert_eq!(look_at, Some(2), "the API server may be a moment behind");
+
+        // Of one that cannot be looked for nobody knows that it is gone.
+        *answer.lock() =
+            (503, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}));
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Cause::SafetyResync]).await;
+        assert_eq!((gone, look_at), (None, Some(2)));
+
+        heard.lock().clear();
+        let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
+        assert!(gone.unwrap().contains("no API can have that name"));
+        assert!(heard.lock().is_empty() && engine.0.look("test").await.awaits("harbour").is_empty());
     }
 
     #[test]
