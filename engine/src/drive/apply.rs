@@ -249,6 +249,11 @@ pub(super) async fn scope(runtime: &RuntimeClient, gvk: &Gvk) -> Result<Option<S
     }
 }
 
+/// Forgets where a kind lives, so that the runtime is asked again.
+pub(super) fn forget(runtime: &RuntimeClient, gvk: &Gvk) {
+    runtime.mapper().forget(&kube_gvk(gvk));
+}
+
 fn identity(object: &Value) -> Result<ObjectRef, ObjectError> {
     ObjectRef::of(object).ok_or_else(|| ObjectError::Malformed("an object".into()))
 }

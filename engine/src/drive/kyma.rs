@@ -31,6 +31,7 @@ pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 use crate::{
     key::{Cause, Report},
     plan::{
+        access::staying,
         gates::Facts,
         kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused},
         needs::required,
@@ -157,11 +158,13 @@ impl Shared {
         self.note_required(&name, required(&choices)).await;
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.look("manifests").await.manifests_of(&name);
-        let (waits, look_at) = self.waits_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
+        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
-        let (manifests, mandatory) = {
+        let (manifests, mandatory, installed) = {
             let state = self.look("manifests again").await;
-            (state.manifests_of(&name), state.mandatory())
+            let manifests = state.manifests_of(&name);
+            let installed = staying(&choices, &manifests, state.catalog());
+            (manifests, state.mandatory(), installed)
         };
         let windows = self.windows.policy();
         let turns = self.turns(&name, causes).await;
@@ -176,9 +179,11 @@ impl Shared {
                 ruled: ruled.as_ref().map(Option::as_ref).map_err(|fault| *fault),
                 windows: windows.as_deref(),
                 min_window: self.config.min_window,
-                needs: Some(&waits),
+                needs: Some(&needs.waits),
+                gone: Some(&needs.gone),
                 mandatory: &mandatory,
                 turns: Some(&turns),
+                installed: Some(&installed),
             },
             now: self.now(),
         });
@@ -200,7 +205,7 @@ impl Shared {
         // What only registries are to blame for is tried again when they may work.
         let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
-        plan.look_at = plan.look_at.into_iter().chain(look_at).min();
+        plan.look_at = plan.look_at.into_iter().chain(needs.look_at).min();
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;

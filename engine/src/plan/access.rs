@@ -1,9 +1,11 @@
 //! Who may have a module: internal, beta and restricted ones (contract, section 5.8).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use tidewatch_api::{ModuleReleaseMeta, ModuleTemplate, names::labels};
+use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::labels};
+
+use super::versions::{Catalog, Choice};
 
 /// Why a Kyma may not have a module. The text is shown to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +54,30 @@ pub fn allowed(
         (true, Some(selector)) if !is_empty(selector) && selects(selector, kyma) => Ok(()),
         (true, _) => Err(Denied::Restricted),
     }
+}
+
+/// The templates in KCP, by their names, of what is installed and is not what its module is to have: if it stays, they say who may
+/// have it.
+#[must_use]
+pub fn staying(
+    choices: &[Choice],
+    manifests: &[Manifest],
+    catalog: &dyn Catalog,
+) -> BTreeMap<String, Arc<ModuleTemplate>> {
+    let of = |choice: &Choice, manifest: &Manifest| {
+        let version = &manifest.spec.version;
+        if choice.outcome.as_ref().is_ok_and(|chosen| chosen.version == *version) {
+            return None;
+        }
+        let name = ModuleTemplate::object_name(&choice.module.name, version);
+        let template = catalog.template(&name)?;
+        Some((name, template))
+    };
+    let others = choices.iter().flat_map(|choice| {
+        let its = manifests.iter().filter(|m| m.module_name() == Some(&choice.module.name));
+        its.filter_map(move |manifest| of(choice, manifest))
+    });
+    others.collect()
 }
 
 fn is_empty(selector: &LabelSelector) -> bool {

@@ -15,7 +15,7 @@ pub(super) use central::{REQUIRED, unread};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tidewatch_api::{Kyma, KymaSpec, Manifest, State};
+use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 
 use super::{
     mandatory::Offer,
@@ -74,10 +74,14 @@ pub struct Facts<'a> {
     pub min_window: Duration,
     /// What modules wait for, by their names.
     pub needs: Option<&'a BTreeMap<String, Waits>>,
+    /// What installed modules need and have no more, in words, by their names.
+    pub gone: Option<&'a BTreeMap<String, String>>,
     /// All mandatory modules. What is installed of one stays until its turn to become the mandatory one.
     pub mandatory: &'a [Arc<Offer>],
     /// When modules, by their names, take part in a rollout that has not reached this Kyma.
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
+    /// Templates of what is installed and not wanted, by their names (see [`super::access::staying`]).
+    pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
 }
 
 impl Default for Facts<'_> {
@@ -88,8 +92,10 @@ impl Default for Facts<'_> {
             windows: None,
             min_window: MIN_WINDOW,
             needs: None,
+            gone: None,
             mandatory: &[],
             turns: None,
+            installed: None,
         }
     }
 }
@@ -142,15 +148,16 @@ impl Notes {
 /// A gate. May leave notes whatever its verdict.
 type Judge = fn(&View<'_>, &mut Notes) -> Gate;
 
-/// In the order in which they are asked. The platform's word comes before the user's: a forbidden module is not kept by giving it up.
+/// In the order in which they are asked. The platform's word, and availability, come before the user's: a module that is to go is not kept
+/// by giving it up. A turn comes last: it hides nothing that keeps the module anyway.
 const GATES: [Judge; 7] = [
     central::judge,
-    managed::judge,
     access::judge,
-    turns::judge,
+    managed::judge,
     versions::judge,
     needs::judge,
     windows::judge,
+    turns::judge,
 ];
 
 /// Asks the gates until one objects.

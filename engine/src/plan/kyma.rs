@@ -189,17 +189,14 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             plan.apply.push(kept);
         }
     }
-    if let Some((state, message)) = notes.remark {
-        match (status.state, status.message.is_empty()) {
-            (State::Ready, true) => (status.state, status.message) = (state, message),
-            // What keeps a version is said first, and then what is to be said of the version.
-            (State::Ready | State::Warning, false) => {
-                status.message = format!("{}; {message}", status.message);
-                if state != State::Ready {
-                    status.state = state;
-                }
-            }
-            _ => {}
+    // What is on its way, or on its way out, will say it when it is there.
+    if let Some((state, message)) = notes.remark
+        && !matches!(status.state, State::Processing | State::Deleting)
+    {
+        // What keeps a version, or what is wrong, is said first, and then what is to be said of the version.
+        status.message = join(&status.message, &message);
+        if status.state == State::Ready {
+            status.state = state;
         }
     }
     let word = word.unwrap_or_else(|| match existing {
@@ -245,8 +242,7 @@ fn stopped(
                 plan.delete.push(manifest.name_any());
             }
             let status = leaving(manifest);
-            let message = if status.message.is_empty() { message } else { status.message };
-            ModuleStatus { message, ..status }
+            ModuleStatus { message: join(&message, &status.message), ..status }
         }
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
@@ -366,6 +362,12 @@ fn plan_module(
             says(status, State::Processing, String::new())
         }
     }
+}
+
+/// Both, where there is something to say of both.
+fn join(first: &str, then: &str) -> String {
+    let between = if first.is_empty() || then.is_empty() { "" } else { "; " };
+    format!("{first}{between}{then}")
 }
 
 const GIVEN_UP: &str = "it is installed again once it has been given up";

@@ -6,10 +6,13 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tidewatch_api::{GroupVersionKind, Manifest, Requires, State};
 
-use super::{kyma::progress, versions::Choice};
+use super::{
+    kyma::progress,
+    versions::{Choice, Fault},
+};
 
 /// How long a module may wait for what it needs before that is a warning, unless somebody says otherwise.
 pub const PATIENCE: Duration = Duration::from_mins(15);
@@ -40,24 +43,39 @@ pub struct Waits {
     pub look_at: Option<Timestamp>,
 }
 
-/// What a module would need if it were installed or changed now; `None` where nothing is to be done about it.
-fn needed<'a>(choice: &'a Choice, manifests: &[Manifest]) -> Option<&'a Requires> {
+/// What a module needs in the version that it is to have, and whether that is installed. Then it stays, whatever has become of what it
+/// needs. `None` for one that needs nothing, or is left to its user.
+fn needed<'a>(choice: &'a Choice, manifests: &[Manifest]) -> Option<(&'a Requires, bool)> {
     let chosen = choice.outcome.as_ref().ok().filter(|_| choice.module.managed)?;
     let requires = chosen.template.spec.requires.as_ref()?;
-    // What is installed in this version stays, whatever has become of what it needs.
     let same = |m: &Manifest| m.spec.version == chosen.version && m.metadata.deletion_timestamp.is_none();
-    (!of_module(manifests, &choice.module.name).any(same)).then_some(requires)
+    Some((requires, of_module(manifests, &choice.module.name).any(same)))
 }
 
 fn of_module<'a>(manifests: &'a [Manifest], module: &'a str) -> impl Iterator<Item = &'a Manifest> {
     manifests.iter().filter(move |m| m.module_name() == Some(module))
 }
 
-/// The kinds that modules need which are to be installed or changed, each once.
+/// The kinds that modules need, each once, whether or not these modules are there already.
 #[must_use]
-pub fn kinds(choices: &[Choice], manifests: &[Manifest]) -> BTreeSet<GroupVersionKind> {
-    let requires = choices.iter().filter_map(|choice| needed(choice, manifests));
-    requires.flat_map(|requires| requires.apis.iter().cloned()).collect()
+pub fn kinds(choices: &[Choice]) -> BTreeSet<GroupVersionKind> {
+    let requires = choices.iter().filter_map(|choice| needed(choice, &[]));
+    requires.flat_map(|(requires, _)| requires.apis.iter().cloned()).collect()
+}
+
+/// Whether a kind can be served at all, by the names of its group and version. Of others nothing has to be asked.
+#[must_use]
+pub fn is_name(api: &GroupVersionKind) -> bool {
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
+    plain(&api.group) && plain(&api.version) && !api.version.is_empty()
+}
+
+/// When to look again for kinds that could not be looked for since a moment: ever more seldom, as no event tells that the server behind
+/// the API server is well again, and it may never be.
+#[must_use]
+pub fn look_again(since: Timestamp, now: Timestamp) -> Timestamp {
+    let pause = now.duration_since(since).clamp(SignedDuration::from_mins(1), SignedDuration::from_hours(1));
+    now.saturating_add(pause).unwrap_or(Timestamp::MAX)
 }
 
 /// The modules that modules of the list require, each once, whether or not these are there already.
@@ -75,15 +93,17 @@ pub fn unmet(
     manifests: &[Manifest],
     served: &BTreeSet<GroupVersionKind>,
 ) -> BTreeMap<String, Unmet> {
-    let asked: BTreeSet<&str> = choices.iter().map(|choice| choice.module.name.as_str()).collect();
+    let asked = asked(choices);
+    let theirs = theirs(choices);
     let mut all = BTreeMap::new();
     // Which module waits for which.
     let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for choice in choices {
-        let Some(requires) = needed(choice, manifests) else { continue };
+        let Some((requires, false)) = needed(choice, manifests) else { continue };
         let module = choice.module.name.as_str();
         let mut missing = Vec::new();
-        for other in requires.modules.iter().collect::<BTreeSet<_>>() {
+        let others: BTreeSet<_> = requires.modules.iter().collect();
+        for other in others.into_iter().filter(|other| !theirs.contains(other.as_str())) {
             let Some(why) = lacks(other, manifests, asked.contains(other.as_str())) else { continue };
             edges.entry(module).or_default().insert(other);
             missing.push(format!("module '{other}' ({why})"));
@@ -92,9 +112,7 @@ pub fn unmet(
         for api in requires.apis.iter().collect::<BTreeSet<_>>() {
             if !served.contains(api) {
                 apis = true;
-                let GroupVersionKind { group, version, kind } = api;
-                let slash = if group.is_empty() { "" } else { "/" };
-                missing.push(format!("the kind {kind} of {group}{slash}{version} (not served)"));
+                missing.push(unserved(api));
             }
         }
         if !missing.is_empty() {
@@ -118,6 +136,56 @@ pub fn unmet(
         }
     }
     all
+}
+
+/// What is not there of what installed modules need, in words, by the names of these. A module that is there, in whatever state, may be on
+/// its way to another version, and tells of itself. Nothing is done about it: what is installed stays as it is.
+#[must_use]
+pub fn gone(
+    choices: &[Choice],
+    manifests: &[Manifest],
+    served: &BTreeSet<GroupVersionKind>,
+) -> BTreeMap<String, String> {
+    let (asked, theirs) = (asked(choices), theirs(choices));
+    let is_there =
+        |module: &str| of_module(manifests, module).any(|m| m.metadata.deletion_timestamp.is_none());
+    let mut all = BTreeMap::new();
+    for choice in choices {
+        let Some((requires, true)) = needed(choice, manifests) else { continue };
+        let others: BTreeSet<_> = requires.modules.iter().collect();
+        let others = others.into_iter().filter(|other| !theirs.contains(other.as_str()) && !is_there(other));
+        let modules = others.filter_map(|other| {
+            let why = lacks(other, manifests, asked.contains(other.as_str()))?;
+            Some(format!("module '{other}' ({why})"))
+        });
+        let apis: BTreeSet<_> = requires.apis.iter().collect();
+        let apis = apis.into_iter().filter(|api| !served.contains(api)).map(unserved);
+        let missing: Vec<String> = modules.chain(apis).collect();
+        if !missing.is_empty() {
+            let message = format!("what it needs is not there: {}; it stays as it is", missing.join(", "));
+            all.insert(choice.module.name.clone(), message);
+        }
+    }
+    all
+}
+
+/// The modules of the list.
+fn asked(choices: &[Choice]) -> BTreeSet<&str> {
+    choices.iter().map(|choice| choice.module.name.as_str()).collect()
+}
+
+/// Those of them that their user manages. They are taken as there, since nothing of ours tells of them.
+fn theirs(choices: &[Choice]) -> BTreeSet<&str> {
+    let is_theirs =
+        |choice: &&Choice| !choice.module.managed && !matches!(choice.outcome, Err(Fault::Mandatory { .. }));
+    choices.iter().filter(is_theirs).map(|choice| choice.module.name.as_str()).collect()
+}
+
+fn unserved(api: &GroupVersionKind) -> String {
+    let GroupVersionKind { group, version, kind } = api;
+    let slash = if group.is_empty() { "" } else { "/" };
+    let why = if is_name(api) { "not served" } else { "no API can have that name" };
+    format!("the kind {kind} of {group}{slash}{version} ({why})")
 }
 
 /// Why a module that another one needs is not what it takes.
@@ -163,9 +231,11 @@ fn reachable<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BT
     reached
 }
 
-/// Whether a module's message says that it, or its update, waits.
+/// Whether a module's message says first that it, or its update, waits. Where something else stands before that, it is what the warning
+/// is about.
 fn says_so(message: &str) -> bool {
-    message.starts_with(WAITS) || message.contains(&format!("{UPDATE} {WAITS}"))
+    let update = || message.strip_prefix(UPDATE).and_then(|rest| rest.strip_prefix(' '));
+    message.starts_with(WAITS) || update().is_some_and(|rest| rest.starts_with(WAITS))
 }
 
 /// What is said of what a module lacks, which it has lacked `since`; `before` is what its status says.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use serde::{Deserialize, Deserializer};
 use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module};
 
-use super::access::selects;
+use super::{access::selects, versions::Want};
 
 /// The ConfigMap's name.
 pub const NAME: &str = "tidewatch-policy";
@@ -146,72 +146,74 @@ pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>)
             ruled.required.insert(module.to_owned());
         }
     }
+    let mut overruled: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut fixed: BTreeSet<(&str, &str)> = BTreeSet::new();
     let all_fixes = || counting().flat_map(|rule| &rule.fix);
     let numbered: BTreeSet<&str> =
         all_fixes().filter(|fix| fix.version.is_some()).map(|fix| fix.name.as_str()).collect();
     for fix in all_fixes() {
         let Some(entry) = spec.modules.iter_mut().find(|m| m.name == fix.name) else { continue };
-        let mut overruled = Vec::new();
         let mut first = |field| fixed.insert((fix.name.as_str(), field));
         if let Some(channel) = &fix.channel
             && first("channel")
         {
-            if let Some(wanted) = entry.channel.replace(channel.clone())
-                && wanted != *channel
-            {
-                overruled.push(format!("channel {channel} instead of {wanted}"));
-            }
+            entry.channel = Some(channel.clone());
             // A version of the user's own would be a way around it.
-            if !numbered.contains(fix.name.as_str())
-                && let Some(wanted) = entry.version.take()
-            {
-                overruled.push(format!("channel {channel} instead of version {wanted}"));
+            if !numbered.contains(fix.name.as_str()) {
+                entry.version = None;
             }
         }
         if let Some(version) = &fix.version
             && first("version")
-            && entry.version.as_ref() != Some(version)
-            && let Some(wanted) = entry.version.replace(version.clone())
         {
-            overruled.push(format!("version {version} instead of {wanted}"));
+            entry.version = Some(version.clone());
         }
         if let Some(policy) = fix.custom_resource_policy
             && first("policy")
             && entry.custom_resource_policy != policy
         {
-            overruled.push(format!("customResourcePolicy {policy:?}"));
+            overruled.entry(&fix.name).or_default().push(format!("customResourcePolicy {policy:?}"));
             entry.custom_resource_policy = policy;
         }
         if let Some(managed) = fix.managed
             && first("managed")
             && entry.managed != managed
         {
-            overruled.push(format!("managed: {managed}"));
+            overruled.entry(&fix.name).or_default().push(format!("managed: {managed}"));
             entry.managed = managed;
         }
-        note(&mut ruled, &fix.name, &overruled);
     }
     // To give it up would be a way around a rule that requires it, unless a rule says that, too.
-    for entry in spec.modules.iter_mut().filter(|m| !m.managed && must.contains(m.name.as_str())) {
-        if !fixed.contains(&(entry.name.as_str(), "managed")) {
+    for entry in spec.modules.iter_mut().filter(|m| !m.managed) {
+        if let Some(module) = must.get(entry.name.as_str())
+            && !fixed.contains(&(*module, "managed"))
+        {
             entry.managed = true;
-            note(&mut ruled, &entry.name, &["managed: true".to_owned()]);
+            overruled.entry(module).or_default().push("managed: true".to_owned());
+        }
+    }
+    // An entry that the user has not made has nothing of theirs.
+    for theirs in &user.modules {
+        let entry = spec.modules.iter().find(|entry| entry.name == theirs.name);
+        let version = entry.and_then(|entry| instead(&Want::of(theirs, user), &Want::of(entry, &spec)));
+        let rest = overruled.remove(theirs.name.as_str()).unwrap_or_default();
+        let all: Vec<String> = version.into_iter().chain(rest).collect();
+        if !all.is_empty() {
+            ruled.overruled.insert(theirs.name.clone(), all.join(", "));
         }
     }
     (spec, ruled)
 }
 
-/// Notes what of a user's entry does not count. One that the user has not made has nothing of theirs.
-fn note(ruled: &mut Ruled, module: &str, overruled: &[String]) {
-    if overruled.is_empty() || ruled.required.contains(module) {
-        return;
+/// Which version a user gets instead of the one that they would get: by what counts for the entry, whether or not it stands in it.
+fn instead(theirs: &Want, ruled: &Want) -> Option<String> {
+    match (&theirs.pin, &ruled.pin) {
+        _ if theirs == ruled => None,
+        (Some(before), Some(now)) => Some(format!("version {now} instead of {before}")),
+        (None, Some(now)) => Some(format!("version {now} instead of channel {}", theirs.channel)),
+        (Some(before), None) => Some(format!("channel {} instead of version {before}", ruled.channel)),
+        (None, None) => Some(format!("channel {} instead of {}", ruled.channel, theirs.channel)),
     }
-    let text = ruled.overruled.entry(module.to_owned()).or_default();
-    if !text.is_empty() {
-        text.push_str(", ");
-    }
-    text.push_str(&overruled.join(", "));
 }
 
 #[cfg(test)]
@@ -275,6 +277,22 @@ rules:
             of("rules: [{fix: [{name: beacon, channel: regular}, {name: beacon, version: 1.0.0}]}]");
         assert_eq!(entry(&spec, "beacon").version.as_deref(), Some("1.0.0"));
         assert_eq!(ruled.overruled["beacon"], "version 1.0.0 instead of 2.0.0");
+    }
+
+    #[test]
+    fn what_counts_for_an_entry_without_a_word_of_its_own_is_overruled_as_well() {
+        let of = |channel: &str, fix: &str| {
+            let mut user = user("[{name: beacon}]");
+            user.channel = channel.into();
+            let policy = read(&format!("rules: [{{fix: [{{name: beacon, {fix}}}]}}]")).unwrap();
+            rule(&user, &policy, &labels("paid")).1.overruled.remove("beacon")
+        };
+        let fixed = of("fast", "channel: regular");
+        assert_eq!(fixed.as_deref(), Some("channel regular instead of fast"), "the Kyma's channel");
+        assert_eq!(of("regular", "channel: regular"), None);
+        assert_eq!(of("", "channel: regular"), None, "what it is without one");
+        let numbered = of("fast", "version: 1.0.0");
+        assert_eq!(numbered.as_deref(), Some("version 1.0.0 instead of channel fast"));
     }
 
     #[test]

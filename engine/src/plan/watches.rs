@@ -1,6 +1,6 @@
 //! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
 //! kinds of what is installed, those of default custom resources, those whose objects a removal waits for, and
-//! `CustomResourceDefinitions` while a module waits for an API.
+//! `CustomResourceDefinitions` as long as a module requires an API.
 //!
 //! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
 //! never watched; what becomes of them is found by the safety resync.

@@ -56,19 +56,32 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
             {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
     let began = tokio::time::Instant::now();
     let crds = solo.objects(CRD, None);
-    crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(crd)).await?;
+    crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(&crd)).await?;
     solo.module("crane", "to be Ready", |m| m.state == State::Ready).await?;
     println!("the module was Ready {:?} after the kind it needs", began.elapsed());
     ensure!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     let polls = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"poll\"}").await?;
     ensure!(polls == 0, "it was polled");
 
-    // What is installed stays, whatever becomes of what it needed; and definitions are nobody's business any more.
+    // What is installed stays, whatever becomes of what it needed; but its user is told of it, by an event, until it is back.
+    let before = solo.manifest("crane").await?.metadata;
     crds.delete(&name, &DeleteParams::default()).await?;
-    set_modules(&solo.runtime, &json!([{"name": "crane"}])).await?;
-    solo.gone("bollard").await?;
-    solo.module("crane", "to stay Ready", |m| m.state == State::Ready).await?;
-    solo.manifest("crane").await?;
+    solo.module("crane", "to say what is gone", |m| {
+        m.state == State::Warning
+            && m.message.contains("the kind Hook of gantry.example.test/v1 (not served); it stays as it is")
+    })
+    .await?;
+    let kept = solo.manifest("crane").await?.metadata;
+    ensure!(
+        (&kept.uid, kept.generation, &kept.deletion_timestamp) == (&before.uid, before.generation, &None),
+        "{kept:?}"
+    );
+    crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(&crd)).await?;
+    solo.module("crane", "to be Ready again", |m| m.state == State::Ready).await?;
+
+    // Definitions are nobody's business any more when nobody needs them.
+    set_modules(&solo.runtime, &json!([{"name": "bollard"}])).await?;
+    solo.gone("crane").await?;
     agent
         .process
         .ready("to watch no definitions any more", Duration::from_mins(1), || async {
@@ -94,11 +107,16 @@ async fn a_module_comes_when_the_one_it_needs_is_ready() -> Result<()> {
     for module in ["pile", "deck"] {
         solo.module(module, "to be Ready", |m| m.state == State::Ready).await?;
     }
-    // It is not taken away with what it needed.
+    // It is not taken away with what it needed, and says so.
     solo.enable(&json!([{"name": "deck"}])).await?;
     solo.gone("pile").await?;
-    solo.module("deck", "to stay Ready", |m| m.state == State::Ready).await?;
+    solo.module("deck", "to say what is gone", |m| {
+        m.state == State::Warning && m.message.contains("module 'pile' (not enabled); it stays as it is")
+    })
+    .await?;
     solo.manifest("deck").await?;
+    solo.enable(&json!([{"name": "deck"}, {"name": "pile"}])).await?;
+    solo.module("deck", "to be Ready again", |m| m.state == State::Ready).await?;
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -275,6 +275,8 @@ async fn a_downgrade_is_refused_and_says_so() -> Result<()> {
     ensure!(kept.version == "1.2.0", "the old version stays: {kept:?}");
     ensure!(kept.message.contains("version 1.0.0 is lower than the installed 1.2.0"), "{kept:?}");
     has(pier.cluster, "gull", "1.2.0").await?;
+    event(&pier.cluster.client()?, RUNTIME_NAMESPACE, "VersionRefused", &["module 'gull'", "is lower than"])
+        .await?;
     let remote: Api<Kyma> = Api::namespaced(pier.cluster.client()?, RUNTIME_NAMESPACE);
     fleet::kyma_where(remote, RUNTIME_KYMA_NAME, "the runtime's user to be told", |k| {
         k.module_status("gull").is_some_and(|m| m.message == kept.message)
@@ -445,6 +447,21 @@ async fn a_template_made_in_the_runtime_is_tried_where_kcp_allows_it_and_nowhere
     has(mole.cluster, "raft", "0.1.0").await?;
     world.ask(&pier, json!([{"name": "raft"}])).await?;
     world.ready(&pier, "raft", "0.1.0").await?;
+    let central = world.manifest(&pier, "raft").await?;
+    ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
+
+    // When KCP releases the very number, nothing of the runtime's own template stays, though the version is the same.
+    world.ask(&pier, json!([{"name": "raft", "version": "0.2.0"}])).await?;
+    world.ready(&pier, "raft", "0.2.0").await?;
+    let own = world.manifest(&pier, "raft").await?;
+    ensure!(own.is_of_runtime_template(), "{:?}", own.metadata.annotations);
+    world.offer("raft", "0.2.0", &[("regular", "0.1.0"), ("fast", "0.2.0")]).await?;
+    world
+        .module(&pier, "raft", "KCP's template", |m| {
+            let of = m.template.as_ref().and_then(|template| template.metadata.as_ref());
+            m.state == State::Ready && of.is_some_and(|of| of.name == "raft-0.2.0")
+        })
+        .await?;
     let central = world.manifest(&pier, "raft").await?;
     ensure!(!central.is_of_runtime_template(), "{:?}", central.metadata.annotations);
 

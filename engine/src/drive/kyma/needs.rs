@@ -17,7 +17,7 @@ use crate::{
     },
     key::Cause,
     plan::{
-        needs::{Waits, kinds, unmet, waits},
+        needs::{Waits, gone, is_name, kinds, look_again, unmet, waits},
         object::Gvk,
         versions::Choice,
         watches,
@@ -26,12 +26,21 @@ use crate::{
 
 /// A kind may be served a moment after its definition has said so, of which nothing tells.
 const SERVED_AFTER: Duration = Duration::from_secs(2);
-/// After this, kinds are looked for again that could not be.
-const BROKEN_AGAIN: Duration = Duration::from_mins(1);
 
-/// Since when each module of each Kyma waits, as far as this process knows.
+/// What this process knows of what Kymas wait for.
 #[derive(Debug, Default)]
-pub(in crate::drive) struct Waiting(Mutex<HashMap<String, BTreeMap<String, Timestamp>>>);
+pub(in crate::drive) struct Waiting(Mutex<HashMap<String, Known>>);
+
+/// What it knows of one.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    /// Since when each of its modules waits.
+    since: BTreeMap<String, Timestamp>,
+    /// Since when there are kinds that cannot be looked for.
+    broken: Option<Timestamp>,
+    /// When it is looked once more for what a definition has changed.
+    again: Option<Timestamp>,
+}
 
 impl Waiting {
     pub(in crate::drive) fn forget(&self, kyma: &str) {
@@ -45,63 +54,123 @@ impl Waiting {
         modules: impl Iterator<Item = &'a String>,
         now: Timestamp,
     ) -> BTreeMap<String, Timestamp> {
+        self.know(kyma, |known| {
+            let before = std::mem::take(&mut known.since);
+            known.since =
+                modules.map(|module| (module.clone(), before.get(module).copied().unwrap_or(now))).collect();
+            known.since.clone()
+        })
+    }
+
+    /// When to look again for kinds that cannot be looked for, if there are any.
+    fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
+        self.know(kyma, |known| {
+            known.broken = any.then(|| known.broken.unwrap_or(now));
+            known.broken.map(|since| look_again(since, now))
+        })
+    }
+
+    /// Whether what is known of kinds is not to be trusted, since a definition has changed, now or just before.
+    fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
+        self.know(kyma, |known| {
+            let due = known.again.is_some_and(|again| again <= now);
+            if told {
+                known.again = Some(now + SERVED_AFTER);
+            } else if due {
+                known.again = None;
+            }
+            told || due
+        })
+    }
+
+    fn again(&self, kyma: &str) -> Option<Timestamp> {
+        self.0.lock().get(kyma)?.again
+    }
+
+    fn know<T>(&self, kyma: &str, change: impl FnOnce(&mut Known) -> T) -> T {
         let mut all = self.0.lock();
-        let before = all.remove(kyma).unwrap_or_default();
-        let since: BTreeMap<String, Timestamp> =
-            modules.map(|module| (module.clone(), before.get(module).copied().unwrap_or(now))).collect();
-        if !since.is_empty() {
-            all.insert(kyma.to_owned(), since.clone());
+        let mut known = all.remove(kyma).unwrap_or_default();
+        let told = change(&mut known);
+        if known != Known::default() {
+            all.insert(kyma.to_owned(), known);
         }
-        since
+        told
     }
 }
 
+/// What the plan is told of what the modules of a Kyma need.
+#[derive(Debug)]
+pub(super) struct Needs {
+    /// What each waits for.
+    pub(super) waits: BTreeMap<String, Waits>,
+    /// What of it installed ones have no more.
+    pub(super) gone: BTreeMap<String, String>,
+    /// When to look again though nothing has changed.
+    pub(super) look_at: Option<Timestamp>,
+}
+
 impl Shared {
-    /// What the modules of a Kyma wait for, and when to look again though nothing has changed. From then on, a definition of
-    /// a kind that one of them needs is an event for the Kyma.
-    pub(super) async fn waits_of(
+    /// What the modules of a Kyma wait for, or have no more. From then on, a definition of a kind that one of them needs is an event for
+    /// the Kyma, be the kind served or not.
+    pub(super) async fn needs_of(
         &self,
         kyma: &Kyma,
         name: &str,
         runtime: &Gated,
         (choices, manifests): (&[Choice], &[Manifest]),
         causes: &[Cause],
-    ) -> Result<(BTreeMap<String, Waits>, Option<Timestamp>), ObjectError> {
-        let needed = kinds(choices, manifests);
-        let mut broken = BTreeSet::new();
-        let mut served = served(runtime, &needed, &mut broken).await?;
-        if served.len() < needed.len() {
-            self.await_kinds(name, needed.difference(&served)).await;
-            // What came before that was awaited is not told.
-            served.extend(self::served(runtime, needed.difference(&served), &mut broken).await?);
-        }
-        self.await_kinds(name, needed.difference(&served)).await;
-        let unmet = unmet(choices, manifests, &served);
+    ) -> Result<Needs, ObjectError> {
+        let needed = kinds(choices);
         let now = self.now();
-        let since = self.waiting.since(name, unmet.keys(), now);
         let told = |cause: &Cause| matches!(cause, Cause::Event { object, .. } if object.starts_with(watches::CRD.1));
-        let soon = unmet.values().any(|unmet| unmet.apis) && causes.iter().any(told);
+        let told = !needed.is_empty() && causes.iter().any(told);
+        let whole = |cause: &Cause| matches!(cause, Cause::FallbackPoll | Cause::SafetyResync);
+        let doubtful = self.waiting.is_doubtful(name, told, now) || causes.iter().any(whole);
+        // Before it is looked: nobody tells what came, or went, before that.
+        if self.await_kinds(name, &needed).await || doubtful {
+            for kind in &needed {
+                apply::forget(runtime, &gvk_of(kind));
+            }
+        }
+        let mut broken = BTreeSet::new();
+        let served = served(runtime, &needed, &mut broken).await?;
+        let unmet = unmet(choices, manifests, &served);
+        let since = self.waiting.since(name, unmet.keys(), now);
         let all = unmet.into_iter().map(|(module, unmet)| {
             let before = kyma.module_status(&module).map(|status| (status.state, status.message.as_str()));
             let since = since.get(&module).copied().unwrap_or(now);
             let waits = waits(&unmet, since, self.config.patience, before, now);
             (module, waits)
         });
-        // No event tells that a server behind the API server is well again.
-        let later = (!broken.is_empty()).then(|| now + BROKEN_AGAIN);
-        Ok((all.collect(), soon.then(|| now + SERVED_AFTER).or(later)))
+        let waits = all.collect();
+        // Of what cannot be looked for nobody knows that it is gone.
+        let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
+        let there = served.iter().chain(unknown).cloned().collect();
+        let gone = gone(choices, manifests, &there);
+        let later = self.waiting.broken(name, !broken.is_empty(), now);
+        let look_at = self.waiting.again(name).into_iter().chain(later).min();
+        Ok(Needs { waits, gone, look_at })
     }
 
-    /// Has definitions of such kinds told to the Kyma, and of no others.
-    async fn await_kinds<'a>(&self, kyma: &str, kinds: impl Iterator<Item = &'a GroupVersionKind> + Send) {
-        let groups: BTreeSet<String> = kinds.map(|kind| kind.group.clone()).collect();
-        let is_known = self.look("awaited").await.awaits(kyma) == groups;
-        if is_known {
-            return;
+    /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
+    async fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
+        // The API server's own kinds have no definitions.
+        let defined = kinds.iter().filter(|kind| is_name(kind) && !kind.group.is_empty());
+        let groups: BTreeSet<String> = defined.map(|kind| kind.group.clone()).collect();
+        let before = self.look("awaited").await.awaits(kyma);
+        if before == groups {
+            return false;
         }
+        let more = !groups.is_subset(&before);
         self.change("await").await.await_kinds(kyma, groups);
         self.want_agent(kyma, &[]).await;
+        more
     }
+}
+
+fn gvk_of(kind: &GroupVersionKind) -> Gvk {
+    let GroupVersionKind { group, version, kind } = kind.clone();
+    Gvk { group, version, kind }
 }
 
 /// Those of some kinds that the runtime serves. One that cannot be looked for is none of them: it holds up the module that needs it,
@@ -112,9 +181,8 @@ async fn served(
     broken: &mut BTreeSet<String>,
 ) -> Result<BTreeSet<GroupVersionKind>, ObjectError> {
     let mut served = BTreeSet::new();
-    for wanted in kinds {
-        let GroupVersionKind { group, version, kind } = wanted.clone();
-        let gvk = Gvk { group, version, kind };
+    for wanted in kinds.into_iter().filter(|kind| is_name(kind)) {
+        let gvk = gvk_of(wanted);
         if broken.contains(&gvk.api_version()) {
             continue;
         }
@@ -132,4 +200,138 @@ async fn served(
         }
     }
     Ok(served)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Arc};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tidewatch_api::{KymaSpec, ModuleTemplate};
+
+    use super::*;
+    use crate::{
+        drive::{
+            Engine,
+            gate::Gate,
+            tests::{Heard, engine_on, not_found},
+        },
+        plan::versions::{choose, fixtures::catalog},
+        runtime::RuntimeClient,
+    };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A runtime that answers like this to every discovery of a group version, and what it was asked for.
+    fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
+        let heard = Heard::default();
+        let (ear, answer) = (Arc::clone(&heard), Arc::clone(answer));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            ear.lock().push(request.uri().path().to_owned());
+            let (code, body) = answer.lock().clone();
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        });
+        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+        (Gated::new(client, Gate::default(), "harbour"), heard)
+    }
+
+    /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.
+    fn choices(group: &str) -> Vec<Choice> {
+        let mut catalog = catalog();
+        let mut template: ModuleTemplate = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+        let apis = json!({"apis": [{"group": group, "version": "v1", "kind": "Hook"}]});
+        template.spec.requires = serde_json::from_value(apis).unwrap();
+        catalog.put(Arc::new(template));
+        let wanted = json!({"channel": "regular", "modules": [{"name": "lighthouse"}]});
+        choose(&serde_json::from_value::<KymaSpec>(wanted).unwrap(), &catalog, &[])
+    }
+
+    fn kyma() -> Kyma {
+        let kyma = json!({"metadata": {"name": "harbour", "uid": "u"}, "spec": {"channel": "regular"}});
+        serde_json::from_value(kyma).unwrap()
+    }
+
+    /// What is found of lighthouse 1.0.0, which is installed: what it has no more, and when to look again.
+    async fn found(
+        engine: &Engine,
+        runtime: &Gated,
+        group: &str,
+        causes: &[Cause],
+    ) -> (Option<String>, Option<i64>) {
+        let manifest: Manifest = serde_json::from_value(json!({
+            "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "lighthouse"}},
+            "spec": {"version": "1.0.0", "install": {"name": "lighthouse", "source": {}}}}))
+        .unwrap();
+        let (choices, kyma) = (choices(group), kyma());
+        let of = (choices.as_slice(), std::slice::from_ref(&manifest));
+        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, causes).await.unwrap();
+        assert!(needs.waits.is_empty());
+        (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
+    }
+
+    #[tokio::test]
+    async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        drop(engine.0.change("test").await.apply_kyma(kyma()));
+        let served = (
+            200,
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                {"name": "hooks", "singularName": "", "namespaced": true, "kind": "Hook", "verbs": ["get"]}]}),
+        );
+        let answer = Arc::new(Mutex::new(served));
+        let (runtime, heard) = runtime(&answer);
+        let told = [Cause::Event {
+            epoch: "e".into(),
+            seq: 1,
+            watch: "w".into(),
+            object: "CustomResourceDefinition hooks.x.dev".into(),
+        }];
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
+        assert!(engine.0.look("test").await.awaits_definition("harbour", Some("hooks.x.dev")));
+        *answer.lock() = not_found();
+        assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
+        assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &told).await;
+        assert!(gone.unwrap().contains("the kind Hook of x.dev/v1 (not served)"));
+        assert_eq!(look_at, Some(2), "the API server may be a moment behind");
+
+        // Of one that cannot be looked for nobody knows that it is gone.
+        *answer.lock() =
+            (503, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 503}));
+        let (gone, look_at) = found(&engine, &runtime, "x.dev", &[Cause::SafetyResync]).await;
+        assert_eq!((gone, look_at), (None, Some(2)));
+
+        heard.lock().clear();
+        let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
+        assert!(gone.unwrap().contains("no API can have that name"));
+        assert!(heard.lock().is_empty() && engine.0.look("test").await.awaits("harbour").is_empty());
+    }
+
+    #[test]
+    fn a_definition_is_looked_at_when_it_is_told_of_and_once_more() {
+        let waiting = Waiting::default();
+        assert!(!waiting.is_doubtful("pier", false, at(0)));
+        assert!(waiting.is_doubtful("pier", true, at(10)));
+        assert_eq!(waiting.again("pier"), Some(at(12)));
+        assert!(!waiting.is_doubtful("pier", false, at(11)), "not yet");
+        assert!(waiting.is_doubtful("pier", false, at(12)));
+        assert_eq!((waiting.again("pier"), waiting.is_doubtful("pier", false, at(13))), (None, false));
+        assert!(waiting.0.lock().is_empty(), "nothing is kept of who waits for nothing");
+    }
+
+    #[test]
+    fn a_server_that_stays_away_is_asked_ever_more_seldom_and_anew_after_it_was_well() {
+        let waiting = Waiting::default();
+        let looked = |any, minute: i64| {
+            waiting.broken("pier", any, at(minute * 60)).map(|next| next.as_second() / 60 - minute)
+        };
+        assert_eq!([0, 1, 2, 4, 300].map(|minute| looked(true, minute)), [1, 1, 2, 4, 60].map(Some));
+        assert_eq!(looked(false, 301), None);
+        assert_eq!(looked(true, 302), Some(1));
+    }
 }

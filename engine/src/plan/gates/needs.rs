@@ -9,9 +9,13 @@ use crate::plan::{
     notice::{About, Kind, Notice},
 };
 
-/// A module waits for what it needs, by an event; what is installed of it stays meanwhile, with the state it has.
+/// A module waits for what it needs, by an event; what is installed of it stays meanwhile, with the state it has. Of what is installed
+/// as it is to be, it is only said that something that it needs is gone.
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let module = &view.choice.module.name;
+    if let Some(gone) = view.facts.gone.and_then(|gone| gone.get(module)) {
+        notes.remark(State::Warning, gone.clone());
+    }
     let Some(waits) = view.facts.needs.and_then(|needs| needs.get(module)) else { return Gate::Pass };
     if waits.state == State::Warning {
         notes.notices.push(Notice {

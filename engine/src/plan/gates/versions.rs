@@ -6,11 +6,25 @@ use tidewatch_api::{ModuleReleaseMeta, State};
 use super::{Gate, Notes, View};
 use crate::plan::{
     notice::{About, Kind, Notice},
-    versions::{Listed, Origin, Phase, deprecation, may_replace},
+    versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
 };
 
-pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
-    let Ok(chosen) = &view.choice.outcome else { return Gate::Pass };
+/// A version that is refused is told in an Event, too: the module goes on as it is, and its user may have asked for the other one.
+pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
+    let Some(fault) = refusal(view) else { return Gate::Pass };
+    let message = fault.to_string();
+    notes.notices.push(Notice {
+        about: About::RuntimeKyma,
+        kind: Kind::Warning,
+        reason: "VersionRefused",
+        message: format!("module '{}': {message}", view.choice.module.name),
+    });
+    Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
+}
+
+/// Why the chosen version does not take the place of the installed one, if that is for good.
+pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
+    let chosen = view.choice.outcome.as_ref().ok()?;
     let release = view.choice.release.as_deref();
     // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
     // keep out what KCP has.
@@ -20,15 +34,7 @@ pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     });
     let installed = installed.map(|manifest| manifest.spec.version.as_str());
     let allowed = release.is_some_and(|release| release.spec.allow_downgrade == Some(true));
-    match may_replace(installed, &chosen.version, allowed) {
-        Ok(()) => Gate::Pass,
-        Err(fault) => Gate::Keep {
-            state: fault.state(true),
-            message: fault.to_string(),
-            maintenance: false,
-            retry_at: None,
-        },
-    }
+    may_replace(installed, &chosen.version, allowed).err()
 }
 
 /// Says what of the user's entry has no effect, and that the version ends that is in use after the gates' verdict.
@@ -37,7 +43,8 @@ pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     let kept = stays.map(|manifest| manifest.spec.version.as_str());
     let chosen = view.choice.outcome.as_ref().ok().map(|chosen| chosen.version.as_str());
     let in_use = match verdict {
-        Gate::Pass => chosen,
+        // Where there is no version to take its place, what is installed goes on.
+        Gate::Pass => chosen.or(kept),
         Gate::Keep { .. } => kept.or(chosen),
         Gate::Remove { .. } | Gate::Refuse { .. } | Gate::Leave { .. } => return,
     };
@@ -140,7 +147,10 @@ mod tests {
 
     #[test]
     fn a_lower_version_is_refused_unless_the_release_allows_it() {
-        let (gate, _) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
+        let (gate, notes) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
+        let told = &notes.notices[0];
+        assert_eq!((notes.notices.len(), told.reason, told.kind), (1, "VersionRefused", Kind::Warning));
+        assert!(told.message.starts_with("module 'lighthouse': version 1.0.0 is lower"), "{}", told.message);
         let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
             panic!("{gate:?}")
         };
@@ -180,7 +190,11 @@ mod tests {
         let said = format!("set by the platform's policy: channel regular; {over}");
         assert_eq!(both.remark, Some((State::Warning, said)), "neither hides the other");
         let other = judged(&ends, Some(&manifest("1.1.0")), NOW).1;
-        assert_eq!(other, Notes::default(), "it stays on 1.1.0, of which nothing is said");
+        assert_eq!(other.remark, None, "it stays on 1.1.0, of which nothing is said");
+        let nowhere = json!({"channel": "gone"});
+        let stays = |installed: Option<&Value>| with_entry(&nowhere, &ends, installed, NOW).1;
+        assert_eq!(stays(Some(&manifest("1.0.0"))).remark, Some((State::Ready, text.to_owned())));
+        assert_eq!(stays(None), Notes::default());
     }
 
     #[test]

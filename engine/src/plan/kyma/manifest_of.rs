@@ -140,7 +140,8 @@ pub(crate) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
 ///
 /// An installed version does not change (mission S1.1). If its template has been changed since it was installed, by
 /// what the Kyma's status remembers, or is another object of that name, by what the Manifest remembers, then what the Manifest
-/// has taken from it stays, and that is said.
+/// has taken from it stays, and that is said. A version of the runtime's own template is a tenant's: of it nothing stays when KCP
+/// releases the same number, since what takes its place is read, and works, with what only KCP's modules get.
 pub(super) fn hold_version(
     kyma: &Kyma,
     old: &Manifest,
@@ -150,7 +151,9 @@ pub(super) fn hold_version(
 ) -> Option<i64> {
     let template = chosen.template.name_any();
     let now = chosen.template.metadata.generation;
-    let installed = old.metadata.deletion_timestamp.is_none() && old.spec.version == wanted.spec.version;
+    let tenants = old.is_of_runtime_template() && chosen.origin != Origin::Local;
+    let installed =
+        old.metadata.deletion_timestamp.is_none() && old.spec.version == wanted.spec.version && !tenants;
     let told = kyma
         .module_status(wanted.module_name().unwrap_or_default())
         .filter(|status| installed && status.version == chosen.version)

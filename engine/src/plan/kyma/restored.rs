@@ -28,8 +28,8 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
             ..Module::default()
         }
     };
-    // What KCP has by itself was in no list.
-    let foreign = |m: &ModuleStatus| m.message.starts_with(ORPHANED) || m.message.starts_with(REQUIRED);
+    // What KCP has by itself was in no list. What else is said of a module may stand before that.
+    let foreign = |m: &ModuleStatus| m.message.starts_with(ORPHANED) || m.message.contains(REQUIRED);
     let listed = status.modules.iter().filter(|m| m.state != State::Deleting && !foreign(m));
     spec.modules = listed.map(entry).collect();
     spec
@@ -57,6 +57,7 @@ mod tests {
             {"name": "raft", "channel": "fast", "version": "1.0.0", "state": "Deleting"},
             {"name": "stray", "state": "Warning", "message": "orphaned: the Manifest stray is owned by no Kyma"},
             {"name": "guard", "channel": "fast", "version": "1.0.0", "state": "Ready", "message": "required by the platform's policy"},
+            {"name": "gate", "channel": "fast", "version": "1.0.0", "state": "Error", "message": "no pods; required by the platform's policy"},
         ]});
         let ignoring: Manifest = serde_json::from_value(json!({
             "metadata": {"name": "m", "labels": {"operator.kyma-project.io/module-name": "crane"}},

@@ -1,3 +1,4 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tidewatch_api::{KymaSpec, ModuleReleaseMeta, ModuleTemplate};
@@ -62,11 +63,24 @@ fn a_module_waits_for_another_until_that_is_ready() {
 }
 
 #[test]
+fn a_module_does_not_wait_for_one_that_its_user_manages() {
+    let mut choices = choices(&[("quay", json!(null)), ("crane", json!({"modules": ["quay"]}))]);
+    assert!(unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"));
+    choices[0].module.managed = false;
+    assert!(unmet(&choices, &[], &BTreeSet::new()).is_empty(), "nothing of ours says that it is there");
+    choices[0].outcome = Err(Fault::Mandatory { module: "quay".into() });
+    assert!(
+        unmet(&choices, &[], &BTreeSet::new()).contains_key("crane"),
+        "a mandatory one is nobody's to give up"
+    );
+}
+
+#[test]
 fn a_module_waits_for_a_kind_until_it_is_served() {
     let api = json!({"group": "x.dev", "version": "v1", "kind": "Beam"});
     let modules = [("crane", json!({"apis": [api, {"group": "", "version": "v1", "kind": "Node"}]}))];
     let choices = choices(&modules);
-    let needed = kinds(&choices, &[]);
+    let needed = kinds(&choices);
     assert_eq!(needed.len(), 2);
     let node: BTreeSet<_> = needed.iter().filter(|k| k.kind == "Node").cloned().collect();
     let waiting = unmet(&choices, &[], &node).remove("crane").unwrap();
@@ -80,8 +94,53 @@ fn what_is_installed_stays_and_only_its_upgrade_waits() {
         json!({"modules": ["gone"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
     let modules = [("crane", requires)];
     assert!(messages(&modules, &[manifest("crane", "2.0.0", "Ready")]).is_empty());
-    assert!(kinds(&choices(&modules), &[manifest("crane", "2.0.0", "Ready")]).is_empty());
     assert_eq!(messages(&modules, &[manifest("crane", "1.0.0", "Ready")]).len(), 1);
+}
+
+#[test]
+fn what_an_installed_module_needs_and_has_no_more_is_said() {
+    let requires =
+        json!({"modules": ["quay"], "apis": [{"group": "x.dev", "version": "v1", "kind": "Beam"}]});
+    let mut choices = choices(&[("quay", json!(null)), ("crane", requires)]);
+    let served = kinds(&choices);
+    let crane = || manifest("crane", "2.0.0", "Ready");
+    let said = |choices: &[Choice], manifests: &[Manifest], served| {
+        gone(choices, manifests, served).remove("crane").unwrap_or_default()
+    };
+    let nothing = BTreeSet::new();
+    assert_eq!(
+        said(&choices, &[crane()], &nothing),
+        "what it needs is not there: module 'quay' (not installed yet), the kind Beam of x.dev/v1 (not served); it stays as it is"
+    );
+    assert_eq!(
+        said(&choices, &[crane(), manifest("quay", "2.0.0", "Error")], &served),
+        "",
+        "it tells of itself"
+    );
+    let mut leaving = manifest("quay", "2.0.0", "Ready");
+    leaving.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert!(said(&choices, &[crane(), leaving], &served).contains("module 'quay' (on its way out);"));
+    assert_eq!(said(&choices, &[manifest("crane", "1.0.0", "Ready")], &nothing), "", "its update waits");
+    choices[0].module.managed = false;
+    assert_eq!(said(&choices, &[crane()], &served), "");
+    choices[1].module.managed = false;
+    assert!(gone(&choices, &[crane()], &nothing).is_empty() && kinds(&choices).is_empty());
+}
+
+#[test]
+fn what_cannot_be_looked_for_is_looked_for_ever_more_seldom() {
+    let looks = |minutes: i64| look_again(at(0), at(minutes * 60)).as_second() / 60;
+    assert_eq!([0, 1, 2, 4, 32, 64, 600].map(looks), [1, 2, 4, 8, 64, 124, 660]);
+    assert_eq!(look_again(at(100), at(40)), at(100), "a clock was set back");
+    let api = |group: &str, version: &str| GroupVersionKind {
+        group: group.into(),
+        version: version.into(),
+        kind: "Beam".into(),
+    };
+    assert!(is_name(&api("x.dev", "v1")) && is_name(&api("", "v1")));
+    for (group, version) in [("no/such.group", "v1"), ("x.dev", ""), ("x.dev", "v1/beams"), ("x dev", "v1")] {
+        assert!(!is_name(&api(group, version)), "{group} {version}");
+    }
 }
 
 #[test]
@@ -122,6 +181,10 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
         waits(&of(false), at(100), PATIENCE, Some((State::Warning, "other")), at(101)).state,
         State::Processing
     );
+    let before = |said| waits(&of(false), at(100), PATIENCE, Some((State::Warning, said)), at(101)).state;
+    assert_eq!(before("its update waits for module 'quay'"), State::Warning);
+    let own = "Beacon default: no light; its update waits for module 'quay'";
+    assert_eq!(before(own), State::Processing, "the warning was about something else");
     assert_eq!(waits(&of(true), at(100), PATIENCE, None, at(100)).state, State::Warning);
 }
 

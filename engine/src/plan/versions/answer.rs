@@ -59,7 +59,7 @@ impl Answer {
     }
 
     /// Whether a plan made of the one can differ from a plan made of the other. Of what a release meta says of other
-    /// channels and versions, nothing counts.
+    /// channels nothing counts; of other versions their end, since one that is installed may not be the one that is wanted.
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let outcomes = match (&self.outcome, &other.outcome) {
@@ -71,11 +71,14 @@ impl Answer {
             _ => false,
         };
         let said = |answer: &Self| {
-            let release = answer.release.clone()?;
-            let version = answer.outcome.as_ref().ok()?.version.clone();
-            let said = release.offered(&version)?;
-            // That it is offered beside the channels changes nothing for who has it.
-            (said.deprecation_date.is_some() || !said.deprecation_message.is_empty()).then(|| said.clone())
+            let all = answer.release.iter().flat_map(|release| release.spec.versions.clone());
+            // That one is offered beside the channels changes nothing for who has it.
+            let ends = all.filter(|v| v.deprecation_date.is_some() || !v.deprecation_message.is_empty());
+            let mut ends: Vec<_> = ends
+                .map(|v| (v.version, v.deprecation_date.map(|date| date.0), v.deprecation_message))
+                .collect();
+            ends.sort();
+            ends
         };
         let terms = |answer: &Self| {
             answer.release.as_ref().map(|release| {

@@ -347,8 +347,9 @@ proptest! {
             let outcome = resolve(want.wish(module), catalog, &[]);
             let found = outcome.as_ref().ok().map(|c| (c.template.spec.clone(), c.version.clone()));
             let release = catalog.release(module);
-            let offered = release.as_ref().zip(found.as_ref()).and_then(|(r, (_, version))| r.offered(version));
-            let said = offered.map(|offered| offered.deprecation_message.clone()).filter(|said| !said.is_empty());
+            // Any of them may be the installed one.
+            let all = release.iter().flat_map(|release| release.spec.versions.clone());
+            let said: Vec<_> = all.filter(|v| !v.deprecation_message.is_empty()).collect();
             (self::outcome(outcome), found, said, release.map(|r| r.spec.allow_downgrade))
         };
         prop_assert_eq!(differs, taken(&before) != taken(&after));

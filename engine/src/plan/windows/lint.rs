@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::pattern::{differs, literals, look_alikes};
 use super::{
+    SPREAD,
     document::Path,
     matching::{Field, Pattern},
     next::length,
@@ -48,7 +49,7 @@ pub enum Kind {
     NeverMatches,
     /// A pattern matches every value.
     MatchesEverything,
-    /// A window is too short for an update to begin in it.
+    /// A window is too short for an update to begin in it, in all runtimes or in some.
     TooShort,
     /// All windows are over.
     Over,
@@ -126,8 +127,8 @@ impl Values {
 /// `min` is the time an update needs (see [`next()`](super::next())).
 pub fn lint(text: &str, values: &Values, now: Timestamp, min: Duration) -> Result<Vec<Finding>, PolicyError> {
     let (policy, remarks) = Policy::read(text)?;
-    let mut lint =
-        Lint { values, now, min: SignedDuration::try_from(min).unwrap_or(SignedDuration::MAX), remarks };
+    let signed = |time| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+    let mut lint = Lint { values, now, min: signed(min), spread: signed(SPREAD), remarks };
     lint.policy(&policy);
     let mut findings: Vec<_> = lint
         .remarks
@@ -149,6 +150,7 @@ struct Lint<'a> {
     values: &'a Values,
     now: Timestamp,
     min: SignedDuration,
+    spread: SignedDuration,
     remarks: Vec<Remark>,
 }
 
@@ -290,6 +292,17 @@ impl Lint<'_> {
                     "lasts {:#}, and an update begins only while more than {:#} are left: none ever does",
                     length(window),
                     self.min
+                );
+                self.warn(Kind::TooShort, path.clone(), message);
+            }
+            _ if length(window) <= self.min.saturating_add(self.spread) => {
+                let message = format!(
+                    "lasts {:#}, and an update begins only while more than {:#} are left; since a runtime is looked at up to {:#} \
+                     after the begin, always the same one so late, none ever does in some; make it longer than {:#}",
+                    length(window),
+                    self.min,
+                    self.spread,
+                    self.min.saturating_add(self.spread)
                 );
                 self.warn(Kind::TooShort, path.clone(), message);
             }

@@ -33,6 +33,9 @@ pub use policy::{DayTime, MAX_POLICY, Policy, PolicyError, Rule, Times, When};
 
 /// Least time that has to be left of a window for an update to begin in it, where nobody says otherwise.
 pub const MIN_WINDOW: Duration = Duration::from_mins(20);
+/// How long after its begin a window is looked at in the last runtimes, so that a fleet does not move in one second. How late one is differs
+/// from runtime to runtime, and is the same each time.
+pub const SPREAD: Duration = Duration::from_mins(5);
 
 /// An update of one module, as far as windows care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

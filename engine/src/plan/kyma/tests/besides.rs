@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tidewatch_api::Layer;
 
 use super::*;
+use crate::plan::policy::{self, Ruled, rule};
 
 #[test]
 fn a_kyma_without_its_pull_secret_is_not_ready() {
@@ -70,35 +71,63 @@ fn a_manifest_knows_where_its_further_sources_are() {
     assert!(missing.status.modules[0].message.contains("'tables'"), "{}", missing.status.modules[0].message);
 }
 
+/// A catalog whose channel regular has another version.
+fn released(version: &str) -> FakeCatalog {
+    let mut catalog = catalog();
+    let release = Arc::make_mut(catalog.releases.get_mut("lighthouse").unwrap());
+    release.spec.channels.as_mut().unwrap()[0].version = version.into();
+    catalog
+}
+
+/// The plan for an entry of lighthouse over what is installed of it, whose turn comes then.
+fn at_turn(
+    catalog: &FakeCatalog,
+    channel: &str,
+    manifest: &Manifest,
+    before: &KymaStatus,
+    turn: Option<i64>,
+) -> Plan {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].channel = Some(channel.into());
+    let kyma = Kyma { status: Some(before.clone()), ..kyma() };
+    let turns = turn.map(|at| ("lighthouse".to_owned(), Timestamp::from_second(at).unwrap()));
+    let (choices, turns) = (choose(&wanted, catalog, &[]), turns.into_iter().collect());
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choices,
+        sources: &sources(),
+        manifests: std::slice::from_ref(manifest),
+        facts: Facts { turns: Some(&turns), ..Facts::default() },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
 #[test]
 fn a_module_whose_turn_has_not_come_stays_and_nothing_is_said() {
     let installed = installed(State::Ready);
-    let mut kyma = kyma();
-    let mut wanted = wanted(&["lighthouse"]);
-    let mut planned = |channel: &str, turn: Option<i64>| {
-        wanted.modules[0].channel = Some(channel.into());
-        let turns = turn.map(|at| ("lighthouse".to_owned(), Timestamp::from_second(at).unwrap()));
-        let (choices, turns) = (choose(&wanted, &catalog(), &[]), turns.into_iter().collect());
-        let plan = plan(&Input {
-            kyma: &kyma,
-            wanted: &wanted,
-            choices: &choices,
-            sources: &sources(),
-            manifests: std::slice::from_ref(&installed),
-            facts: Facts { turns: Some(&turns), ..Facts::default() },
-            now: Timestamp::UNIX_EPOCH,
-        });
-        kyma.status = Some(plan.status.clone());
-        plan
-    };
-    let before = planned("regular", None);
+    let before = at_turn(&catalog(), "regular", &installed, &KymaStatus::default(), None);
     assert_eq!((before.apply.len(), before.status.state), (0, State::Ready));
-    let waits = planned("fast", Some(60));
+    let newer = released("1.1.0");
+    let waits = at_turn(&newer, "regular", &installed, &before.status, Some(60));
     assert_eq!((waits.apply.len(), waits.look_at), (0, Some(Timestamp::from_second(60).unwrap())));
     let (told, now) = (&before.status.modules[0], &waits.status.modules[0]);
     assert_eq!((now.state, &now.message, &now.template), (told.state, &told.message, &told.template));
     assert_eq!(waits.status.state, State::Ready);
-    assert_eq!(planned("fast", Some(0)).apply[0].spec.version, "1.1.0", "its turn has come");
+    let due = at_turn(&newer, "regular", &installed, &waits.status, Some(0));
+    assert_eq!(due.apply[0].spec.version, "1.1.0", "its turn has come");
+}
+
+#[test]
+fn a_turn_hides_no_refusal_and_holds_no_edit_of_the_user() {
+    let mut newer = installed(State::Ready);
+    newer.spec.version = "1.2.0".into();
+    let refused = at_turn(&released("1.1.0"), "regular", &newer, &KymaStatus::default(), Some(60));
+    let module = &refused.status.modules[0];
+    assert_eq!(module.state, State::Warning);
+    assert!(module.message.contains("1.1.0 is lower than the installed 1.2.0"), "{}", module.message);
+    let edited = at_turn(&catalog(), "fast", &installed(State::Ready), &KymaStatus::default(), Some(60));
+    assert_eq!(edited.apply[0].spec.version, "1.1.0", "the channel is another one than the rollout's");
 }
 
 #[test]
@@ -202,4 +231,54 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
     let mut again = plan.status.clone();
     tell_refused(&mut again, &told, &refused, Timestamp::from_second(9).unwrap());
     assert_eq!(again, plan.status, "nothing flaps");
+}
+
+/// The plan for a list under a policy, which counts for every Kyma.
+fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
+    let (kyma, policy) = (kyma(), policy::read(text).unwrap());
+    let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels());
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &choose(&wanted, &catalog(), &[]),
+        sources: &sources(),
+        manifests,
+        facts: Facts { ruled: Ok(Some(&ruled)), ..Facts::default() },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
+    let said = |policy: &str, manifests: &[Manifest]| {
+        let module = ruled(policy, &wanted(&["lighthouse"]), manifests).status.modules.remove(0);
+        (module.state, module.message)
+    };
+    let fixed = "rules: [{fix: [{name: lighthouse, channel: absent}]}]";
+    let (state, message) = said(fixed, &[]);
+    assert_eq!(state, State::Error);
+    let remark = "set by the platform's policy: channel absent instead of regular";
+    assert!(
+        message.starts_with("module 'lighthouse' has no version in") && message.ends_with(remark),
+        "{message}"
+    );
+    let given_up = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
+    let (state, message) = said(given_up, &[]);
+    assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
+    let fast = "rules: [{fix: [{name: lighthouse, channel: fast}]}]";
+    assert_eq!(said(fast, &[]), (State::Processing, String::new()), "it is said when it is there");
+}
+
+#[test]
+fn while_users_hold_up_what_the_policy_forbids_both_are_said() {
+    let mut leaving = installed(State::Ready);
+    leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let waits = "waiting for module crs deletion: Beacon a/b (1)";
+    let progress = crate::plan::manifest::Progress::Deleting(waits.into());
+    leaving.status =
+        Some(crate::plan::manifest::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
+    let plan = ruled("rules: [{forbid: [lighthouse]}]", &wanted(&["lighthouse"]), &[leaving]);
+    let module = &plan.status.modules[0];
+    assert_eq!(module.state, State::Deleting);
+    assert_eq!(module.message, format!("the platform's policy forbids the module; {waits}"));
 }

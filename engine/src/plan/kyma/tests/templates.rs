@@ -87,3 +87,27 @@ fn a_template_that_is_made_anew_reinstalls_nothing() {
     assert_eq!(moved.apply[0].spec.resource, known.spec.resource);
     assert_eq!(moved.apply[0].annotations()[annotations::TEMPLATE_UID], "first");
 }
+
+#[test]
+fn what_a_runtime_has_brought_itself_is_replaced_when_kcp_releases_the_same_version() {
+    let asked = wanted(&["lighthouse"]);
+    let mut catalog = catalog();
+    let mut template = catalog.templates["lighthouse-1.0.0"].as_ref().clone();
+    template.metadata.uid = Some("kcps".into());
+    catalog.put(Arc::new(template));
+    let before = run(&asked, &[installed(State::Ready)]).status;
+    let mut own = installed(State::Ready);
+    own.spec.resource.as_mut().unwrap().0["spec"] = json!({"height": 1});
+    own.annotations_mut().extend([
+        (annotations::TEMPLATE_UID.to_owned(), "tenants".to_owned()),
+        (annotations::RUNTIME_TEMPLATE.to_owned(), "true".to_owned()),
+        (annotations::MODULE_TERMS.to_owned(), r#"{"progressDeadlineSeconds":7}"#.to_owned()),
+    ]);
+    let plan = run_on(before, &asked, own, &catalog);
+    let central = &plan.apply[0];
+    assert_eq!(plan.notices, []);
+    assert!(!central.is_of_runtime_template());
+    assert_eq!(central.spec.resource, installed(State::Ready).spec.resource, "what KCP's template names");
+    assert_eq!(central.annotations().get(annotations::MODULE_TERMS), None);
+    assert_eq!(central.annotations()[annotations::TEMPLATE_UID], "kcps");
+}
