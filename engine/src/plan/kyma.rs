@@ -30,6 +30,7 @@ use self::{
 pub(in crate::plan) use self::{
     manifest_of::{keep_default_cr, manifest_for, take_over},
     orphans::orphan,
+    running::remember,
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
@@ -185,7 +186,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
         let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
         if let Some((old, mut kept)) = kept {
-            running::remember(old, &mut kept);
+            remember(old, &mut kept);
             plan.apply.push(kept);
         }
     }
@@ -331,7 +332,7 @@ fn plan_module(
         if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
             keep_default_cr(old, &mut wanted);
         }
-        running::remember(old, &mut wanted);
+        remember(old, &mut wanted);
     }
     let status = shown(choice, chosen, &wanted, generation);
     match existing {

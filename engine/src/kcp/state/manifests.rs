@@ -8,7 +8,7 @@ use crate::{
     key::WorkKey,
     plan::{
         kyma::{Stray, is_nobodys, leaving_message, progress_at},
-        manifest::{Claim, has_been_ready, inventory},
+        manifest::{Claim, has_been_ready, inventory, is_current},
         object::ObjectRef,
         owners::Speaker,
         watches::Needs,
@@ -207,5 +207,5 @@ pub(super) fn is_settled(manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_none()
         && !manifest.is_unmanaged()
         && status.state == State::Ready
-        && status.conditions.iter().any(|c| c.observed_generation == manifest.metadata.generation)
+        && is_current(manifest, manifest.metadata.generation)
 }

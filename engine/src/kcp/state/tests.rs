@@ -105,6 +105,22 @@ fn a_settled_manifest_costs_nothing_at_a_start() {
 }
 
 #[test]
+fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
+    let mut theirs = manifest("m", 1, "Ready", None);
+    theirs.metadata.generation = Some(7);
+    let asked = |theirs: &Manifest| {
+        let mut state = KcpState::default();
+        let wanted = keys(state.apply_manifest(theirs.clone()));
+        (wanted, state.is_ready("m"))
+    };
+    let both = vec!["Manifest/m".to_owned(), "Kyma/a".to_owned()];
+    theirs.annotations_mut().insert("sync-oci-ref".into(), "sha256:aa".into());
+    assert_eq!(asked(&theirs), (both, false), "it has not come to it");
+    theirs.spec.install.source.0.insert("ref".into(), "sha256:aa".into());
+    assert_eq!(asked(&theirs), (vec!["Kyma/a".to_owned()], true));
+}
+
+#[test]
 fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
     let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}});
     let mut ours = manifest("m", 2, "Ready", Some("d"));

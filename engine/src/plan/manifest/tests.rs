@@ -1,8 +1,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::{Value, json};
-use tidewatch_api::{Manifest, State, names::conditions};
+use tidewatch_api::{
+    Manifest, ManifestStatus, State,
+    names::{annotations, conditions},
+};
 
 use super::*;
 use crate::plan::{
@@ -198,6 +202,75 @@ fn that_a_spec_has_been_ready_is_known_until_it_changes() {
     leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
     let goes = manifest_status(&leaving, &Progress::Deleting("bye".into()), &[], None, now);
     assert!(goes.conditions.iter().all(|c| c.type_ != conditions::WAS_READY), "nobody asks any more");
+}
+
+/// A Manifest that the Go manager has installed and upgraded: its conditions are those of the first generation.
+fn upgraded_by_the_go_manager() -> Manifest {
+    let condition = |type_: &str, reason: &str, message: &str| {
+        json!({"type": type_, "status": "True", "reason": reason, "message": message, "observedGeneration": 1,
+               "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    serde_json::from_value(json!({
+        "metadata": {"generation": 2, "annotations": {"sync-oci-ref": "sha256:bb"}},
+        "spec": {"version": "1.1.0", "install": {"name": "raw-manifest", "source": {"ref": "sha256:bb", "type": "oci-dir"}}},
+        "status": {"state": "Ready", "lastOperation": {"operation": "resources are ready", "lastUpdateTime": "2026-01-02T00:00:00Z"},
+            "conditions": [condition("Resources", "ResourcesAvailable", "resources are parsed and ready for use"),
+                           condition("Installation", "Ready", "installation is ready and resources can be used"),
+                           condition("ModuleCR", "ModuleCRCreated", "module CR was created")]}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
+    let theirs = upgraded_by_the_go_manager();
+    let generation = theirs.metadata.generation;
+    assert!(is_current(&theirs, generation) && has_been_ready(&theirs, generation));
+    assert!(!is_current(&theirs, Some(3)), "of the next spec it says nothing");
+    let says = |manifest: &Manifest, progress: &Progress| {
+        manifest_status(manifest, progress, &[], Some(true), Timestamp::UNIX_EPOCH)
+    };
+    let ready = Progress::Applied(Readiness::Ready);
+    assert_eq!(Some(says(&theirs, &ready)), theirs.status);
+    assert!(
+        !may_wait(&theirs, &says(&theirs, &Progress::Waiting("for it".into()))),
+        "else a restart would hide it"
+    );
+
+    // What is said in its place is about the present spec, and what it had come to is not forgotten.
+    let generations = |status: &ManifestStatus| -> Vec<i64> {
+        status.conditions.iter().filter_map(|c| c.observed_generation).collect()
+    };
+    let waits = says(&theirs, &Progress::Waiting("for it".into()));
+    assert_eq!(generations(&waits), [2, 2, 2, 2]);
+    assert!(has_been_ready(&Manifest { status: Some(waits), ..theirs.clone() }, generation));
+    let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
+    let said = |state| Some((cr.clone(), CrState { state, message: String::new() }));
+    let with =
+        |state| with_cr_state(says(&theirs, &ready), &theirs, said(state).as_ref(), Timestamp::UNIX_EPOCH);
+    assert_eq!(generations(&with(State::Ready)), [1, 1, 1, 2], "only what is new");
+    let warned = Manifest { status: Some(with(State::Error)), ..theirs.clone() };
+    assert!(warned.status.as_ref().unwrap().state == State::Warning && has_been_ready(&warned, generation));
+
+    let edits: [(&str, fn(&mut Manifest)); 5] = [
+        ("it has not come to it yet", |m| {
+            drop(m.spec.install.source.0.insert("ref".into(), "sha256:cc".into()))
+        }),
+        ("it was never applied", |m| drop(m.annotations_mut().remove("sync-oci-ref"))),
+        ("it is not ready", |m| m.status.as_mut().unwrap().state = State::Error),
+        ("we have changed it", |m| {
+            drop(m.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "u".into()))
+        }),
+        ("we have changed it", |m| {
+            drop(m.annotations_mut().insert(annotations::RUNNING_VERSION.into(), "1.0.0".into()))
+        }),
+    ];
+    for (why, edit) in edits {
+        let mut manifest = theirs.clone();
+        edit(&mut manifest);
+        assert!(!is_current(&manifest, generation), "{why}");
+        assert_eq!(generations(&says(&manifest, &ready)), [2, 2, 2], "{why}");
+    }
 }
 
 #[test]
