@@ -195,7 +195,7 @@ impl Shared {
     /// Finalizers, before anything is created in the runtime.
     async fn hold(&self, manifest: &Manifest) -> Result<(), Lost> {
         let mut wanted = vec![finalizers::MANIFEST];
-        if manifest.spec.resource.is_some() {
+        if manifest.spec.creates_default_cr() {
             wanted.push(finalizers::DEFAULT_CR);
         }
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {

@@ -382,7 +382,8 @@ fn still_there(old: &Manifest) -> String {
 
 /// What the status says of a module that has, or gets, this Manifest.
 fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
-    let resource = manifest.spec.resource.as_ref().map(|cr| TrackingObject {
+    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    let resource = made.map(|cr| TrackingObject {
         api_version: cr.api_version().to_owned().into(),
         kind: cr.kind().to_owned().into(),
         metadata: Some(PartialMeta {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use tidewatch_api::{CustomResourcePolicy, Manifest, watcher::WatchedField};
+use tidewatch_api::{Manifest, watcher::WatchedField};
 
 use super::{Stopped, is_crd};
 use crate::{
@@ -33,12 +33,6 @@ pub(super) struct Obstacle {
     pub(super) what: String,
     /// The kinds whose objects have to go.
     pub(super) kinds: Vec<Gvk>,
-}
-
-/// The default CR that goes with the module: not one that the user was to make.
-pub(super) fn removable_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    default_cr(manifest).filter(|_| create)
 }
 
 /// Kinds that the module's CRDs define, by group and kind, in a version that is served.
@@ -91,7 +85,7 @@ pub(super) async fn users_in(
 ) -> Result<Option<String>, ObjectError> {
     let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
     let kinds = users_kinds(runtime, manifest, &own).await?;
-    own.extend(removable_cr(manifest));
+    own.extend(default_cr(manifest));
     let mut users = Users::default();
     for gvk in kinds.values() {
         let room = NAMED + 1 + own.len().min(OWN);
@@ -163,7 +157,7 @@ impl Shared {
         self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
 
-        let cr = removable_cr(manifest);
+        let cr = default_cr(manifest);
         own.extend(cr.clone());
         if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
             return Ok(Some(Obstacle { what, kinds: declared }));
@@ -233,7 +227,7 @@ impl Shared {
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let kinds = users_kinds(runtime, manifest, &own).await?;
-        own.extend(removable_cr(manifest));
+        own.extend(default_cr(manifest));
         Ok(users_of(runtime, kinds.values(), &own).await?.first)
     }
 }

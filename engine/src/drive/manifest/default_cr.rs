@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tidewatch_api::{
-    CustomResourcePolicy, Manifest,
+    Manifest,
     names::{conditions, field_managers},
 };
 
@@ -21,15 +21,9 @@ use crate::{
     },
 };
 
-/// Whether a Manifest creates a default CR.
-fn creates(manifest: &Manifest) -> bool {
-    manifest.spec.resource.is_some()
-        && manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
-}
-
 /// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
 pub(super) fn cr_condition(manifest: &Manifest, there: Option<bool>) -> Option<bool> {
-    creates(manifest).then(|| there.unwrap_or_else(|| was_there(manifest)))
+    manifest.spec.creates_default_cr().then(|| there.unwrap_or_else(|| was_there(manifest)))
 }
 
 /// Whether a Manifest says that its default CR is there.
@@ -88,7 +82,7 @@ pub(super) async fn create_default_cr(
     runtime: &Gated,
     saw: impl Fn(&ObjectRef, &Value),
 ) -> Result<DefaultCr, ObjectError> {
-    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| creates(manifest)) else {
+    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
         return Ok(DefaultCr::NotWanted);
     };
     let body = cr.to_value();

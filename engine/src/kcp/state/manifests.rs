@@ -196,9 +196,10 @@ impl KcpState {
     }
 }
 
-/// The identity of a Manifest's default CR.
+/// The identity of the default CR that goes with a Manifest: not of one that its user is to make.
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    manifest.spec.resource.as_ref().and_then(|cr| ObjectRef::of(&cr.to_value()))
+    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    made.and_then(|cr| ObjectRef::of(&cr.to_value()))
 }
 
 /// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.

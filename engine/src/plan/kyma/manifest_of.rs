@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, GroupVersionKind, ImageSpec, InstallInfo, Kyma, Manifest,
-    ManifestSpec, Module, ModuleTemplate, ModuleTerms,
+    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
+    ModuleTemplate, ModuleTerms,
     names::{self, annotations, labels},
 };
 
@@ -47,11 +47,7 @@ pub(in crate::plan) fn manifest_for(
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
-    let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
     let mut terms = ModuleTerms::of(&chosen.template.spec);
-    if let Some(cr) = chosen.template.spec.data.as_ref().filter(|_| !create) {
-        holds_back(&mut terms, cr);
-    }
     terms.layers = source.layers(&terms.sources)?;
     let terms = terms.to_annotation();
     let image = ImageSpec {
@@ -91,13 +87,8 @@ pub(in crate::plan) fn manifest_for(
             remote: false,
             version: chosen.version.clone(),
             install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
-            resource: chosen
-                .template
-                .spec
-                .data
-                .as_ref()
-                .filter(|_| create)
-                .map(|cr| default_cr(cr, &chosen.template)),
+            // Whoever makes it: its kind holds the module back, and the Go manager would know of no other.
+            resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &chosen.template)),
             localized_images: source.images.clone(),
             manager: chosen.template.spec.manager.clone(),
             ..ManifestSpec::default()
@@ -179,8 +170,8 @@ pub(super) fn hold_version(
 /// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is
 /// made once, and goes with its module. An object of another kind is another matter.
 pub(in crate::plan) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
-    let creates = wanted.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    let Some(made) = old.spec.resource.as_ref().filter(|_| creates) else { return };
+    let made = [&old.spec, &wanted.spec].iter().all(|spec| spec.creates_default_cr());
+    let Some(made) = old.spec.resource.as_ref().filter(|_| made) else { return };
     let group = |cr: &EmbeddedObject| cr.api_version().split_once('/').map(|(group, _)| group.to_owned());
     let is_other = |named: &EmbeddedObject| {
         (group(named), named.kind()) == (group(made), made.kind())
@@ -192,7 +183,7 @@ pub(in crate::plan) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
 }
 
 /// What is installed, with a default CR that is the user's from now on: that does not wait for what keeps the version. Else the user's
-/// object would be taken for ours when the module goes. `None` if it is so already, or has none.
+/// object would be taken for ours when the module goes. `None` if it is so already.
 pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
     let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
     let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
@@ -216,30 +207,14 @@ pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
         status: None,
     };
     kept.spec.custom_resource_policy = CustomResourcePolicy::Ignore;
-    if let Some(cr) = kept.spec.resource.take()
-        && let Ok(mut terms) = old.terms()
-    {
-        holds_back(&mut terms, &cr);
-        let text = terms.to_annotation();
-        kept.annotations_mut().extend(text.map(|text| (annotations::MODULE_TERMS.to_owned(), text)));
-    }
     Some(kept)
-}
-
-/// The user makes it, so it holds the module back like all that users make.
-fn holds_back(terms: &mut ModuleTerms, cr: &EmbeddedObject) {
-    let (group, version) = cr.api_version().split_once('/').unwrap_or(("", cr.api_version()));
-    let (group, version, kind) = (group.to_owned(), version.to_owned(), cr.kind().to_owned());
-    if !terms.associated_resources.iter().any(|k| (&k.group, &k.kind) == (&group, &kind)) {
-        terms.associated_resources.push(GroupVersionKind { group, version, kind });
-    }
 }
 
 /// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
 pub(in crate::plan) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
     let before = wanted.clone();
     wanted.spec.manager.clone_from(&old.spec.manager);
-    // Whether there is a default CR is for the user to say; what is in it is the template's.
+    // One that has none may be of a time when it was left out where its user makes it.
     if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
         wanted.spec.resource.clone_from(&old.spec.resource);
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use serde_json::Value;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplate,
-    ModuleTemplateSpec, ModuleTerms, RawObject,
+    EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplate, ModuleTemplateSpec,
+    ModuleTerms, RawObject,
     marks::mark,
     names::{self, annotations, labels},
 };
@@ -35,7 +35,7 @@ pub(super) fn stands(
         == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
         && is_spec(&existing.spec, module, chosen, source)
         && has_labels(existing.labels(), kyma_name, module, channel)
-        && has_annotations(existing.annotations(), module, chosen, source)
+        && has_annotations(existing.annotations(), chosen, source)
         && is_owned(existing, kyma, kyma_name)
         && !existing.is_mandatory()
 }
@@ -55,28 +55,20 @@ fn has_labels(present: &BTreeMap<String, String>, kyma: &str, module: &Module, c
         .all(|(key, value)| present.find(|(found, _)| found == key).is_some_and(|(_, found)| found == value))
 }
 
-fn has_annotations(
-    present: &BTreeMap<String, String>,
-    module: &Module,
-    chosen: &Chosen,
-    source: &Source,
-) -> bool {
+fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: &Source) -> bool {
     let template = &chosen.template.spec;
     let of = |key: &str| mark(present, key);
     let local = (chosen.origin == Origin::Local).then_some("true");
-    // A default CR that the user makes is among the terms.
-    let plain = template.data.is_none() || creates(module);
-    let terms = plain
-        && if says_nothing(template) {
-            of(annotations::MODULE_TERMS).is_none()
-        } else {
-            // What the component lacks is for whoever makes the Manifest to say.
-            let layers = source.layers(&template.sources);
-            layers.is_ok_and(|layers| {
-                let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
-                of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
-            })
-        };
+    let terms = if says_nothing(template) {
+        of(annotations::MODULE_TERMS).is_none()
+    } else {
+        // What the component lacks is for whoever makes the Manifest to say.
+        let layers = source.layers(&template.sources);
+        layers.is_ok_and(|layers| {
+            let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
+            of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
+        })
+    };
     terms
         && of(annotations::FQDN) == Some(&chosen.component)
         && of(annotations::OCM_COMPONENT_NAME) == Some(&chosen.component)
@@ -106,10 +98,6 @@ fn is_owned(existing: &Manifest, kyma: &Kyma, name: &str) -> bool {
         && owner.block_owner_deletion == Some(true)
 }
 
-fn creates(module: &Module) -> bool {
-    module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
-}
-
 fn is_spec(present: &ManifestSpec, module: &Module, chosen: &Chosen, source: &Source) -> bool {
     // A field that is new has to be looked at here.
     let ManifestSpec {
@@ -136,7 +124,7 @@ fn is_spec(present: &ManifestSpec, module: &Module, chosen: &Chosen, source: &So
         && text("type", source.type_.as_str())
         && *localized_images == source.images
         && *manager == template.spec.manager
-        && match (resource, template.spec.data.as_ref().filter(|_| creates(module))) {
+        && match (resource, &template.spec.data) {
             (None, None) => true,
             (Some(present), Some(data)) => is_default_cr(present, data, template),
             _ => false,
@@ -167,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use tidewatch_api::{Layer, SourceType};
+    use tidewatch_api::{CustomResourcePolicy, Layer, SourceType};
 
     use super::*;
     use crate::plan::kyma::manifest_of::{manifest_for, same};
