@@ -14,7 +14,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject, names,
+    EmbeddedObject, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    names,
 };
 
 pub(crate) use self::{
@@ -383,14 +384,14 @@ fn still_there(old: &Manifest) -> String {
 /// What the status says of a module that has, or gets, this Manifest.
 fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    // One of a kind without namespaces is named in one all the same.
+    let within = |cr: &EmbeddedObject| {
+        if chosen.template.is_cluster_scoped() { String::new() } else { cr.namespace().into() }
+    };
     let resource = made.map(|cr| TrackingObject {
         api_version: cr.api_version().to_owned().into(),
         kind: cr.kind().to_owned().into(),
-        metadata: Some(PartialMeta {
-            name: cr.name().into(),
-            namespace: cr.namespace().into(),
-            generation: None,
-        }),
+        metadata: Some(PartialMeta { name: cr.name().into(), namespace: within(cr), generation: None }),
     });
     let template = chosen.template.as_ref();
     ModuleStatus {

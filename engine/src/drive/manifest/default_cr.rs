@@ -15,6 +15,7 @@ use crate::{
     },
     kcp::state::default_cr,
     plan::{
+        manifest::Scope,
         notice::{About, Kind, Notice},
         object::ObjectRef,
         readiness::{CrState, module_cr},
@@ -85,14 +86,24 @@ pub(super) async fn create_default_cr(
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
         return Ok(DefaultCr::NotWanted);
     };
-    let body = cr.to_value();
+    let mut body = cr.to_value();
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
     let there = match apply::get(runtime, &id).await {
         Ok(Some(live)) => Ok(DefaultCr::There(live)),
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made),
+        Ok(None) => {
+            if let Ok(Some(Scope::Cluster)) = apply::scope(runtime, &id.gvk).await
+                && let Some(metadata) = body["metadata"].as_object_mut()
+            {
+                metadata.remove("namespace");
+            }
+            apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made)
+        }
         Err(error) => Err(error),
     };
-    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there {
+    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there
+        && let Some(id) = ObjectRef::of(live)
+    {
+        // As events name it, which is not in a namespace if its kind has none.
         saw(&id, live);
     }
     match there {

@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::ResourceExt;
 use tidewatch_api::{
     CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
-    ModuleTemplate, ModuleTerms,
+    ModuleTerms,
+    marks::mark,
     names::{self, annotations, labels},
 };
 
@@ -56,14 +57,15 @@ pub(in crate::plan) fn manifest_for(
         ref_: source.layer.clone(),
         type_: source.type_,
     };
+    let name = manifest_name(&kyma_name, &chosen.component, &module.name);
     Ok(Manifest {
         metadata: ObjectMeta {
-            name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
+            name: Some(name.clone()),
             // An engine may be told to work in another namespace than the usual one.
             namespace: Some(namespace_of(kyma)),
             labels: Some(BTreeMap::from([
                 entry(labels::CHANNEL, channel),
-                entry(labels::CONTROLLER_NAME, &module.controller),
+                entry(labels::CONTROLLER_NAME, controller(chosen)),
                 entry(labels::KYMA_NAME, &kyma_name),
                 entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
                 entry(labels::MODULE_NAME, &module.name),
@@ -88,7 +90,7 @@ pub(in crate::plan) fn manifest_for(
             version: chosen.version.clone(),
             install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
             // Whoever makes it: its kind holds the module back, and the Go manager would know of no other.
-            resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &chosen.template)),
+            resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &name)),
             localized_images: source.images.clone(),
             manager: chosen.template.spec.manager.clone(),
             ..ManifestSpec::default()
@@ -97,14 +99,23 @@ pub(in crate::plan) fn manifest_for(
     })
 }
 
-/// The default CR, in the runtime's Kyma namespace unless it says otherwise or has none.
-fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObject {
+/// The controller that a Manifest names, as the Go manager has it. Nobody acts on it.
+pub(super) fn controller(chosen: &Chosen) -> &str {
+    mark(chosen.template.labels(), labels::CONTROLLER_NAME).unwrap_or_default()
+}
+
+/// The default CR as the Go manager writes it: in the runtime's Kyma namespace unless it says otherwise, even if its kind has none, and
+/// with the Manifest's name if it has no other.
+fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
     let mut cr = data.clone();
-    if data.namespace().is_empty()
-        && !template.is_cluster_scoped()
-        && let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut())
-    {
-        metadata.insert("namespace".into(), names::RUNTIME_NAMESPACE.into());
+    if let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut()) {
+        for (key, is, becomes) in
+            [("namespace", data.namespace(), names::RUNTIME_NAMESPACE), ("name", data.name(), manifest)]
+        {
+            if is.is_empty() {
+                metadata.insert(key.into(), becomes.into());
+            }
+        }
     }
     cr
 }
