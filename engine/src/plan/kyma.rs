@@ -253,7 +253,12 @@ fn stopped(
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
         (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
-        (Gate::Leave { state }, None) => ModuleStatus { name, state, ..ModuleStatus::default() },
+        (Gate::Leave { state }, None) => {
+            // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
+            let said =
+                kyma.module_status(&name).filter(|told| told.state == state && told.manifest.is_none());
+            said.cloned().unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
+        }
         (Gate::Pass, _) => before(),
     }
 }

@@ -17,6 +17,7 @@ use crate::plan::{
     watches::Needs,
 };
 
+mod adopted;
 mod besides;
 mod managed;
 mod mandatory;
