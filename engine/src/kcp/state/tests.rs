@@ -99,6 +99,23 @@ fn a_manifest_status_reaches_its_kyma_at_once() {
 }
 
 #[test]
+fn what_a_kyma_tells_of_its_modules_is_known() {
+    let mut state = KcpState::default();
+    let mut told = kyma("a", "r1", 1, 1);
+    let modules = json!({"state": "Error", "modules": [{"name": "crane", "state": "Error"}, {"name": "buoy", "state": "Unmanaged"}]});
+    told.status = serde_json::from_value(modules).unwrap();
+    state.apply_kyma(told);
+    let known = state.modules_of("a");
+    assert_eq!(*known, [("crane".to_owned(), State::Error), ("buoy".to_owned(), State::Unmanaged)]);
+    assert!(
+        state.kyma("a").unwrap().status.as_ref().unwrap().modules.is_empty(),
+        "nothing else of them is kept"
+    );
+    state.delete_kyma("a");
+    assert!(state.modules_of("a").is_empty());
+}
+
+#[test]
 fn a_settled_manifest_costs_nothing_at_a_start() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", None))), ["Kyma/a"]);
