@@ -89,6 +89,8 @@ pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
 /// What became of a Manifest in one reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// Its objects could not be found out: the cause and what ends it.
+    Unrendered(String),
     /// Something failed before or while its objects were applied.
     Failed {
         /// Error, or Warning if what is installed still works.
@@ -118,6 +120,7 @@ pub fn manifest_status(
     let now = status::whole_seconds(now);
     let (state, text) = match progress {
         Progress::Failed { state, message } => (*state, message.clone()),
+        Progress::Unrendered(message) => (State::Error, message.clone()),
         Progress::Applied(Readiness::Ready) => (State::Ready, "resources are ready".to_owned()),
         Progress::Waiting(what) | Progress::Applied(Readiness::Processing(what)) => {
             (State::Processing, what.clone())
@@ -125,13 +128,20 @@ pub fn manifest_status(
         Progress::Applied(Readiness::Error(what)) => (State::Error, what.clone()),
         Progress::Deleting(what) => (State::Deleting, what.clone()),
     };
-    let available = !matches!(progress, Progress::Failed { .. });
+    let said = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
+    let (available, why) = match (progress, said) {
+        (Progress::Unrendered(why), _) => (false, why),
+        // A runtime that cannot be reached, or another's field, says nothing of them.
+        (Progress::Failed { .. }, Some(said)) => (said.status == "True", &said.message),
+        (Progress::Failed { message, .. }, None) => (false, message),
+        _ => (true, &text),
+    };
     let mut says = vec![
         Says {
             type_: conditions::RESOURCES,
             holds: available,
             reason: conditions::REASON_RESOURCES_AVAILABLE,
-            message: if available { "resources are parsed and ready for use".into() } else { text.clone() },
+            message: if available { "resources are parsed and ready for use".into() } else { why.clone() },
         },
         Says {
             type_: conditions::INSTALLATION,

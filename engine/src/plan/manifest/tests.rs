@@ -204,6 +204,30 @@ fn that_a_spec_has_been_ready_is_known_until_it_changes() {
     assert!(goes.conditions.iter().all(|c| c.type_ != conditions::WAS_READY), "nobody asks any more");
 }
 
+#[test]
+fn that_the_objects_are_known_outlives_whatever_else_fails() {
+    let mut manifest = Manifest::default();
+    let failed = |message: &str| Progress::Failed { state: State::Error, message: message.into() };
+    let mut after = |progress: &Progress| {
+        let status = manifest_status(&manifest, progress, &[], None, Timestamp::UNIX_EPOCH);
+        let said = status.conditions.iter().find(|c| c.type_ == conditions::RESOURCES).cloned().unwrap();
+        manifest.status = Some(status);
+        (said.status == "True", said.message)
+    };
+    let no = |why: &str| (false, why.to_owned());
+    let known = (true, "resources are parsed and ready for use".to_owned());
+    assert_eq!(
+        after(&failed("it cannot be reached")),
+        no("it cannot be reached"),
+        "nobody has seen them yet"
+    );
+    assert_eq!(after(&Progress::Applied(Readiness::Ready)), known);
+    assert_eq!(after(&failed("it cannot be reached")), known);
+    assert_eq!(after(&Progress::Unrendered("digest mismatch".into())), no("digest mismatch"));
+    assert_eq!(after(&failed("it cannot be reached")), no("digest mismatch"));
+    assert_eq!(after(&Progress::Waiting("for it".into())), known);
+}
+
 /// A Manifest that the Go manager has installed and upgraded: its conditions are those of the first generation.
 fn upgraded_by_the_go_manager() -> Manifest {
     let condition = |type_: &str, reason: &str, message: &str| {
