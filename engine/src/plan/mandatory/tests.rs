@@ -7,6 +7,8 @@ use super::*;
 use crate::plan::kyma::{ComponentVersion, Source};
 use crate::plan::versions::fixtures::{FakeCatalog, catalog as base};
 
+mod settles;
+
 fn template(name: &str, module: &str, version: &str, more: &Value) -> Arc<ModuleTemplate> {
     let mut object = json!({"metadata": {"name": name, "namespace": "kcp-system", "generation": 1}, "spec": {
         "moduleName": module, "version": version, "descriptor": {},

@@ -14,6 +14,8 @@ use crate::plan::{
     readiness::{CrState, Readiness},
 };
 
+mod order;
+
 const NAME: (&str, &str) = ("kcp-system", "m");
 
 fn object(api_version: &str, kind: &str, namespace: Option<&str>, name: &str) -> Value {
