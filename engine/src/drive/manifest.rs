@@ -72,8 +72,8 @@ pub(super) struct Stopped {
     pub(super) lost: Option<Lost>,
     /// The API server asks to come back later, and nothing is wrong with the module.
     pub(super) passing: bool,
-    /// What there is to apply could not be found out.
-    pub(super) unrendered: bool,
+    /// Where it stopped, if more is said of that: at [`Stage::Render`] what there is to apply could not be found out.
+    pub(super) at: Option<Stage>,
 }
 
 impl From<ObjectError> for Stopped {
@@ -87,7 +87,7 @@ impl From<ObjectError> for Stopped {
             // A connection by which an answer has come is good.
             discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
             class: error.class(),
-            unrendered: false,
+            at: None,
         }
     }
 }
@@ -102,12 +102,12 @@ impl Stopped {
             retry_after: None,
             lost: None,
             passing: false,
-            unrendered: false,
+            at: None,
         }
     }
 
     const fn unrendered(mut self) -> Self {
-        self.unrendered = true;
+        self.at = Some(Stage::Render);
         self
     }
 }
@@ -383,7 +383,7 @@ impl Shared {
         // What is on its way out stays so, whatever goes wrong with it.
         let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
             (State::Deleting, Progress::Deleting(message.clone()))
-        } else if stopped.unrendered {
+        } else if stopped.at == Some(Stage::Render) {
             (State::Error, Progress::Unrendered(message.clone()))
         } else {
             (State::Error, Progress::Failed { state: State::Error, message: message.clone() })

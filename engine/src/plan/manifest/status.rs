@@ -172,10 +172,10 @@ pub fn manifest_status(
         });
     }
     // Of what the Go manager has finished, nothing is written only to name another generation.
-    let stays = state == State::Ready && is_as_left(manifest);
+    let untouched = state == State::Ready && is_as_left(manifest);
     let of = |s| {
         let said = status::condition(&before.conditions, s, generation, now);
-        let named = before.conditions.iter().find(|c| c.type_ == said.type_).filter(|_| stays);
+        let named = before.conditions.iter().find(|c| c.type_ == said.type_).filter(|_| untouched);
         let named =
             named.map(|before| Condition { observed_generation: before.observed_generation, ..said.clone() });
         named.filter(|named| before.conditions.contains(named)).unwrap_or(said)

@@ -249,6 +249,7 @@ fn upgraded_by_the_go_manager() -> Manifest {
 
 #[test]
 fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
+    type Edit = fn(&mut Manifest);
     let theirs = upgraded_by_the_go_manager();
     let generation = theirs.metadata.generation;
     assert!(is_current(&theirs, generation) && has_been_ready(&theirs, generation));
@@ -278,22 +279,27 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     let warned = Manifest { status: Some(with(State::Error)), ..theirs.clone() };
     assert!(warned.status.as_ref().unwrap().state == State::Warning && has_been_ready(&warned, generation));
 
-    let edits: [(&str, fn(&mut Manifest)); 5] = [
+    let note =
+        |m: &mut Manifest, key: &str| drop(m.annotations_mut().insert(key.to_owned(), "1.0.0".to_owned()));
+    let edits: [(&str, Edit); 3] = [
         ("it has not come to it yet", |m| {
-            drop(m.spec.install.source.0.insert("ref".into(), "sha256:cc".into()))
+            m.spec.install.source.0.insert("ref".into(), "sha256:cc".into());
         }),
         ("it was never applied", |m| drop(m.annotations_mut().remove("sync-oci-ref"))),
         ("it is not ready", |m| m.status.as_mut().unwrap().state = State::Error),
-        ("we have changed it", |m| {
-            drop(m.annotations_mut().insert(annotations::TEMPLATE_UID.into(), "u".into()))
-        }),
-        ("we have changed it", |m| {
-            drop(m.annotations_mut().insert(annotations::RUNNING_VERSION.into(), "1.0.0".into()))
-        }),
     ];
+    let mut others = Vec::new();
     for (why, edit) in edits {
         let mut manifest = theirs.clone();
         edit(&mut manifest);
+        others.push((why, manifest));
+    }
+    for key in [annotations::TEMPLATE_UID, annotations::RUNNING_VERSION] {
+        let mut manifest = theirs.clone();
+        note(&mut manifest, key);
+        others.push(("we have changed it", manifest));
+    }
+    for (why, manifest) in others {
         assert!(!is_current(&manifest, generation), "{why}");
         assert_eq!(generations(&says(&manifest, &ready)), [2, 2, 2], "{why}");
     }
