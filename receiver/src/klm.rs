@@ -170,13 +170,14 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<(), MetricsE
     let known = engine.clone();
     registry.gauge_vec_fn(
         "module_state",
-        "1 for the state that a module of a Kyma is in; modules without a Manifest are not in it.",
+        "1 for the state that a Kyma tells of a module.",
         &["module_name", "kyma_name", "state", "shoot", "instance_id"],
         move |set| {
             for kyma in kymas(&known) {
-                for module in modules(&known, &kyma.name, false) {
-                    for_each_state(&MODULE_STATES, module.state, |state, value| {
-                        set(&[&module.name, &kyma.name, state, &kyma.shoot, &kyma.instance], value);
+                let modules = known.state().read().modules_of(&kyma.name);
+                for (module, now) in modules.iter() {
+                    for_each_state(&MODULE_STATES, *now, |state, value| {
+                        set(&[module, &kyma.name, state, &kyma.shoot, &kyma.instance], value);
                     });
                 }
             }
@@ -189,7 +190,7 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<(), MetricsE
         &["module_name", "kyma_name", "state"],
         move |set| {
             for kyma in known.state().read().kymas() {
-                for module in modules(&known, &kyma, true) {
+                for module in mandatory_modules(&known, &kyma) {
                     for_each_state(&MODULE_STATES, module.state, |state, value| {
                         set(&[&module.name, &kyma, state], value);
                     });
@@ -240,11 +241,9 @@ struct ModuleSeries {
     state: State,
 }
 
-/// `None`: it is no Manifest of a module.
-fn module(manifest: &Manifest, mandatory: bool) -> Option<ModuleSeries> {
-    let labels = manifest.labels();
-    let is_mandatory = labels.get(labels::MANDATORY_MODULE).is_some_and(|value| value == "true");
-    let name = labels.get(labels::MODULE_NAME).filter(|_| is_mandatory == mandatory)?;
+/// `None`: it is no Manifest of a mandatory module. No Kyma tells of those.
+fn mandatory_module(manifest: &Manifest) -> Option<ModuleSeries> {
+    let name = manifest.labels().get(labels::MODULE_NAME).filter(|_| manifest.is_mandatory())?;
     let state = if manifest.is_unmanaged() {
         State::Unmanaged
     } else {
@@ -253,8 +252,8 @@ fn module(manifest: &Manifest, mandatory: bool) -> Option<ModuleSeries> {
     Some(ModuleSeries { name: name.clone(), state })
 }
 
-fn modules(engine: &Engine, kyma: &str, mandatory: bool) -> Vec<ModuleSeries> {
-    engine.state().read().thin_manifests_of(kyma).filter_map(|m| module(&m, mandatory)).collect()
+fn mandatory_modules(engine: &Engine, kyma: &str) -> Vec<ModuleSeries> {
+    engine.state().read().thin_manifests_of(kyma).filter_map(|m| mandatory_module(&m)).collect()
 }
 
 #[cfg(test)]
@@ -377,12 +376,10 @@ mod tests {
         let mandatory = json!({"operator.kyma-project.io/module-name": "guard",
                                "operator.kyma-project.io/mandatory-module": "true"});
         let guard = |state| Some(ModuleSeries { name: "guard".into(), state });
-        assert_eq!(module(&manifest(plain.clone(), "false"), false), guard(State::Ready));
-        assert_eq!(module(&manifest(plain.clone(), "true"), false), guard(State::Unmanaged));
-        assert_eq!(module(&manifest(plain, "false"), true), None);
-        assert_eq!(module(&manifest(mandatory.clone(), "false"), true), guard(State::Ready));
-        assert_eq!(module(&manifest(mandatory, "false"), false), None);
-        assert_eq!(module(&manifest(json!({}), "false"), false), None);
+        assert_eq!(mandatory_module(&manifest(plain, "false")), None);
+        assert_eq!(mandatory_module(&manifest(mandatory.clone(), "false")), guard(State::Ready));
+        assert_eq!(mandatory_module(&manifest(mandatory, "true")), guard(State::Unmanaged));
+        assert_eq!(mandatory_module(&manifest(json!({}), "false")), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! What the Go lifecycle manager leaves of one Kyma with one Ready module, in both clusters: its writes, made again in its order and by
-//! its field managers, so that API servers keep of them what they would keep of its own. Played again, it is the Go manager that goes on.
+//! What the Go lifecycle manager leaves of one Kyma with one Ready module that it has upgraded, in both clusters: its writes, made again
+//! in its order and by its field managers, so that API servers keep of them what they would keep of its own. Played again, it is the Go
+//! manager that goes on.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, crds,
+    Kyma, Manifest, crds,
     names::{
         API_VERSION, GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, field_managers,
         finalizers, labels,
@@ -34,6 +35,8 @@ pub const UPDATER: &str = "manager";
 const THEN: &str = "2026-01-01T00:00:00Z";
 /// The Lease by which it leads.
 pub const LEASE: &str = "893110f7.kyma-project.io";
+/// The version of the module that it had installed before.
+const BEFORE: &str = "0.9.0";
 /// Definitions that it keeps in a runtime.
 const CRDS: [&str; 3] = [
     "kymas.operator.kyma-project.io",
@@ -211,7 +214,13 @@ impl GoManager<'_> {
         fleet::put_kubeconfig(&self.kcp, self.namespace, self.kyma, kubeconfig).await?;
         let owner = self.register().await?;
         self.prepare_runtime().await?;
-        self.put_manifest(&owner, &layer).await?;
+        if self.is_new().await? {
+            // What it has upgraded is the same Manifest, and its conditions stay those of the first generation.
+            let before = format!("sha256:{}", "0".repeat(64));
+            self.put_manifest(&owner, BEFORE, &before).await?;
+            self.say_ready(&before).await?;
+        }
+        self.put_manifest(&owner, &self.module.version, &layer).await?;
         self.install().await?;
         self.say_ready(&layer).await?;
         for object in self.catalog() {
@@ -221,6 +230,11 @@ impl GoManager<'_> {
             apply(&self.runtime, field_managers::KCP, &object).await?;
         }
         self.say_kyma_ready().await
+    }
+
+    async fn is_new(&self) -> Result<bool> {
+        let manifests = Api::<Manifest>::namespaced(self.kcp.clone(), self.namespace);
+        Ok(manifests.get_opt(&self.manifest()).await?.is_none())
     }
 
     /// The Kyma in KCP, as its user has made it, and what the Go manager has added.
@@ -283,11 +297,11 @@ impl GoManager<'_> {
         update(&self.runtime, "kubectl-patch", &wish).await
     }
 
-    async fn put_manifest(&self, owner: &OwnerReference, layer: &str) -> Result<()> {
+    async fn put_manifest(&self, owner: &OwnerReference, version: &str, layer: &str) -> Result<()> {
         let component = self.component();
         let metadata = json!({"name": self.manifest(), "namespace": self.namespace});
         let mut manifest = json!({"apiVersion": API_VERSION, "kind": "Manifest", "metadata": metadata, "spec": {
-            "customResourcePolicy": "CreateAndDelete", "remote": false, "version": self.module.version,
+            "customResourcePolicy": "CreateAndDelete", "remote": false, "version": version,
             "install": {"name": "raw-manifest", "source": {
                 "name": component, "repo": self.registry, "ref": layer, "type": "oci-dir"}},
             "localizedImages": self.module.images, "resource": self.default_cr()}});

@@ -72,6 +72,8 @@ pub(super) struct Stopped {
     pub(super) lost: Option<Lost>,
     /// The API server asks to come back later, and nothing is wrong with the module.
     pub(super) passing: bool,
+    /// Where it stopped, if more is said of that: at [`Stage::Render`] what there is to apply could not be found out.
+    pub(super) at: Option<Stage>,
 }
 
 impl From<ObjectError> for Stopped {
@@ -85,6 +87,7 @@ impl From<ObjectError> for Stopped {
             // A connection by which an answer has come is good.
             discredits_client: error.discredits_client() && (!error.is_unreachable() || error.is_cut_off()),
             class: error.class(),
+            at: None,
         }
     }
 }
@@ -99,7 +102,13 @@ impl Stopped {
             retry_after: None,
             lost: None,
             passing: false,
+            at: None,
         }
+    }
+
+    const fn unrendered(mut self) -> Self {
+        self.at = Some(Stage::Render);
+        self
     }
 }
 
@@ -195,7 +204,7 @@ impl Shared {
     /// Finalizers, before anything is created in the runtime.
     async fn hold(&self, manifest: &Manifest) -> Result<(), Lost> {
         let mut wanted = vec![finalizers::MANIFEST];
-        if manifest.spec.resource.is_some() {
+        if manifest.spec.creates_default_cr() {
             wanted.push(finalizers::DEFAULT_CR);
         }
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
@@ -374,6 +383,8 @@ impl Shared {
         // What is on its way out stays so, whatever goes wrong with it.
         let (state, progress) = if manifest.metadata.deletion_timestamp.is_some() {
             (State::Deleting, Progress::Deleting(message.clone()))
+        } else if stopped.at == Some(Stage::Render) {
+            (State::Error, Progress::Unrendered(message.clone()))
         } else {
             (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
         };

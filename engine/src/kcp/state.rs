@@ -8,6 +8,7 @@ mod manifests;
 mod readers;
 mod settings;
 mod store;
+mod told;
 mod users;
 
 use std::{
@@ -16,7 +17,7 @@ use std::{
 };
 
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, Watcher};
+use tidewatch_api::{Kyma, Manifest, State, Watcher};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::Holders;
@@ -66,6 +67,7 @@ pub enum RuntimeLookup {
 #[derive(Debug, Default)]
 pub struct KcpState {
     kymas: HashMap<String, Arc<Kyma>>,
+    told: told::Told,
     by_runtime: HashMap<String, BTreeSet<String>>,
     manifests: store::Store,
     by_kyma: HashMap<String, BTreeSet<String>>,
@@ -171,10 +173,9 @@ impl KcpState {
     /// A Kyma appeared or changed. Its status is ours and asks for nothing.
     pub fn apply_kyma(&mut self, mut kyma: Kyma) -> Vec<Wanted> {
         let name = kyma.name_any();
-        // Nobody asks what it says of its modules: that is read freshly, or stands in their Manifests.
-        if let Some(status) = &mut kyma.status {
-            status.modules = Vec::new();
-        }
+        // Nobody asks for more of what it says of its modules: that is read freshly, or stands in their Manifests.
+        let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
+        self.told.put(&name, modules.unwrap_or_default());
         let echo = self.is_echo("Kyma", &kyma);
         let mark = |k: &Kyma| {
             (
@@ -212,6 +213,7 @@ impl KcpState {
         if let Some(id) = self.kymas.remove(name).as_deref().and_then(Kyma::runtime_id) {
             unindex(&mut self.by_runtime, id, name);
         }
+        self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.paths.remove(name);
         self.users.forget(name);
@@ -320,6 +322,11 @@ impl KcpState {
     /// A Kyma as last seen, without what its status says of modules.
     pub fn kyma(&self, name: &str) -> Option<Arc<Kyma>> {
         self.kymas.get(name).cloned()
+    }
+
+    /// The modules of which a Kyma's status tells, and their states, as last seen.
+    pub fn modules_of(&self, kyma: &str) -> Arc<[(String, State)]> {
+        self.told.of(kyma)
     }
 
     /// Names of all Kymas.

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject, names,
+    EmbeddedObject, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    names,
 };
 
 pub(crate) use self::{
@@ -30,6 +31,7 @@ use self::{
 pub(in crate::plan) use self::{
     manifest_of::{keep_default_cr, manifest_for, take_over},
     orphans::orphan,
+    running::remember,
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
@@ -185,7 +187,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
         let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
         if let Some((old, mut kept)) = kept {
-            running::remember(old, &mut kept);
+            remember(old, &mut kept);
             plan.apply.push(kept);
         }
     }
@@ -247,7 +249,12 @@ fn stopped(
         (Gate::Remove { message }, None) => ModuleStatus { state: State::Error, message, ..before() },
         (Gate::Refuse { state, message }, _) => ModuleStatus { state, message, ..before() },
         (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
-        (Gate::Leave { state }, None) => ModuleStatus { name, state, ..ModuleStatus::default() },
+        (Gate::Leave { state }, None) => {
+            // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
+            let said =
+                kyma.module_status(&name).filter(|told| told.state == state && told.manifest.is_none());
+            said.cloned().unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
+        }
         (Gate::Pass, _) => before(),
     }
 }
@@ -327,7 +334,7 @@ fn plan_module(
         if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
             keep_default_cr(old, &mut wanted);
         }
-        running::remember(old, &mut wanted);
+        remember(old, &mut wanted);
     }
     let status = shown(choice, chosen, &wanted, generation);
     match existing {
@@ -383,14 +390,15 @@ fn still_there(old: &Manifest) -> String {
 
 /// What the status says of a module that has, or gets, this Manifest.
 fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
-    let resource = manifest.spec.resource.as_ref().map(|cr| TrackingObject {
+    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    // One of a kind without namespaces is named in one all the same.
+    let within = |cr: &EmbeddedObject| {
+        if chosen.template.is_cluster_scoped() { String::new() } else { cr.namespace().into() }
+    };
+    let resource = made.map(|cr| TrackingObject {
         api_version: cr.api_version().to_owned().into(),
         kind: cr.kind().to_owned().into(),
-        metadata: Some(PartialMeta {
-            name: cr.name().into(),
-            namespace: cr.namespace().into(),
-            generation: None,
-        }),
+        metadata: Some(PartialMeta { name: cr.name().into(), namespace: within(cr), generation: None }),
     });
     let template = chosen.template.as_ref();
     ModuleStatus {

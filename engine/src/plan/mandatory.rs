@@ -6,11 +6,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State, names::labels};
+use tidewatch_api::{
+    Kyma, Manifest, Module, ModuleReleaseMeta, ModuleTemplate, State,
+    names::{annotations, labels},
+};
 
 use super::{
     access::{self, Denied},
-    kyma::{Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, same, take_over},
+    kyma::{
+        Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
+    },
     naming::manifest_name,
     notice::{About, Kind, Notice},
     versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
@@ -185,6 +190,10 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
         if hands_over || same(old, &wanted) {
             hand_over(&of_module, old, made);
             return;
+        }
+        if !wanted.annotations().contains_key(annotations::TEMPLATE_UID) {
+            // What the Go manager has made and we change has to bear a mark of ours: else it would count as finished.
+            remember(old, &mut wanted);
         }
     }
     made.plan.decisions.push(Decision {

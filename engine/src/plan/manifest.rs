@@ -18,7 +18,8 @@ pub(crate) use prune::removal_rank;
 pub use release::unmark;
 pub use sources::together;
 pub use status::{
-    APPLYING, Progress, has_been_ready, manifest_status, may_wait, with_cr_state, with_cr_state_as_before,
+    APPLYING, Progress, has_been_ready, is_current, manifest_status, may_wait, with_cr_state,
+    with_cr_state_as_before,
 };
 
 use super::object::Gvk;

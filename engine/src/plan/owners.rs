@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use tidewatch_api::names::RUNTIME_NAMESPACE;
+
 use super::object::{Gvk, ObjectRef};
 use crate::texts::{Texts, as_number};
 
@@ -227,14 +229,21 @@ impl Owners {
         found().unwrap_or_default()
     }
 
-    /// The Manifests that own an object, sorted.
+    /// The Manifests that own an object, sorted. A default CR of a kind without namespaces may be named in one.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
-        let found = || {
+        let found = |object: &ObjectRef| {
             let id = find(&self.texts, object)?;
             let index = self.runtimes.get(runtime)?;
             Some(index.names(index.starting(&id)))
         };
-        found().unwrap_or_default()
+        let mut names = found(object).unwrap_or_default();
+        if object.namespace.is_empty() {
+            let within = ObjectRef { namespace: RUNTIME_NAMESPACE.into(), ..object.clone() };
+            names.extend(found(&within).unwrap_or_default());
+            names.sort();
+            names.dedup();
+        }
+        names
     }
 }
 
@@ -322,6 +331,18 @@ mod tests {
         assert_eq!(owners.of_kind("r1", "", "Service"), ["m2"]);
         assert!(owners.of_kind("r1", "apps", "Deploy").is_empty());
         assert!(owners.of_kind("r3", "apps", "Deployment").is_empty());
+    }
+
+    #[test]
+    fn an_object_without_a_namespace_may_be_named_in_the_kymas() {
+        let mut owners = Owners::default();
+        let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("cr") };
+        owners.claim(Speaker::Watch, "r1", "m1", &[of("kyma-system")]);
+        assert_eq!(owners.of("r1", &of("")), ["m1"]);
+        assert!(owners.of("r1", &of("elsewhere")).is_empty());
+        owners.claim(Speaker::Watch, "r1", "m2", &[of("")]);
+        assert_eq!(owners.of("r1", &of("")), ["m1", "m2"]);
+        assert_eq!(owners.of("r1", &of("kyma-system")), ["m1"]);
     }
 
     #[test]

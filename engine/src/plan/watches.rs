@@ -134,7 +134,7 @@ impl Needs {
             for object in manifest.status.iter().flat_map(|status| &status.synced) {
                 needs.installed(&object.group, &object.version, &object.kind);
             }
-            if let Some(cr) = &manifest.spec.resource {
+            if let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) {
                 let gvk = Gvk::of(cr.api_version(), cr.kind());
                 needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Which::All)));
             }

@@ -186,10 +186,14 @@ fn paragraph(text: &mut String, title: &str, entry: &Entry) {
     if entry.left_alone {
         let _ = writeln!(text, "  left alone: skip-reconciliation");
     }
+    // What goes is not to be overlooked among what changes.
+    let (removed, changed): (Vec<&Write>, _) =
+        entry.changes.iter().partition(|write| matches!(write.operations.as_slice(), ["delete"]));
     for (words, writes) in [
-        ("would change", &entry.changes),
-        ("the watcher's exchange", &entry.exchange),
-        ("marks that the Go manager ignores", &entry.marks),
+        ("would be removed", removed),
+        ("would change", changed),
+        ("the watcher's exchange", entry.exchange.iter().collect()),
+        ("marks that the Go manager ignores", entry.marks.iter().collect()),
     ] {
         if !writes.is_empty() {
             let _ = writeln!(text, "  {words}:");
@@ -270,6 +274,23 @@ mod tests {
             text.contains("c\n  would change:\n    runtime apply  Deployment.apps n/d: spec.replicas\n"),
             "{text}"
         );
+        let gone = change("Manifest guard", "delete", &[]);
+        let spec = change("Manifest crane", "apply", &["spec.version"]);
+        let text = report(vec![("a", entry(vec![gone, spec], &[]))], &[]).render(Output::Text);
+        assert!(
+            text.starts_with(
+                "a\n  would be removed:\n    runtime delete Manifest guard\n  would change:\n    runtime apply  Manifest crane: spec.version\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn people_read_how_many_runtimes_it_is_about() {
+        let changed = || entry(vec![change("Deployment.apps n/d", "apply", &["spec.replicas"])], &[]);
+        let exchange = || entry(Vec::new(), &[]);
+        let text =
+            report(vec![("a", exchange()), ("b", exchange()), ("c", changed())], &[]).render(Output::Text);
         assert!(text.contains("3 runtimes: 1 with changes that are not expected"), "{text}");
     }
 }

@@ -214,6 +214,14 @@ impl ImageSpec {
     }
 }
 
+impl ManifestSpec {
+    /// Whether the module has a default custom resource that is created and deleted with it. Another one is named only: it is its
+    /// user's to make, and nobody else's to delete.
+    pub fn creates_default_cr(&self) -> bool {
+        self.resource.is_some() && self.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
+    }
+}
+
 impl Manifest {
     /// Name of the KCP Kyma that the Manifest belongs to.
     pub fn kyma_name(&self) -> Option<&str> {

@@ -19,8 +19,10 @@ const KCP: [(&str, &str, &str); 3] = [
     ("operator.kyma-project.io/v1beta2", "Manifest", "manifests"),
     ("v1", "Secret", "secrets"),
 ];
-const RUNTIME: [(&str, &str, &str); 9] = [
+const RUNTIME: [(&str, &str, &str); 11] = [
     ("operator.kyma-project.io/v1beta2", "Kyma", "kymas"),
+    ("operator.kyma-project.io/v1beta2", "ModuleTemplate", "moduletemplates"),
+    ("operator.kyma-project.io/v1beta2", "ModuleReleaseMeta", "modulereleasemetas"),
     ("sim.tidewatch.dev/v1", "Beacon", "beacons"),
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"),
     ("v1", "Namespace", "namespaces"),

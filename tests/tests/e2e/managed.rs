@@ -246,9 +246,9 @@ async fn a_default_cr_that_is_ignored_is_its_users() -> Result<()> {
     solo.enable(&under("CreateAndDelete")).await?;
     let made = wait::until("it to be made", SOON, || async { Ok(quays.get_opt("one").await?) }).await?;
     solo.enable(&under("Ignore")).await?;
-    wait::until("the Manifest to be without it", SOON, || async {
+    wait::until("the Manifest to leave it to its user", SOON, || async {
         let manifest = solo.manifest("thole").await?;
-        Ok(manifest.spec.resource.is_none().then_some(()))
+        Ok((!manifest.spec.creates_default_cr()).then_some(()))
     })
     .await?;
     settled(&solo, "thole", "1.0.0").await?;

@@ -18,7 +18,7 @@ use kube::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, Manifest, ModuleStatus, State,
+    CustomResourcePolicy, Kyma, Manifest, ModuleStatus, State,
     names::{API_VERSION, GROUP, RUNTIME_NAMESPACE, annotations, finalizers, labels},
 };
 use tidewatch_tests::{
@@ -466,9 +466,10 @@ async fn a_takeover_is_stepped_by_label_and_leaves_what_is_not_the_go_managers()
     // What the Go manager has applied by a second name does not stay when its module changes.
     let ignore = json!({"spec": {"modules": [{"name": "cap", "customResourcePolicy": "Ignore"}]}});
     dynamic(&go.runtime, "Kyma", RUNTIME_NAMESPACE).patch("default", &params, &Patch::Merge(ignore)).await?;
-    wait::until("the Manifest to be without a default CR", SOON, || async {
+    wait::until("the Manifest to leave the default CR to its user", SOON, || async {
         let manifest = rig.manifest().await?;
-        ensure!(manifest.spec.resource.is_none(), "{:?}", manifest.spec);
+        ensure!(manifest.spec.custom_resource_policy == CustomResourcePolicy::Ignore, "{:?}", manifest.spec);
+        ensure!(manifest.spec.resource.is_some(), "the Go manager finds its kind there");
         Ok(Some(()))
     })
     .await?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use kube::ResourceExt;
-use tidewatch_api::{CustomResourcePolicy, Manifest, watcher::WatchedField};
+use tidewatch_api::{Manifest, watcher::WatchedField};
 
 use super::{Stopped, is_crd};
 use crate::{
@@ -37,10 +37,15 @@ pub(super) struct Obstacle {
     pub(super) of_users: bool,
 }
 
-/// The default CR that goes with the module: not one that the user was to make.
-pub(super) fn removable_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    let create = manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    default_cr(manifest).filter(|_| create)
+/// The default CR that goes with the module, as it is found in the runtime: its Manifest may name one of a kind without namespaces in
+/// one.
+async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef>, ObjectError> {
+    let Some(mut cr) = default_cr(manifest) else { return Ok(None) };
+    if !cr.namespace.is_empty() && matches!(apply::scope(runtime, &cr.gvk).await?, Some(plan::Scope::Cluster))
+    {
+        cr.namespace.clear();
+    }
+    Ok(Some(cr))
 }
 
 /// Kinds that the module's CRDs define, by group and kind, in a version that is served.
@@ -92,7 +97,7 @@ pub(super) async fn users_in(
 ) -> Result<Option<String>, ObjectError> {
     let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
     let kinds = users_kinds(runtime, manifest, &own).await?;
-    own.extend(removable_cr(manifest));
+    own.extend(own_cr(runtime, manifest).await?);
     let mut users = Users::default();
     for gvk in kinds.values() {
         let room = NAMED + 1 + own.len().min(OWN);
@@ -164,7 +169,7 @@ impl Shared {
         self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
 
-        let cr = removable_cr(manifest);
+        let cr = own_cr(runtime, manifest).await?;
         own.extend(cr.clone());
         if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
             return Ok(Some(Obstacle { what, kinds: declared, of_users: true }));
@@ -234,7 +239,7 @@ impl Shared {
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let kinds = users_kinds(runtime, manifest, &own).await?;
-        own.extend(removable_cr(manifest));
+        own.extend(own_cr(runtime, manifest).await?);
         Ok(users_of(runtime, kinds.values(), &own).await?.first)
     }
 }

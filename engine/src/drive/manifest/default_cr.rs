@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tidewatch_api::{
-    CustomResourcePolicy, Manifest,
+    Manifest,
     names::{conditions, field_managers},
 };
 
@@ -14,21 +14,16 @@ use crate::{
     },
     kcp::state::default_cr,
     plan::{
+        manifest::Scope,
         notice::{About, Kind, Notice},
         object::ObjectRef,
         readiness::{CrState, module_cr},
     },
 };
 
-/// Whether a Manifest creates a default CR.
-fn creates(manifest: &Manifest) -> bool {
-    manifest.spec.resource.is_some()
-        && manifest.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
-}
-
 /// The `ModuleCR` condition, for Manifests that create one. Where nobody has looked, it says what it said before.
 pub(super) fn cr_condition(manifest: &Manifest, there: Option<bool>) -> Option<bool> {
-    creates(manifest).then(|| there.unwrap_or_else(|| was_there(manifest)))
+    manifest.spec.creates_default_cr().then(|| there.unwrap_or_else(|| was_there(manifest)))
 }
 
 /// Whether a Manifest says that its default CR is there.
@@ -87,17 +82,27 @@ pub(super) async fn create_default_cr(
     runtime: &Gated,
     saw: impl Fn(&ObjectRef, &Value),
 ) -> Result<DefaultCr, ObjectError> {
-    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| creates(manifest)) else {
+    let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
         return Ok(DefaultCr::NotWanted);
     };
-    let body = cr.to_value();
+    let mut body = cr.to_value();
     let Some(id) = ObjectRef::of(&body) else { return Err(ObjectError::Malformed("the default CR".into())) };
     let there = match apply::get(runtime, &id).await {
         Ok(Some(live)) => Ok(DefaultCr::There(live)),
-        Ok(None) => apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made),
+        Ok(None) => {
+            if let Ok(Some(Scope::Cluster)) = apply::scope(runtime, &id.gvk).await
+                && let Some(metadata) = body["metadata"].as_object_mut()
+            {
+                metadata.remove("namespace");
+            }
+            apply::create(runtime, &body, field_managers::DEFAULT_CR).await.map(DefaultCr::Made)
+        }
         Err(error) => Err(error),
     };
-    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there {
+    if let Ok(DefaultCr::There(live) | DefaultCr::Made(Some(live))) = &there
+        && let Some(id) = ObjectRef::of(live)
+    {
+        // As events name it, which is not in a namespace if its kind has none.
         saw(&id, live);
     }
     match there {

@@ -3,13 +3,13 @@
 use kube::ResourceExt;
 use tidewatch_api::Manifest;
 
-use super::blockers::removable_cr;
 use crate::{
     drive::{
         Finish, Lost, Shared,
         apply::{self, Deleted, ObjectError},
         gate::Gated,
     },
+    kcp::state::default_cr,
     plan::{
         force::{self, Forced},
         manifest as plan,
@@ -81,7 +81,7 @@ impl Shared {
             Err(error) if error.is_cut_off() => return Err(error),
             Err(_) => Vec::new(),
         };
-        if let Some(cr) = removable_cr(manifest)
+        if let Some(cr) = default_cr(manifest)
             && !self.is_needed(kyma, &manifest.name_any(), &cr).await
         {
             match apply::remove(runtime, &cr).await {

@@ -8,7 +8,7 @@ use std::{
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use tidewatch_api::Manifest;
+use tidewatch_api::{Manifest, names::RUNTIME_NAMESPACE};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::default_cr::DefaultCr;
@@ -116,9 +116,11 @@ impl Only {
         self.before.unready.iter().any(|o| o.same_object(object)) || self.names(object)
     }
 
-    /// Whether something was heard of an object.
+    /// Whether something was heard of an object. A default CR of a kind without namespaces may be named in one.
     pub(super) fn names(&self, object: &ObjectRef) -> bool {
+        let bare = || ObjectRef { namespace: String::new(), ..object.clone() }.to_string();
         self.named.contains(&object.to_string())
+            || object.namespace == RUNTIME_NAMESPACE && self.named.contains(&bare())
     }
 
     /// Whether nothing is left to remove of these, which are not wanted any more.
@@ -273,6 +275,15 @@ mod tests {
         }
         assert_eq!(Only::after(passed.clone(), mark, None), None);
         assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, mark, heard()), None);
+    }
+
+    #[test]
+    fn a_default_cr_without_a_namespace_is_known_by_its_event() {
+        let of = |namespace: &str| ObjectRef { namespace: namespace.into(), ..object("Beacon", "b") };
+        let heard = BTreeSet::from([of("").to_string()]);
+        let before = Passed { cr: Some(true), ..Passed::default() };
+        let only = Only::after(before, Mark::default(), Some(heard)).unwrap();
+        assert!(only.names(&of("")) && only.names(&of("kyma-system")) && !only.names(&of("n")));
     }
 
     #[test]

@@ -30,6 +30,23 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
     ) -> Result<(Bundle, u64), Stopped> {
+        let rendered = self.rendered(manifest).await.map_err(Stopped::unrendered)?;
+        let installed = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let mut scopes = BTreeMap::new();
+        for gvk in plan::foreign_kinds(&rendered) {
+            if let Some(scope) = scope(runtime, &gvk, &installed).await? {
+                scopes.insert(gvk, scope);
+            }
+        }
+        let name = manifest.name_any();
+        let mut bundle = plan::bundle((&self.config.namespace, &name), rendered, &scopes)
+            .map_err(|error| Stopped::for_good(error.to_string()).unrendered())?;
+        let given = self.transform(manifest, &mut bundle).await.map_err(Stopped::unrendered)?;
+        Ok((bundle, given))
+    }
+
+    /// The module's objects, as its layers have them.
+    async fn rendered(&self, manifest: &Manifest) -> Result<Vec<Value>, Stopped> {
         let source = manifest.install_source().map_err(|e| Stopped::for_good(e.to_string()))?;
         let terms = manifest.terms().map_err(|e| Stopped::for_good(chain(&e)))?;
         let first = Layer {
@@ -44,19 +61,7 @@ impl Shared {
             let objects = self.objects_of(local, &source, &layer.ref_, media_type).await?;
             sources.push((layer.name, Vec::clone(&objects)));
         }
-        let final_ = |error: plan::BundleError| Stopped::for_good(error.to_string());
-        let rendered = plan::together(sources).map_err(final_)?;
-        let installed = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let mut scopes = BTreeMap::new();
-        for gvk in plan::foreign_kinds(&rendered) {
-            if let Some(scope) = scope(runtime, &gvk, &installed).await? {
-                scopes.insert(gvk, scope);
-            }
-        }
-        let name = manifest.name_any();
-        let mut bundle = plan::bundle((&self.config.namespace, &name), rendered, &scopes).map_err(final_)?;
-        let given = self.transform(manifest, &mut bundle).await?;
-        Ok((bundle, given))
+        plan::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
     }
 
     /// The objects of a layer. Of a layer a record has its objects only, since it may hold Secrets.
@@ -120,15 +125,12 @@ impl Shared {
             self.registry(local).layer(&source.repo, &source.name, &digest).await
         };
         read.await.map_err(|error: OciError| Stopped {
-            message: format!("the module's layer cannot be read: {}", chain(&error)),
             // Content that does not match its digest may be pushed again, and a registry sends no events.
             retryable: error.is_retryable()
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
-            discredits_client: false,
             class: error.metric_label(),
             retry_after: error.retry_after(),
-            lost: None,
-            passing: false,
+            ..Stopped::for_good(format!("the module's layer cannot be read: {}", chain(&error)))
         })
     }
 }

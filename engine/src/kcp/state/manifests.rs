@@ -8,7 +8,7 @@ use crate::{
     key::WorkKey,
     plan::{
         kyma::{Stray, is_nobodys, leaving_message, progress_at},
-        manifest::{Claim, has_been_ready, inventory},
+        manifest::{Claim, has_been_ready, inventory, is_current},
         object::ObjectRef,
         owners::Speaker,
         watches::Needs,
@@ -196,9 +196,10 @@ impl KcpState {
     }
 }
 
-/// The identity of a Manifest's default CR.
+/// The identity of the default CR that goes with a Manifest: not of one that its user is to make.
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
-    manifest.spec.resource.as_ref().and_then(|cr| ObjectRef::of(&cr.to_value()))
+    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
+    made.and_then(|cr| ObjectRef::of(&cr.to_value()))
 }
 
 /// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.
@@ -207,5 +208,5 @@ pub(super) fn is_settled(manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_none()
         && !manifest.is_unmanaged()
         && status.state == State::Ready
-        && status.conditions.iter().any(|c| c.observed_generation == manifest.metadata.generation)
+        && is_current(manifest, manifest.metadata.generation)
 }

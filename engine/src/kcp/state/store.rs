@@ -10,7 +10,9 @@ use std::{
 };
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestSpec, Resource};
+use tidewatch_api::{
+    InstallInfo, Manifest, ManifestSpec, RawObject, Resource, marks::mark, names::annotations,
+};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifests::is_settled;
@@ -38,7 +40,7 @@ pub(super) struct Store {
 /// One of them.
 #[derive(Debug)]
 struct Held {
-    /// Without its spec, and without its inventory.
+    /// Without its spec (but see [`slight`]), and without its inventory.
     thin: Packed,
     needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
@@ -102,6 +104,7 @@ impl Store {
         let needs = self.needs.share(hash_of(&needs), needs);
         let settled = is_settled(&manifest);
         let spec = std::mem::take(&mut manifest.spec);
+        manifest.spec = slight(&manifest, &spec);
         let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&spec).unwrap_or_default());
         let spec = self.specs.share(hash, spec);
         let synced = manifest.status.as_mut().map(|status| std::mem::take(&mut status.synced));
@@ -126,25 +129,32 @@ impl Store {
     }
 
     fn let_go(&mut self, old: Option<Held>) -> Option<Kept> {
-        let Held { thin, needs, synced, module, .. } = old?;
+        let held = old?;
+        let kept = self.thin(&held);
+        let Held { thin, needs, synced, module, .. } = held;
         for number in synced.iter().flatten().copied().chain(module) {
             self.texts.let_go(number);
         }
-        let kept = Kept { thin: self.patterns.unpack(&thin), needs };
         self.patterns.let_go(thin);
-        Some(kept)
+        Some(Kept { thin: kept, needs })
+    }
+
+    fn thin(&self, held: &Held) -> Manifest {
+        let mut thin = self.patterns.unpack(&held.thin);
+        thin.spec = slight(&thin, &held.spec);
+        thin
     }
 
     /// Without its spec, and without its inventory.
     pub(super) fn get(&self, name: &str) -> Option<Manifest> {
-        self.held.get(name).map(|held| self.patterns.unpack(&held.thin))
+        self.held.get(name).map(|held| self.thin(held))
     }
 
     /// Those of a module, without their specs and inventories.
     pub(super) fn of_module(&self, module: &str) -> impl Iterator<Item = Manifest> {
         let number = self.texts.number(module);
         let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
-        all.map(|held| self.patterns.unpack(&held.thin))
+        all.map(|held| self.thin(held))
     }
 
     /// The module of a Manifest, if it is a mandatory one that says which.
@@ -203,6 +213,14 @@ impl Store {
         };
         held.synced.iter().map(named).collect()
     }
+}
+
+/// What a Manifest without its spec has of it all the same: by what the Go manager has noted beside it, it is known to be finished.
+fn slight(manifest: &Manifest, spec: &ManifestSpec) -> ManifestSpec {
+    let noted = mark(manifest.annotations(), annotations::SYNC_OCI_REF).is_some();
+    let ref_ = spec.install.source.0.get_key_value("ref").filter(|_| noted);
+    let source = RawObject(ref_.map(|(key, value)| (key.clone(), value.clone())).into_iter().collect());
+    ManifestSpec { install: InstallInfo { source, ..InstallInfo::default() }, ..ManifestSpec::default() }
 }
 
 #[cfg(test)]

@@ -99,9 +99,42 @@ fn a_manifest_status_reaches_its_kyma_at_once() {
 }
 
 #[test]
+fn what_a_kyma_tells_of_its_modules_is_known() {
+    let mut state = KcpState::default();
+    let mut told = kyma("a", "r1", 1, 1);
+    let modules = json!({"state": "Error", "modules": [{"name": "crane", "state": "Error"}, {"name": "buoy", "state": "Unmanaged"}]});
+    told.status = serde_json::from_value(modules).unwrap();
+    state.apply_kyma(told);
+    let known = state.modules_of("a");
+    assert_eq!(*known, [("crane".to_owned(), State::Error), ("buoy".to_owned(), State::Unmanaged)]);
+    assert!(
+        state.kyma("a").unwrap().status.as_ref().unwrap().modules.is_empty(),
+        "nothing else of them is kept"
+    );
+    state.delete_kyma("a");
+    assert!(state.modules_of("a").is_empty());
+}
+
+#[test]
 fn a_settled_manifest_costs_nothing_at_a_start() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", None))), ["Kyma/a"]);
+}
+
+#[test]
+fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
+    let mut theirs = manifest("m", 1, "Ready", None);
+    theirs.metadata.generation = Some(7);
+    let asked = |theirs: &Manifest| {
+        let mut state = KcpState::default();
+        let wanted = keys(state.apply_manifest(theirs.clone()));
+        (wanted, state.is_ready("m"))
+    };
+    let both = vec!["Manifest/m".to_owned(), "Kyma/a".to_owned()];
+    theirs.annotations_mut().insert("sync-oci-ref".into(), "sha256:aa".into());
+    assert_eq!(asked(&theirs), (both, false), "it has not come to it");
+    theirs.spec.install.source.0.insert("ref".into(), "sha256:aa".into());
+    assert_eq!(asked(&theirs), (vec!["Kyma/a".to_owned()], true));
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, GroupVersionKind, ImageSpec, InstallInfo, Kyma, Manifest,
-    ManifestSpec, Module, ModuleTemplate, ModuleTerms,
+    CustomResourcePolicy, EmbeddedObject, ImageSpec, InstallInfo, Kyma, Manifest, ManifestSpec, Module,
+    ModuleTerms,
+    marks::mark,
     names::{self, annotations, labels},
 };
 
@@ -47,11 +48,7 @@ pub(in crate::plan) fn manifest_for(
         controller: Some(true),
         block_owner_deletion: Some(true),
     };
-    let create = module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
     let mut terms = ModuleTerms::of(&chosen.template.spec);
-    if let Some(cr) = chosen.template.spec.data.as_ref().filter(|_| !create) {
-        holds_back(&mut terms, cr);
-    }
     terms.layers = source.layers(&terms.sources)?;
     let terms = terms.to_annotation();
     let image = ImageSpec {
@@ -60,14 +57,15 @@ pub(in crate::plan) fn manifest_for(
         ref_: source.layer.clone(),
         type_: source.type_,
     };
+    let name = manifest_name(&kyma_name, &chosen.component, &module.name);
     Ok(Manifest {
         metadata: ObjectMeta {
-            name: Some(manifest_name(&kyma_name, &chosen.component, &module.name)),
+            name: Some(name.clone()),
             // An engine may be told to work in another namespace than the usual one.
             namespace: Some(namespace_of(kyma)),
             labels: Some(BTreeMap::from([
                 entry(labels::CHANNEL, channel),
-                entry(labels::CONTROLLER_NAME, &module.controller),
+                entry(labels::CONTROLLER_NAME, controller(chosen)),
                 entry(labels::KYMA_NAME, &kyma_name),
                 entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
                 entry(labels::MODULE_NAME, &module.name),
@@ -91,13 +89,8 @@ pub(in crate::plan) fn manifest_for(
             remote: false,
             version: chosen.version.clone(),
             install: InstallInfo { source: image.to_source(), name: "raw-manifest".into() },
-            resource: chosen
-                .template
-                .spec
-                .data
-                .as_ref()
-                .filter(|_| create)
-                .map(|cr| default_cr(cr, &chosen.template)),
+            // Whoever makes it: its kind holds the module back, and the Go manager would know of no other.
+            resource: chosen.template.spec.data.as_ref().map(|cr| default_cr(cr, &name)),
             localized_images: source.images.clone(),
             manager: chosen.template.spec.manager.clone(),
             ..ManifestSpec::default()
@@ -106,14 +99,23 @@ pub(in crate::plan) fn manifest_for(
     })
 }
 
-/// The default CR, in the runtime's Kyma namespace unless it says otherwise or has none.
-fn default_cr(data: &EmbeddedObject, template: &ModuleTemplate) -> EmbeddedObject {
+/// The controller that a Manifest names, as the Go manager has it. Nobody acts on it.
+pub(super) fn controller(chosen: &Chosen) -> &str {
+    mark(chosen.template.labels(), labels::CONTROLLER_NAME).unwrap_or_default()
+}
+
+/// The default CR as the Go manager writes it: in the runtime's Kyma namespace unless it says otherwise, even if its kind has none, and
+/// with the Manifest's name if it has no other.
+fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
     let mut cr = data.clone();
-    if data.namespace().is_empty()
-        && !template.is_cluster_scoped()
-        && let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut())
-    {
-        metadata.insert("namespace".into(), names::RUNTIME_NAMESPACE.into());
+    if let Some(metadata) = cr.0.get_mut("metadata").and_then(|m| m.as_object_mut()) {
+        for (key, is, becomes) in
+            [("namespace", data.namespace(), names::RUNTIME_NAMESPACE), ("name", data.name(), manifest)]
+        {
+            if is.is_empty() {
+                metadata.insert(key.into(), becomes.into());
+            }
+        }
     }
     cr
 }
@@ -182,8 +184,8 @@ pub(super) fn hold_version(
 /// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is
 /// made once, and goes with its module. An object of another kind is another matter.
 pub(in crate::plan) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
-    let creates = wanted.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
-    let Some(made) = old.spec.resource.as_ref().filter(|_| creates) else { return };
+    let made = [&old.spec, &wanted.spec].iter().all(|spec| spec.creates_default_cr());
+    let Some(made) = old.spec.resource.as_ref().filter(|_| made) else { return };
     let group = |cr: &EmbeddedObject| cr.api_version().split_once('/').map(|(group, _)| group.to_owned());
     let is_other = |named: &EmbeddedObject| {
         (group(named), named.kind()) == (group(made), made.kind())
@@ -195,7 +197,7 @@ pub(in crate::plan) fn keep_default_cr(old: &Manifest, wanted: &mut Manifest) {
 }
 
 /// What is installed, with a default CR that is the user's from now on: that does not wait for what keeps the version. Else the user's
-/// object would be taken for ours when the module goes. `None` if it is so already, or has none.
+/// object would be taken for ours when the module goes. `None` if it is so already.
 pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
     let ignores = module.custom_resource_policy == CustomResourcePolicy::Ignore;
     let creates = old.spec.custom_resource_policy == CustomResourcePolicy::CreateAndDelete;
@@ -219,30 +221,14 @@ pub(super) fn ignoring(old: &Manifest, module: &Module) -> Option<Manifest> {
         status: None,
     };
     kept.spec.custom_resource_policy = CustomResourcePolicy::Ignore;
-    if let Some(cr) = kept.spec.resource.take()
-        && let Ok(mut terms) = old.terms()
-    {
-        holds_back(&mut terms, &cr);
-        let text = terms.to_annotation();
-        kept.annotations_mut().extend(text.map(|text| (annotations::MODULE_TERMS.to_owned(), text)));
-    }
     Some(kept)
-}
-
-/// The user makes it, so it holds the module back like all that users make.
-fn holds_back(terms: &mut ModuleTerms, cr: &EmbeddedObject) {
-    let (group, version) = cr.api_version().split_once('/').unwrap_or(("", cr.api_version()));
-    let (group, version, kind) = (group.to_owned(), version.to_owned(), cr.kind().to_owned());
-    if !terms.associated_resources.iter().any(|k| (&k.group, &k.kind) == (&group, &kind)) {
-        terms.associated_resources.push(GroupVersionKind { group, version, kind });
-    }
 }
 
 /// Takes over what the old Manifest has of its template, and tells whether that makes a difference.
 pub(in crate::plan) fn take_over(old: &Manifest, wanted: &mut Manifest) -> bool {
     let before = wanted.clone();
     wanted.spec.manager.clone_from(&old.spec.manager);
-    // Whether there is a default CR is for the user to say; what is in it is the template's.
+    // One that has none may be of a time when it was left out where its user makes it.
     if wanted.spec.resource.is_some() && old.spec.resource.is_some() {
         wanted.spec.resource.clone_from(&old.spec.resource);
     }

@@ -23,7 +23,7 @@ fn runs(manifest: &Manifest) -> Option<&str> {
 }
 
 /// Has the Manifest that takes the place of `old` say which version runs. With the same spec it says what it has said.
-pub(super) fn remember(old: &Manifest, wanted: &mut Manifest) {
+pub(in crate::plan) fn remember(old: &Manifest, wanted: &mut Manifest) {
     let noted = if old.spec == wanted.spec {
         mark(old.annotations(), annotations::RUNNING_VERSION)
     } else {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use serde_json::Value;
 use tidewatch_api::{
-    CustomResourcePolicy, EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplate,
-    ModuleTemplateSpec, ModuleTerms, RawObject,
+    EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplateSpec, ModuleTerms,
+    RawObject,
     marks::mark,
     names::{self, annotations, labels},
 };
 
-use super::Source;
+use super::{Source, manifest_of::controller};
 use crate::plan::{
     naming::is_manifest_name,
     versions::{Chosen, Origin},
@@ -26,24 +26,26 @@ pub(super) fn stands(
     source: &Source,
 ) -> bool {
     let kyma_name = kyma.metadata.name.as_deref().unwrap_or_default();
-    is_manifest_name(
-        existing.metadata.name.as_deref().unwrap_or_default(),
-        kyma_name,
-        &chosen.component,
-        &module.name,
-    ) && existing.metadata.namespace.as_deref()
-        == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
-        && is_spec(&existing.spec, module, chosen, source)
-        && has_labels(existing.labels(), kyma_name, module, channel)
-        && has_annotations(existing.annotations(), module, chosen, source)
+    let name = existing.metadata.name.as_deref().unwrap_or_default();
+    is_manifest_name(name, kyma_name, &chosen.component, &module.name)
+        && existing.metadata.namespace.as_deref()
+            == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
+        && is_spec((name, &existing.spec), module, chosen, source)
+        && has_labels(existing.labels(), kyma_name, (module, channel), chosen)
+        && has_annotations(existing.annotations(), chosen, source)
         && is_owned(existing, kyma, kyma_name)
         && !existing.is_mandatory()
 }
 
-fn has_labels(present: &BTreeMap<String, String>, kyma: &str, module: &Module, channel: &str) -> bool {
+fn has_labels(
+    present: &BTreeMap<String, String>,
+    kyma: &str,
+    (module, channel): (&Module, &str),
+    chosen: &Chosen,
+) -> bool {
     let in_order = [
         (labels::CHANNEL, channel),
-        (labels::CONTROLLER_NAME, &module.controller),
+        (labels::CONTROLLER_NAME, controller(chosen)),
         (labels::KYMA_NAME, kyma),
         (labels::MANAGED_BY, labels::MANAGED_BY_KCP),
         (labels::MODULE_NAME, &module.name),
@@ -55,28 +57,20 @@ fn has_labels(present: &BTreeMap<String, String>, kyma: &str, module: &Module, c
         .all(|(key, value)| present.find(|(found, _)| found == key).is_some_and(|(_, found)| found == value))
 }
 
-fn has_annotations(
-    present: &BTreeMap<String, String>,
-    module: &Module,
-    chosen: &Chosen,
-    source: &Source,
-) -> bool {
+fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: &Source) -> bool {
     let template = &chosen.template.spec;
     let of = |key: &str| mark(present, key);
     let local = (chosen.origin == Origin::Local).then_some("true");
-    // A default CR that the user makes is among the terms.
-    let plain = template.data.is_none() || creates(module);
-    let terms = plain
-        && if says_nothing(template) {
-            of(annotations::MODULE_TERMS).is_none()
-        } else {
-            // What the component lacks is for whoever makes the Manifest to say.
-            let layers = source.layers(&template.sources);
-            layers.is_ok_and(|layers| {
-                let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
-                of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
-            })
-        };
+    let terms = if says_nothing(template) {
+        of(annotations::MODULE_TERMS).is_none()
+    } else {
+        // What the component lacks is for whoever makes the Manifest to say.
+        let layers = source.layers(&template.sources);
+        layers.is_ok_and(|layers| {
+            let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
+            of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
+        })
+    };
     terms
         && of(annotations::FQDN) == Some(&chosen.component)
         && of(annotations::OCM_COMPONENT_NAME) == Some(&chosen.component)
@@ -106,11 +100,12 @@ fn is_owned(existing: &Manifest, kyma: &Kyma, name: &str) -> bool {
         && owner.block_owner_deletion == Some(true)
 }
 
-fn creates(module: &Module) -> bool {
-    module.custom_resource_policy == CustomResourcePolicy::CreateAndDelete
-}
-
-fn is_spec(present: &ManifestSpec, module: &Module, chosen: &Chosen, source: &Source) -> bool {
+fn is_spec(
+    (manifest, present): (&str, &ManifestSpec),
+    module: &Module,
+    chosen: &Chosen,
+    source: &Source,
+) -> bool {
     // A field that is new has to be looked at here.
     let ManifestSpec {
         custom_resource_policy,
@@ -136,26 +131,28 @@ fn is_spec(present: &ManifestSpec, module: &Module, chosen: &Chosen, source: &So
         && text("type", source.type_.as_str())
         && *localized_images == source.images
         && *manager == template.spec.manager
-        && match (resource, template.spec.data.as_ref().filter(|_| creates(module))) {
+        && match (resource, &template.spec.data) {
             (None, None) => true,
-            (Some(present), Some(data)) => is_default_cr(present, data, template),
+            (Some(present), Some(data)) => is_default_cr(present, data, manifest),
             _ => false,
         }
 }
 
-/// As the template has it, with the namespace that it gets if it has none.
-fn is_default_cr(present: &EmbeddedObject, data: &EmbeddedObject, template: &ModuleTemplate) -> bool {
-    if !data.namespace().is_empty() || template.is_cluster_scoped() {
-        return present == data;
-    }
+/// As the template has it, with the namespace and the name that it gets if it has none.
+fn is_default_cr(present: &EmbeddedObject, data: &EmbeddedObject, manifest: &str) -> bool {
+    let given = [("namespace", data.namespace(), names::RUNTIME_NAMESPACE), ("name", data.name(), manifest)];
+    let given = |key: &str| given.iter().find(|(of, is, _)| *of == key && is.is_empty()).map(|(.., is)| *is);
     let same = |(key, value): (&String, &Value)| match (key.as_str(), value) {
         ("metadata", Value::Object(wanted)) => {
             let Some(Value::Object(present)) = present.0.get("metadata") else { return false };
             let rest =
-                |map: &serde_json::Map<String, Value>| map.len() - usize::from(map.contains_key("namespace"));
-            present.get("namespace").and_then(Value::as_str) == Some(names::RUNTIME_NAMESPACE)
+                |map: &serde_json::Map<String, Value>| map.keys().filter(|key| given(key).is_none()).count();
+            let is =
+                |key: &str| given(key).is_none_or(|is| present.get(key).and_then(Value::as_str) == Some(is));
+            is("namespace")
+                && is("name")
                 && rest(present) == rest(wanted)
-                && wanted.iter().all(|(k, v)| k == "namespace" || present.get(k) == Some(v))
+                && wanted.iter().all(|(k, v)| given(k).is_some() || present.get(k) == Some(v))
         }
         _ => present.0.get(key) == Some(value),
     };
@@ -167,7 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use tidewatch_api::{Layer, SourceType};
+    use tidewatch_api::{CustomResourcePolicy, Layer, SourceType};
 
     use super::*;
     use crate::plan::kyma::manifest_of::{manifest_for, same};
@@ -221,10 +218,13 @@ mod tests {
         let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beam", "metadata": {"name": "default"}, "spec": {"a": 1}});
         let mut placed = cr.clone();
         placed["metadata"]["namespace"] = "own".into();
+        let mut unnamed = cr.clone();
+        unnamed["metadata"] = json!({"labels": {"a": "b"}});
         vec![
             json!({}),
             json!({"data": cr}),
             json!({"data": placed}),
+            json!({"data": unnamed}),
             json!({"manager": {"group": "apps", "version": "v1", "kind": "Deployment", "name": "keeper"}}),
             json!({"recreate": [{"group": "batch", "kind": "Job"}]}),
             json!({"sources": ["crds"]}),
@@ -248,6 +248,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_go_manager_fills_in_stands() {
+        let cr = json!({"apiVersion": "x.dev/v1", "kind": "Beam", "metadata": {}, "spec": {"a": 1}});
+        let mut case = Case::new(&json!({"data": cr}));
+        let template = Arc::make_mut(&mut case.chosen.template);
+        template.annotations_mut().insert(annotations::IS_CLUSTER_SCOPED.into(), "true".into());
+        template.labels_mut().insert(labels::CONTROLLER_NAME.into(), "keeper".into());
+        case.module.controller = "the user's".into();
+        for policy in [CustomResourcePolicy::CreateAndDelete, CustomResourcePolicy::Ignore] {
+            case.module.custom_resource_policy = policy;
+            let made = case.made();
+            let mut theirs = made.clone();
+            let name = made.metadata.name.clone().unwrap();
+            theirs.spec.resource.as_mut().unwrap().0["metadata"] =
+                json!({"name": name, "namespace": "kyma-system"});
+            theirs.labels_mut().insert(labels::CONTROLLER_NAME.into(), "keeper".into());
+            assert!(case.stands(&theirs) && same(&theirs, &made), "{policy:?}");
+        }
+    }
+
+    #[test]
     fn further_layers_count_as_far_as_the_template_names_them() {
         let made = Case::new(&json!({"sources": ["crds"]})).made();
         for (name, becomes, stands) in [
@@ -266,7 +286,7 @@ mod tests {
     #[test]
     fn what_would_be_written_anew_does_not_stand() {
         type Edit = fn(&mut Case);
-        let edits: [Edit; 13] = [
+        let edits: [Edit; 12] = [
             |_| (),
             |c| c.channel = "fast",
             |c| c.chosen.version = "1.1.0".into(),
@@ -277,7 +297,6 @@ mod tests {
             |c| c.source.type_ = SourceType::OciRef,
             |c| c.source.images.clear(),
             |c| c.module.custom_resource_policy = CustomResourcePolicy::Ignore,
-            |c| c.module.controller = "someone".into(),
             |c| c.kyma.metadata.uid = Some("v".into()),
             |c| c.kyma.metadata.namespace = Some("elsewhere".into()),
         ];

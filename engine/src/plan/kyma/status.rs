@@ -11,7 +11,7 @@ use tidewatch_api::{
 
 use super::{Input, namespace_of};
 use crate::plan::{
-    manifest::APPLYING,
+    manifest::{APPLYING, is_current},
     status::{self, Says},
 };
 
@@ -24,7 +24,7 @@ pub(in crate::plan) fn progress(manifest: &Manifest) -> (State, String) {
 /// The same, if what it says is about the spec of this generation.
 pub(crate) fn progress_at(manifest: &Manifest, generation: Option<i64>) -> (State, &str) {
     let Some(status) = &manifest.status else { return (State::Processing, "") };
-    let current = status.conditions.iter().any(|c| c.observed_generation == generation);
+    let current = is_current(manifest, generation);
     let operation = status.last_operation.as_ref().map_or("", |op| op.operation.as_str());
     match status.state {
         State::Empty => (State::Processing, ""),

@@ -7,14 +7,17 @@ use tidewatch_api::{
 };
 
 use super::*;
+use crate::kcp::state::default_cr;
 use crate::plan::{
     notice::Kind,
     versions::{
         choose,
         fixtures::{FakeCatalog, catalog},
     },
+    watches::Needs,
 };
 
+mod adopted;
 mod besides;
 mod managed;
 mod mandatory;
@@ -220,8 +223,33 @@ fn an_unreadable_descriptor_keeps_what_is_installed() {
 fn ignore_means_no_default_cr() {
     let mut wanted = wanted(&["lighthouse"]);
     wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
-    let plan = run(&wanted, &[]);
-    assert!(plan.apply[0].spec.resource.is_none());
+    let made = run(&wanted, &[]).apply.remove(0);
+    assert_eq!(default_cr(&made), None, "it is its user's, and stays when the module goes");
+    assert_eq!(
+        made.spec.resource,
+        installed(State::Ready).spec.resource,
+        "the Go manager finds users' objects by it"
+    );
+    let held = crate::plan::blockers::declared(&made).unwrap();
+    assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
+    assert!(Needs::of([&made]) == Needs::default(), "what it says of itself is nobody's business");
+    let mut there = made.clone();
+    there.metadata.generation = Some(1);
+    let planned = run(&wanted, std::slice::from_ref(&there));
+    assert!(planned.apply.is_empty() && planned.status.modules[0].resource.is_none());
+}
+
+#[test]
+fn what_was_left_out_under_ignore_is_written_once() {
+    let mut wanted = wanted(&["lighthouse"]);
+    wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let made = run(&wanted, &[]).apply.remove(0);
+    let mut before = made.clone();
+    before.spec.resource = None;
+    let terms =
+        json!({"associatedResources": [{"group": "demo.tidewatch.dev", "version": "v1", "kind": "Beacon"}]});
+    before.annotations_mut().insert(annotations::MODULE_TERMS.into(), terms.to_string());
+    assert_eq!(run(&wanted, &[before]).apply, [made]);
 }
 
 #[test]

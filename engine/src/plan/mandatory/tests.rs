@@ -7,6 +7,8 @@ use super::*;
 use crate::plan::kyma::{ComponentVersion, Source};
 use crate::plan::versions::fixtures::{FakeCatalog, catalog as base};
 
+mod settles;
+
 fn template(name: &str, module: &str, version: &str, more: &Value) -> Arc<ModuleTemplate> {
     let mut object = json!({"metadata": {"name": name, "namespace": "kcp-system", "generation": 1}, "spec": {
         "moduleName": module, "version": version, "descriptor": {},
@@ -259,12 +261,16 @@ fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
     let mut theirs = installed();
     theirs.labels_mut().remove(labels::MANDATORY_MODULE);
     theirs.spec.custom_resource_policy = tidewatch_api::CustomResourcePolicy::Ignore;
-    theirs.spec.resource = None;
     let made = run(&catalog(), &[theirs]);
     let manifest = &made.plan.apply[0];
     assert!(manifest.is_mandatory());
     assert_eq!(manifest.spec.custom_resource_policy, tidewatch_api::CustomResourcePolicy::Ignore);
-    assert_eq!(manifest.spec.resource, None, "else it would be taken for ours, and go with the module");
-    assert!(manifest.terms().unwrap().associated_resources.iter().any(|kind| kind.kind == "Guard"));
+    assert_eq!(
+        crate::kcp::state::default_cr(manifest),
+        None,
+        "else it would be taken for ours, and go with the module"
+    );
+    let held = crate::plan::blockers::declared(manifest).unwrap();
+    assert!(held.iter().any(|kind| kind.kind == "Guard"), "{held:?}");
     assert!(nothing(&run(&catalog(), std::slice::from_ref(manifest))), "once");
 }

@@ -4,7 +4,13 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use tidewatch_api::{Manifest, ManifestStatus, Resource, State, names::conditions};
+use kube::ResourceExt;
+use serde_json::Value;
+use tidewatch_api::{
+    Manifest, ManifestStatus, Resource, State,
+    marks::mark,
+    names::{annotations, conditions},
+};
 
 use super::inventory::synced;
 use crate::plan::{
@@ -22,13 +28,12 @@ pub const APPLYING: &str = "the module's objects are being applied";
 #[must_use]
 pub fn may_wait(manifest: &Manifest, status: &ManifestStatus) -> bool {
     let Some(before) = &manifest.status else { return false };
-    let current = |c: &Condition| c.observed_generation == manifest.metadata.generation;
     let known: HashSet<_> = before.synced.iter().map(identity).collect();
     status.state == State::Processing
         && manifest.metadata.deletion_timestamp.is_none()
         && match before.state {
             State::Processing => true,
-            State::Ready => !before.conditions.iter().any(current),
+            State::Ready => !is_current(manifest, manifest.metadata.generation),
             _ => false,
         }
         && before != status
@@ -47,6 +52,25 @@ fn identity(object: &Resource) -> (&str, &str, &str, &str) {
     (&object.group, &object.kind, &object.namespace, &object.name)
 }
 
+/// Whether what a Manifest says of itself is about the spec of this generation.
+#[must_use]
+pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
+    let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| c.observed_generation == generation)
+        || generation == manifest.metadata.generation && is_as_left(manifest)
+}
+
+/// Whether a Manifest is Ready as the Go manager leaves one that it has finished. Its conditions name the generation at which they
+/// became True for the first time, and no upgrade makes them False again; what is installed it notes in an annotation. A change of ours
+/// leaves a mark that it does not know: then our own conditions count.
+fn is_as_left(manifest: &Manifest) -> bool {
+    let of = |key| mark(manifest.annotations(), key);
+    let wanted = || manifest.spec.install.source.0.get("ref").and_then(Value::as_str);
+    manifest.status.as_ref().is_some_and(|status| status.state == State::Ready)
+        && of(annotations::SYNC_OCI_REF).is_some_and(|installed| wanted() == Some(installed))
+        && [annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().all(|key| of(key).is_none())
+}
+
 /// Whether the module is Ready, or was so before, for the spec of this generation. Of one that was, a condition of our own is all that
 /// is left: that it has come this far must outlive its troubles and the receiver, and be known without a write of its own.
 #[must_use]
@@ -59,11 +83,14 @@ pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
                 && [conditions::INSTALLATION, conditions::WAS_READY].contains(&c.type_.as_str())
     };
     status.conditions.iter().any(|c| c.observed_generation == generation && holds(c))
+        || status.state == State::Ready && is_current(manifest, generation)
 }
 
 /// What became of a Manifest in one reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// Its objects could not be found out: the cause and what ends it.
+    Unrendered(String),
     /// Something failed before or while its objects were applied.
     Failed {
         /// Error, or Warning if what is installed still works.
@@ -93,6 +120,7 @@ pub fn manifest_status(
     let now = status::whole_seconds(now);
     let (state, text) = match progress {
         Progress::Failed { state, message } => (*state, message.clone()),
+        Progress::Unrendered(message) => (State::Error, message.clone()),
         Progress::Applied(Readiness::Ready) => (State::Ready, "resources are ready".to_owned()),
         Progress::Waiting(what) | Progress::Applied(Readiness::Processing(what)) => {
             (State::Processing, what.clone())
@@ -100,13 +128,20 @@ pub fn manifest_status(
         Progress::Applied(Readiness::Error(what)) => (State::Error, what.clone()),
         Progress::Deleting(what) => (State::Deleting, what.clone()),
     };
-    let available = !matches!(progress, Progress::Failed { .. });
+    let said = before.conditions.iter().find(|c| c.type_ == conditions::RESOURCES);
+    let (available, why) = match (progress, said) {
+        (Progress::Unrendered(why), _) => (false, why),
+        // A runtime that cannot be reached, or another's field, says nothing of them.
+        (Progress::Failed { .. }, Some(said)) => (said.status == "True", &said.message),
+        (Progress::Failed { message, .. }, None) => (false, message),
+        _ => (true, &text),
+    };
     let mut says = vec![
         Says {
             type_: conditions::RESOURCES,
             holds: available,
             reason: conditions::REASON_RESOURCES_AVAILABLE,
-            message: if available { "resources are parsed and ready for use".into() } else { text.clone() },
+            message: if available { "resources are parsed and ready for use".into() } else { why.clone() },
         },
         Says {
             type_: conditions::INSTALLATION,
@@ -136,12 +171,18 @@ pub fn manifest_status(
             message: "the module has been ready as it is asked for now".into(),
         });
     }
+    // Of what the Go manager has finished, nothing is written only to name another generation.
+    let untouched = state == State::Ready && is_as_left(manifest);
+    let of = |s| {
+        let said = status::condition(&before.conditions, s, generation, now);
+        let named = before.conditions.iter().find(|c| c.type_ == said.type_).filter(|_| untouched);
+        let named =
+            named.map(|before| Condition { observed_generation: before.observed_generation, ..said.clone() });
+        named.filter(|named| before.conditions.contains(named)).unwrap_or(said)
+    };
     ManifestStatus {
         state,
-        conditions: says
-            .into_iter()
-            .map(|s| status::condition(&before.conditions, s, generation, now))
-            .collect(),
+        conditions: says.into_iter().map(of).collect(),
         synced: in_order(before.synced, synced(objects)),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
     }
@@ -182,6 +223,9 @@ pub fn with_cr_state(
     status.conditions.push(status::condition(&before.conditions, says, manifest.metadata.generation, now));
     if status.state == State::Ready && matches!(said.state, State::Error | State::Warning) {
         status.state = State::Warning;
+        // Only what is Ready counts as the Go manager has left it.
+        let generation = manifest.metadata.generation;
+        status.conditions.iter_mut().for_each(|c| c.observed_generation = generation);
         status.last_operation = Some(status::operation(before.last_operation.as_ref(), text, now));
     }
     status

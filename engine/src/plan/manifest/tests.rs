@@ -1,14 +1,20 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::{Value, json};
-use tidewatch_api::{Manifest, State, names::conditions};
+use tidewatch_api::{
+    Manifest, ManifestStatus, State,
+    names::{annotations, conditions},
+};
 
 use super::*;
 use crate::plan::{
     object::ObjectRef,
     readiness::{CrState, Readiness},
 };
+
+mod order;
 
 const NAME: (&str, &str) = ("kcp-system", "m");
 
@@ -198,6 +204,105 @@ fn that_a_spec_has_been_ready_is_known_until_it_changes() {
     leaving.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
     let goes = manifest_status(&leaving, &Progress::Deleting("bye".into()), &[], None, now);
     assert!(goes.conditions.iter().all(|c| c.type_ != conditions::WAS_READY), "nobody asks any more");
+}
+
+#[test]
+fn that_the_objects_are_known_outlives_whatever_else_fails() {
+    let mut manifest = Manifest::default();
+    let failed = |message: &str| Progress::Failed { state: State::Error, message: message.into() };
+    let mut after = |progress: &Progress| {
+        let status = manifest_status(&manifest, progress, &[], None, Timestamp::UNIX_EPOCH);
+        let said = status.conditions.iter().find(|c| c.type_ == conditions::RESOURCES).cloned().unwrap();
+        manifest.status = Some(status);
+        (said.status == "True", said.message)
+    };
+    let no = |why: &str| (false, why.to_owned());
+    let known = (true, "resources are parsed and ready for use".to_owned());
+    assert_eq!(
+        after(&failed("it cannot be reached")),
+        no("it cannot be reached"),
+        "nobody has seen them yet"
+    );
+    assert_eq!(after(&Progress::Applied(Readiness::Ready)), known);
+    assert_eq!(after(&failed("it cannot be reached")), known);
+    assert_eq!(after(&Progress::Unrendered("digest mismatch".into())), no("digest mismatch"));
+    assert_eq!(after(&failed("it cannot be reached")), no("digest mismatch"));
+    assert_eq!(after(&Progress::Waiting("for it".into())), known);
+}
+
+/// A Manifest that the Go manager has installed and upgraded: its conditions are those of the first generation.
+fn upgraded_by_the_go_manager() -> Manifest {
+    let condition = |type_: &str, reason: &str, message: &str| {
+        json!({"type": type_, "status": "True", "reason": reason, "message": message, "observedGeneration": 1,
+               "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    serde_json::from_value(json!({
+        "metadata": {"generation": 2, "annotations": {"sync-oci-ref": "sha256:bb"}},
+        "spec": {"version": "1.1.0", "install": {"name": "raw-manifest", "source": {"ref": "sha256:bb", "type": "oci-dir"}}},
+        "status": {"state": "Ready", "lastOperation": {"operation": "resources are ready", "lastUpdateTime": "2026-01-02T00:00:00Z"},
+            "conditions": [condition("Resources", "ResourcesAvailable", "resources are parsed and ready for use"),
+                           condition("Installation", "Ready", "installation is ready and resources can be used"),
+                           condition("ModuleCR", "ModuleCRCreated", "module CR was created")]}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
+    type Edit = fn(&mut Manifest);
+    let theirs = upgraded_by_the_go_manager();
+    let generation = theirs.metadata.generation;
+    assert!(is_current(&theirs, generation) && has_been_ready(&theirs, generation));
+    assert!(!is_current(&theirs, Some(3)), "of the next spec it says nothing");
+    let says = |manifest: &Manifest, progress: &Progress| {
+        manifest_status(manifest, progress, &[], Some(true), Timestamp::UNIX_EPOCH)
+    };
+    let ready = Progress::Applied(Readiness::Ready);
+    assert_eq!(Some(says(&theirs, &ready)), theirs.status);
+    assert!(
+        !may_wait(&theirs, &says(&theirs, &Progress::Waiting("for it".into()))),
+        "else a restart would hide it"
+    );
+
+    // What is said in its place is about the present spec, and what it had come to is not forgotten.
+    let generations = |status: &ManifestStatus| -> Vec<i64> {
+        status.conditions.iter().filter_map(|c| c.observed_generation).collect()
+    };
+    let waits = says(&theirs, &Progress::Waiting("for it".into()));
+    assert_eq!(generations(&waits), [2, 2, 2, 2]);
+    assert!(has_been_ready(&Manifest { status: Some(waits), ..theirs.clone() }, generation));
+    let cr = ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: "b".into() };
+    let said = |state| Some((cr.clone(), CrState { state, message: String::new() }));
+    let with =
+        |state| with_cr_state(says(&theirs, &ready), &theirs, said(state).as_ref(), Timestamp::UNIX_EPOCH);
+    assert_eq!(generations(&with(State::Ready)), [1, 1, 1, 2], "only what is new");
+    let warned = Manifest { status: Some(with(State::Error)), ..theirs.clone() };
+    assert!(warned.status.as_ref().unwrap().state == State::Warning && has_been_ready(&warned, generation));
+
+    let note =
+        |m: &mut Manifest, key: &str| drop(m.annotations_mut().insert(key.to_owned(), "1.0.0".to_owned()));
+    let edits: [(&str, Edit); 3] = [
+        ("it has not come to it yet", |m| {
+            m.spec.install.source.0.insert("ref".into(), "sha256:cc".into());
+        }),
+        ("it was never applied", |m| drop(m.annotations_mut().remove("sync-oci-ref"))),
+        ("it is not ready", |m| m.status.as_mut().unwrap().state = State::Error),
+    ];
+    let mut others = Vec::new();
+    for (why, edit) in edits {
+        let mut manifest = theirs.clone();
+        edit(&mut manifest);
+        others.push((why, manifest));
+    }
+    for key in [annotations::TEMPLATE_UID, annotations::RUNNING_VERSION] {
+        let mut manifest = theirs.clone();
+        note(&mut manifest, key);
+        others.push(("we have changed it", manifest));
+    }
+    for (why, manifest) in others {
+        assert!(!is_current(&manifest, generation), "{why}");
+        assert_eq!(generations(&says(&manifest, &ready)), [2, 2, 2], "{why}");
+    }
 }
 
 #[test]

@@ -149,9 +149,14 @@ fn a_default_cr_that_is_its_users_does_not_wait_for_what_keeps_the_version() {
         wanted.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
         let plan = run(&wanted, std::slice::from_ref(&newer));
         let kept = &plan.apply[0];
-        assert_eq!((kept.spec.version.as_str(), &kept.spec.resource), ("1.2.0", &None), "{channel}");
+        assert_eq!(
+            (kept.spec.version.as_str(), &kept.spec.resource),
+            ("1.2.0", &newer.spec.resource),
+            "{channel}"
+        );
         assert_eq!(kept.spec.custom_resource_policy, CustomResourcePolicy::Ignore);
-        let held = kept.terms().unwrap().associated_resources;
+        assert_eq!(default_cr(kept), None, "{channel}");
+        let held = crate::plan::blockers::declared(kept).unwrap();
         assert!(held.iter().any(|kind| kind.kind == "Beacon"), "it holds the module back: {held:?}");
         assert!(
             plan.status.modules[0].state != State::Ready || channel == "regular",

@@ -1,0 +1,88 @@
+//! What Kymas say of their modules, as far as it is shown: for most of a fleet it is the same, and is held once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use tidewatch_api::{ModuleStatus, State};
+
+use super::store::hash_of;
+
+/// Lists, beyond which those are looked for that nobody holds any more.
+const SHELF: usize = 1024;
+
+type Modules = [(String, State)];
+
+/// By Kyma. One that says nothing is not here.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    of: HashMap<String, Arc<Modules>>,
+    all: HashMap<u64, Weak<Modules>>,
+}
+
+impl Told {
+    /// A Kyma says this of its modules.
+    pub(super) fn put(&mut self, kyma: &str, modules: Vec<ModuleStatus>) {
+        if modules.is_empty() {
+            return self.forget(kyma);
+        }
+        let modules: Vec<(String, State)> = modules.into_iter().map(|m| (m.name, m.state)).collect();
+        if self.of.get(kyma).is_some_and(|told| **told == *modules) {
+            return;
+        }
+        let hash = hash_of(&modules);
+        let same = self.all.get(&hash).and_then(Weak::upgrade).filter(|same| **same == *modules);
+        let told = same.unwrap_or_else(|| {
+            if self.all.len() >= SHELF {
+                self.all.retain(|_, told| told.strong_count() > 0);
+            }
+            let told: Arc<Modules> = modules.into();
+            self.all.insert(hash, Arc::downgrade(&told));
+            told
+        });
+        self.of.insert(kyma.to_owned(), told);
+    }
+
+    /// A Kyma is gone, or says nothing.
+    pub(super) fn forget(&mut self, kyma: &str) {
+        self.of.remove(kyma);
+    }
+
+    /// What a Kyma says.
+    pub(super) fn of(&self, kyma: &str) -> Arc<Modules> {
+        self.of.get(kyma).map_or_else(|| Arc::from([]), Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(name: &str, state: State) -> ModuleStatus {
+        ModuleStatus { name: name.into(), state, ..ModuleStatus::default() }
+    }
+
+    #[test]
+    fn what_many_say_is_held_once_and_goes_with_the_last_of_them() {
+        let mut told = Told::default();
+        let both = || vec![module("crane", State::Ready), module("buoy", State::Unmanaged)];
+        told.put("a", both());
+        told.put("b", both());
+        assert!(Arc::ptr_eq(&told.of("a"), &told.of("b")));
+        told.put("b", vec![module("crane", State::Error)]);
+        assert_eq!(
+            *told.of("a"),
+            [("crane".to_owned(), State::Ready), ("buoy".to_owned(), State::Unmanaged)]
+        );
+        assert_eq!(*told.of("b"), [("crane".to_owned(), State::Error)]);
+        told.put("a", Vec::new());
+        assert!(told.of("a").is_empty() && !told.of.contains_key("a"));
+        for n in 0..2 * SHELF {
+            told.put("b", vec![module(&format!("m{n}"), State::Ready)]);
+        }
+        assert!(told.all.len() <= SHELF);
+        told.forget("b");
+        assert!(told.of.is_empty() && told.of("b").is_empty());
+    }
+}
