@@ -332,7 +332,7 @@ impl Shared {
             match readiness {
                 // Nor where a Deployment would tell it later than the module has said.
                 Readiness::Processing(what)
-                    if unready.is_empty() && causes::deadline(manifest) >= readiness::DEADLINE =>
+                    if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
                 {
                     Finish::Waiting(what)
                 }

@@ -253,7 +253,9 @@ fn stopped(
             // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
             let said =
                 kyma.module_status(&name).filter(|told| told.state == state && told.manifest.is_none());
-            said.cloned().unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
+            // But its message is, or what is remarked would be added to what was remarked before.
+            let said = said.map(|told| ModuleStatus { message: String::new(), ..told.clone() });
+            said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
         }
         (Gate::Pass, _) => before(),
     }

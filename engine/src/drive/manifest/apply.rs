@@ -39,6 +39,8 @@ pub(super) struct Applied {
     pub(super) awaited: Vec<Gvk>,
     /// Whether something is missing of which no event tells.
     pub(super) untold: bool,
+    /// Whether an object is missing that may come any moment: what it is to take the place of has to stay until then.
+    pub(super) unasked: bool,
     /// Whether objects were left out: their kind, which the module defines, is not served, or others got no answer.
     pub(super) left_out: bool,
     /// Objects that were left out because their namespace is being deleted.
@@ -112,6 +114,7 @@ impl Applied {
         self.parked.extend(other.parked);
         self.awaited.extend(other.awaited);
         self.untold |= other.untold;
+        self.unasked |= other.unasked;
         self.left_out |= other.left_out;
         self.stuck.extend(other.stuck);
         self.unclear.extend(other.unclear);
@@ -165,8 +168,8 @@ enum Settled {
 }
 
 /// Calls that got no answer in one pass. It has to come to its end, and say why, before its own deadline is over.
-#[derive(Default)]
-struct Silent(Mutex<HashMap<Gvk, usize>>);
+#[derive(Debug, Default)]
+pub(super) struct Silent(Mutex<HashMap<Gvk, usize>>);
 
 impl Silent {
     /// Of one kind, after which nothing more of that is tried: it may be a webhook for it that does not answer.
@@ -205,6 +208,7 @@ pub(super) struct Installer<'a> {
     pub(super) warned: bool,
     /// The kinds that the module itself defines.
     pub(super) definitions: &'a Definitions,
+    pub(super) silent: Silent,
     pub(super) now: Timestamp,
 }
 
@@ -212,8 +216,7 @@ impl Installer<'_> {
     /// Side by side. One that fails does not hold the others back; the first failure is told.
     pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
         let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
-        let silent = Silent::default();
-        let (known, silent) = (&known, &silent);
+        let (known, silent) = (&known, &self.silent);
         let mut results = stream::iter(objects)
             .map(|object| async move {
                 let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
@@ -256,6 +259,7 @@ impl Installer<'_> {
                 Err(ObjectErrorOrFinal::Object(error))
                     if error.is_kind_missing() || error.is_of_webhook() =>
                 {
+                    applied.unasked |= error.is_of_webhook();
                     applied.waits_for(error.message());
                 }
                 Err(error) => {

@@ -95,9 +95,11 @@ pub(super) async fn users_in(
     manifest: &Manifest,
     namespace: &str,
 ) -> Result<Option<String>, ObjectError> {
-    let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+    let own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
     let kinds = users_kinds(runtime, manifest, &own).await?;
-    own.extend(own_cr(runtime, manifest).await?);
+    // The default CR counts as its user's, who has changed it: it goes with the module, and not with a namespace.
+    let mut owners_of_own = own.clone();
+    owners_of_own.extend(own_cr(runtime, manifest).await?);
     let mut users = Users::default();
     for gvk in kinds.values() {
         let room = NAMED + 1 + own.len().min(OWN);
@@ -105,7 +107,7 @@ pub(super) async fn users_in(
         // Objects of a kind without namespaces are in none.
         let there = page.first.into_iter().filter(|(object, owners)| {
             let is_own = || own.iter().any(|own| own.same_object(object));
-            object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &own)
+            object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &owners_of_own)
         });
         let there: Vec<ObjectRef> = there.map(|(object, _)| object).collect();
         let count = there.len() as u64;

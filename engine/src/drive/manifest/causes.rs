@@ -59,11 +59,13 @@ pub(super) fn deadline(manifest: &Manifest) -> Duration {
     manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
 }
 
-/// A reconcile that waits for an event looks again at that time besides. One that looks again anyway, or has found what nobody but a
-/// user can end, does not.
+/// A reconcile that waits for an event, or looks again seldom, looks again at that time besides. One that looks again soon anyway, or
+/// has found what nobody but a user can end, does not.
 pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
     match (at, finish) {
-        (Some(at), Finish::Waiting(what)) => Finish::RecheckAt(at, Box::new(Finish::Waiting(what))),
+        (Some(at), finish @ (Finish::Waiting(_) | Finish::Patient(_))) => {
+            Finish::RecheckAt(at, Box::new(finish))
+        }
         (Some(at), Finish::RecheckAt(later, finish)) => Finish::RecheckAt(at.min(later), finish),
         (_, finish) => finish,
     }

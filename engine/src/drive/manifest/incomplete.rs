@@ -44,18 +44,58 @@ impl Shared {
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;
         let readiness = readiness::of_module(manifest, &applied.judged);
         let (now, deadline) = (self.now(), causes::deadline(manifest));
-        let due: Timestamp = readiness::not_ready_since(manifest).unwrap_or(now) + deadline;
-        let overdue = (due <= now).then(|| readiness::not_within(deadline));
-        let again = [looked.again, Some(due).filter(|due| *due > now)].into_iter().flatten().min();
-        let status = write(says(readiness, looked.found, &what, overdue));
+        let late = readiness::not_within(deadline);
+        let due = since(manifest, &what, &late, now) + deadline;
+        let overdue = due <= now;
+        let status = write(says(readiness, looked.found, &what, overdue.then_some(late)));
         let held = self.say(manifest, &status, looked.found).await?;
+        let said = held.filter(|_| matches!(finish, Finish::Patient(_))).map(|left| now + left);
+        let again = [looked.again, said, Some(due).filter(|_| !overdue)].into_iter().flatten().min();
+        let finish = match finish {
+            // Whoever was to end it in a moment has not.
+            Finish::Recheck(what) if overdue => Finish::Patient(what),
+            finish => finish,
+        };
         Ok(looking_again(again, said_in_time(held, finish)))
     }
+}
+
+/// Since when a Manifest waits for the same thing, as its status says; now, if that says something else: a new version, or one step
+/// after the other, has its time anew. That it is `late` is said until something else is.
+fn since(manifest: &Manifest, what: &str, late: &str, now: Timestamp) -> Timestamp {
+    let said = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
+    let Some(said) = said.filter(|said| said.operation.contains(what)) else { return now };
+    if said.operation.starts_with(late) {
+        return Timestamp::MIN;
+    }
+    let at = said.last_update_time.as_ref().map_or(now, |at| at.0);
+    readiness::not_ready_since(manifest).map_or(at, |since| since.max(at))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_is_that_of_what_is_waited_for_now() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let since_when = |operation: &str| {
+            let manifest = serde_json::from_value(serde_json::json!({"metadata": {"name": "m"}, "spec": {}, "status": {
+                "state": "Error", "synced": [], "lastOperation": {"operation": operation, "lastUpdateTime": "1970-01-01T00:01:00Z"},
+                "conditions": [{"type": "Installation", "status": "False", "reason": "Ready", "message": "",
+                                "lastTransitionTime": "1970-01-01T00:00:10Z"}]}}))
+            .unwrap();
+            since(&manifest, "waiting for a", "not ready within 60 s", at(500))
+        };
+        assert_eq!(
+            since_when("the registry does not answer"),
+            at(500),
+            "it was in trouble for another reason"
+        );
+        assert_eq!(since_when("waiting for b"), at(500), "it gets on");
+        assert_eq!(since_when("waiting for a; Deployment a/b: its image cannot be pulled"), at(60));
+        assert_eq!(since_when("not ready within 60 s: waiting for a"), Timestamp::MIN, "it stays so");
+    }
 
     #[test]
     fn what_cannot_start_is_said_beside_what_it_would_serve() {

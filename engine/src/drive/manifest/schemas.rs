@@ -63,7 +63,11 @@ impl Shared {
         let mut kinds: Vec<Gvk> = applied.awaited.clone();
         kinds.sort();
         kinds.dedup();
-        if kinds.is_empty() || applied.untold || !self.is_told_of_status(kyma, runtime, &kinds).await {
+        if kinds.is_empty() && !applied.untold {
+            // The kind of the default CR: its operator makes it in a moment, as a rule.
+            return Finish::Recheck(what);
+        }
+        if applied.untold || !self.is_told_of_status(kyma, runtime, &kinds).await {
             return Finish::Patient(what);
         }
         Finish::Waiting(what)

@@ -8,7 +8,7 @@ use tidewatch_api::{Manifest, ModuleTerms, State};
 
 use super::{
     Stopped,
-    apply::{Applied, Installer},
+    apply::{Applied, Installer, Silent},
     not_looked,
     passed::{Mark, Only},
     remove::Theirs,
@@ -97,7 +97,7 @@ impl Shared {
         }
         let mut left = gone.clone();
         let mut kept = Vec::new();
-        if applied.failed.is_none() {
+        if applied.failed.is_none() && !applied.unasked {
             let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
             match stage(Stage::Delete, removing).await {
                 // What is its users' stays theirs: the upgrade is complete without its removal.
@@ -171,6 +171,7 @@ impl Shared {
             },
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
+            silent: Silent::default(),
             now: self.now(),
         }
     }

@@ -123,8 +123,11 @@ fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
                 (200, kinds)
             } else {
                 ear.lock().push(format!("{method} {path}"));
-                let applied = serde_json::from_slice(&body).ok().map(stored);
-                let found = if method == "GET" { objects.get(path.as_str()).cloned() } else { applied };
+                let found = match method.as_str() {
+                    "GET" => objects.get(path.as_str()).cloned(),
+                    "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+                    _ => serde_json::from_slice(&body).ok().map(stored),
+                };
                 let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
                     let status = objects.get(name).filter(|_| method != "GET")?;
                     Some((code, status.clone()))
@@ -178,6 +181,14 @@ fn passed(engine: &Engine) -> Option<Passed> {
 fn event(object: &Value) -> Cause {
     let object = ObjectRef::of(object).unwrap().to_string();
     Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object }
+}
+
+/// How a pass ended, without the time at which it looks again besides.
+fn ended(finish: Finish) -> Finish {
+    match finish {
+        Finish::RecheckAt(_, inner) => *inner,
+        finish => finish,
+    }
 }
 
 fn heard_paths(heard: &Heard) -> Vec<String> {
@@ -303,7 +314,7 @@ async fn a_pass_that_waits_for_a_definition_is_none_to_build_upon() {
         let (runtime, heard) = runtime(objects.clone());
         let finish = pass(&engine, &runtime, None, &[]).await;
         assert!(!heard_paths(&heard).iter().any(|line| line.ends_with(BEACON)));
-        assert_eq!(matches!(finish, Finish::Patient(what) if what.contains("to be served")), waits);
+        assert_eq!(matches!(ended(finish), Finish::Patient(what) if what.contains("to be served")), waits);
         assert_eq!(passed(&engine), None);
     }
     let (runtime, _) = runtime(well());
@@ -331,13 +342,21 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
         .unwrap();
         let status = manifest.status.as_mut().unwrap();
         status.conditions[0].last_transition_time.0 = since.parse().unwrap();
+        let said = status.last_operation.as_mut().unwrap();
+        said.operation = "the kind of the default CR is not served yet".into();
+        said.last_update_time.as_mut().unwrap().0 = since.parse().unwrap();
         if let Some(seconds) = seconds {
             let terms = json!({"progressDeadlineSeconds": seconds}).to_string();
             manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
         }
         let work = Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again: false };
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
-        assert!(matches!(&finish, Finish::Patient(what) if what.contains("default CR")), "{finish:?}");
+        let looks = match &finish {
+            Finish::Recheck(what) => due.is_some() && what.contains("default CR"),
+            Finish::Patient(what) => due.is_none() && what.contains("default CR"),
+            _ => false,
+        };
+        assert!(looks, "{finish:?}");
         let written = std::mem::take(&mut *kcp.lock()).len();
         assert_eq!(
             written,
@@ -356,9 +375,38 @@ async fn a_webhook_that_cannot_be_asked_yet_is_waited_for() {
         "message": "Internal error occurred: failed calling webhook \"b.x.dev\": no endpoints available for service \"b\""});
     objects.insert(UNASKED, failed);
     let (runtime, _) = runtime(objects);
-    let finish = pass(&engine, &runtime, None, &[]).await;
+    let finish = ended(pass(&engine, &runtime, None, &[]).await);
     assert!(
         matches!(&finish, Finish::Patient(what) if what.contains("failed calling webhook")),
         "{finish:?}"
     );
+}
+
+#[tokio::test]
+async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cannot_be_asked() {
+    const OLD: &str = "/apis/apps/v1/namespaces/n/deployments/old";
+    let failed = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+        "message": "Internal error occurred: failed calling webhook \"all.x.dev\": connection refused"});
+    let old = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "old", "namespace": "n",
+        "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
+        "annotations": {names::annotations::OWNED_BY: "kcp-system/m"}}, "spec": {}});
+    let mut manifest = manifest();
+    let mut objects = bundle().objects;
+    objects.push(ObjectRef::of(&old).unwrap());
+    manifest.status.as_mut().unwrap().synced = synced(&objects);
+    for (asked, removed) in [(true, true), (false, false)] {
+        let (engine, _) = engine();
+        let mut objects = well();
+        objects.remove(DEPLOYMENT);
+        objects.insert(OLD, stored(old.clone()));
+        if !asked {
+            objects.insert(UNASKED, failed.clone());
+        }
+        let (runtime, heard) = runtime(objects);
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let work = Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again: false };
+        engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
+        let heard = heard_paths(&heard);
+        assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");
+    }
 }

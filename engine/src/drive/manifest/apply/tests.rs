@@ -145,6 +145,7 @@ fn installer<'a>(
         facts: Facts::default(),
         warned: false,
         definitions,
+        silent: Silent::default(),
         now: Timestamp::from_second(second).unwrap(),
     }
 }

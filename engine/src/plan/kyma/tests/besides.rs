@@ -240,10 +240,14 @@ fn a_refused_manifest_is_said_of_its_module_and_of_the_kyma() {
 
 /// The plan for a list under a policy, which counts for every Kyma.
 fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
-    let (kyma, policy) = (kyma(), policy::read(text).unwrap());
+    ruled_of(&kyma(), text, wanted, manifests)
+}
+
+fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
+    let policy = policy::read(text).unwrap();
     let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels());
     plan(&Input {
-        kyma: &kyma,
+        kyma,
         wanted: &wanted,
         choices: &choose(&wanted, &catalog(), &[]),
         sources: &sources(),
@@ -270,6 +274,13 @@ fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
     let given_up = "rules: [{fix: [{name: lighthouse, managed: false}]}]";
     let (state, message) = said(given_up, &[]);
     assert_eq!((state, message.as_str()), (State::Unmanaged, "set by the platform's policy: managed: false"));
+    // And said once, however often it is planned.
+    let mut kyma = kyma();
+    for _ in 0..3 {
+        let status = ruled_of(&kyma, given_up, &wanted(&["lighthouse"]), &[]).status;
+        assert_eq!(status.modules[0].message, "set by the platform's policy: managed: false");
+        kyma.status = Some(status);
+    }
     let fast = "rules: [{fix: [{name: lighthouse, channel: fast}]}]";
     assert_eq!(said(fast, &[]), (State::Processing, String::new()), "it is said when it is there");
 }
