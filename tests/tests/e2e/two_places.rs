@@ -327,12 +327,19 @@ async fn a_crd_that_does_not_know_the_list_is_mended_before_anything_is_removed(
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_kcp_refuses_holds_up_no_other() -> Result<()> {
     let solo = Solo::start("kcp-refused", "sluice").await?;
-    for module in ["penstock", "weirgate", "culvert"] {
+    for module in ["weirgate", "culvert"] {
         solo.offer(&version(module)).await?;
     }
+    // More than annotations may hold, and these kinds are in one.
+    let kinds = (0..5_000).map(
+        |n| json!({"group": "penstock.example.test", "version": "v1", "kind": format!("Kind{n}OfManyMore")}),
+    );
+    let mut wide = version("penstock");
+    wide.template["associatedResources"] = kinds.collect();
+    solo.offer(&wide).await?;
     solo.enable(&json!([{"name": "culvert"}])).await?;
     solo.ready("culvert", "1.0.0").await?;
-    solo.enable(&json!([{"name": "penstock", "controller": "my controller!"}, {"name": "weirgate"}])).await?;
+    solo.enable(&json!([{"name": "penstock"}, {"name": "weirgate"}])).await?;
     solo.ready("weirgate", "1.0.0").await?;
     solo.gone("culvert").await?;
     let refused = solo
@@ -340,8 +347,8 @@ async fn an_entry_that_kcp_refuses_holds_up_no_other() -> Result<()> {
             m.state == State::Error && m.message.contains("refused")
         })
         .await?;
-    ensure!(refused.message.contains("controller"), "{}", refused.message);
-    solo.enable(&json!([{"name": "penstock"}, {"name": "weirgate"}])).await?;
-    solo.ready("penstock", "1.0.0").await?;
+    ensure!(refused.message.contains("annotations"), "{}", refused.message);
+    solo.offer(&Version { version: "1.0.1".into(), ..version("penstock") }).await?;
+    solo.ready("penstock", "1.0.1").await?;
     observed::no_panic(&solo.receiver.process)
 }
