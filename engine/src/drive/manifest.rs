@@ -330,7 +330,7 @@ impl Shared {
         Ok(looking_again(
             looked.again,
             match readiness {
-                // Nor where a Deployment would tell it later than the module has said.
+                // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
                 Readiness::Processing(what)
                     if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
                 {

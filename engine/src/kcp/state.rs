@@ -325,7 +325,7 @@ impl KcpState {
     }
 
     /// The modules of which a Kyma's status tells, and their states, as last seen.
-    pub fn modules_of(&self, kyma: &str) -> Arc<[(String, State)]> {
+    pub fn modules_of(&self, kyma: &str) -> Arc<Vec<(String, State)>> {
         self.told.of(kyma)
     }
 

@@ -243,6 +243,16 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_holds_any_more_goes() {
+        let mut shared = Shared::default();
+        let held = shared.share(0, 0);
+        for n in 1..2 * SHELF as u64 {
+            shared.share(n, n);
+        }
+        assert!(shared.0.len() <= SHELF && Arc::ptr_eq(&held, &shared.share(0, 0)));
+    }
+
+    #[test]
     fn what_is_kept_is_what_was_seen_and_what_is_equal_is_kept_once() {
         let mut store = Store::default();
         let (a, b) = (manifest("a", "1.0.0", &["x", "y"]), manifest("b", "1.0.0", &["y", "x"]));

@@ -1,24 +1,18 @@
 //! What Kymas say of their modules, as far as it is shown: for most of a fleet it is the same, and is held once.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use tidewatch_api::{ModuleStatus, State};
 
-use super::store::hash_of;
+use super::store::{Shared, hash_of};
 
-/// Lists, beyond which those are looked for that nobody holds any more.
-const SHELF: usize = 1024;
-
-type Modules = [(String, State)];
+type Modules = Vec<(String, State)>;
 
 /// By Kyma. One that says nothing is not here.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     of: HashMap<String, Arc<Modules>>,
-    all: HashMap<u64, Weak<Modules>>,
+    all: Shared<Modules>,
 }
 
 impl Told {
@@ -27,20 +21,8 @@ impl Told {
         if modules.is_empty() {
             return self.forget(kyma);
         }
-        let modules: Vec<(String, State)> = modules.into_iter().map(|m| (m.name, m.state)).collect();
-        if self.of.get(kyma).is_some_and(|told| **told == *modules) {
-            return;
-        }
-        let hash = hash_of(&modules);
-        let same = self.all.get(&hash).and_then(Weak::upgrade).filter(|same| **same == *modules);
-        let told = same.unwrap_or_else(|| {
-            if self.all.len() >= SHELF {
-                self.all.retain(|_, told| told.strong_count() > 0);
-            }
-            let told: Arc<Modules> = modules.into();
-            self.all.insert(hash, Arc::downgrade(&told));
-            told
-        });
+        let modules: Modules = modules.into_iter().map(|m| (m.name, m.state)).collect();
+        let told = self.all.share(hash_of(&modules), modules);
         self.of.insert(kyma.to_owned(), told);
     }
 
@@ -51,7 +33,7 @@ impl Told {
 
     /// What a Kyma says.
     pub(super) fn of(&self, kyma: &str) -> Arc<Modules> {
-        self.of.get(kyma).map_or_else(|| Arc::from([]), Arc::clone)
+        self.of.get(kyma).map(Arc::clone).unwrap_or_default()
     }
 }
 
@@ -78,10 +60,6 @@ mod tests {
         assert_eq!(*told.of("b"), [("crane".to_owned(), State::Error)]);
         told.put("a", Vec::new());
         assert!(told.of("a").is_empty() && !told.of.contains_key("a"));
-        for n in 0..2 * SHELF {
-            told.put("b", vec![module(&format!("m{n}"), State::Ready)]);
-        }
-        assert!(told.all.len() <= SHELF);
         told.forget("b");
         assert!(told.of.is_empty() && told.of("b").is_empty());
     }

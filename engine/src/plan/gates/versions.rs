@@ -99,8 +99,21 @@ mod tests {
     use super::*;
     use crate::plan::{
         gates::Facts,
-        versions::{Catalog, choose, fixtures::catalog},
+        versions::{
+            Catalog, choose,
+            fixtures::{FakeCatalog, catalog},
+        },
     };
+
+    /// A catalog with more in the release meta of lighthouse.
+    fn catalog_with(release: &Value) -> FakeCatalog {
+        let mut catalog = catalog();
+        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
+        meta["spec"].as_object_mut().unwrap().extend(release.as_object().unwrap().clone());
+        let meta = std::sync::Arc::new(serde_json::from_value(meta).unwrap());
+        catalog.releases.insert("lighthouse".into(), meta);
+        catalog
+    }
 
     /// What the gate says of lighthouse 1.0.0, with more in its release meta, over an installed version.
     fn judged(release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
@@ -109,12 +122,7 @@ mod tests {
 
     /// The same, with more in the user's entry.
     fn with_entry(entry: &Value, release: &Value, installed: Option<&Value>, now: &str) -> (Gate, Notes) {
-        let mut catalog = catalog();
-        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
-        meta["spec"].as_object_mut().unwrap().extend(release.as_object().unwrap().clone());
-        catalog
-            .releases
-            .insert("lighthouse".into(), std::sync::Arc::new(serde_json::from_value(meta).unwrap()));
+        let catalog = catalog_with(release);
         let mut named = json!({"name": "lighthouse"});
         named.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
         let wanted = KymaSpec {
@@ -200,12 +208,7 @@ mod tests {
     #[test]
     fn of_what_is_kept_by_whatever_gate_its_own_end_is_told() {
         let ends = json!({"versions": [{"version": "0.9.0", "deprecationDate": "2026-12-31T00:00:00Z", "deprecationMessage": "go on"}]});
-        let mut catalog = catalog();
-        let mut meta = serde_json::to_value(catalog.release("lighthouse").unwrap().as_ref()).unwrap();
-        meta["spec"].as_object_mut().unwrap().extend(ends.as_object().unwrap().clone());
-        catalog
-            .releases
-            .insert("lighthouse".into(), std::sync::Arc::new(serde_json::from_value(meta).unwrap()));
+        let catalog = catalog_with(&ends);
         let wanted: KymaSpec =
             serde_json::from_value(json!({"channel": "regular", "modules": [{"name": "lighthouse"}]}))
                 .unwrap();
