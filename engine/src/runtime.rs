@@ -16,7 +16,7 @@ mod rate;
 mod tests;
 
 pub use cache::{ClientCache, SecretVersion};
-pub(crate) use care::Care;
+pub(crate) use care::{Care, Effect};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
 pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};

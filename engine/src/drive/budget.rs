@@ -3,7 +3,8 @@
 //! A runtime whose last call got no answer is a *suspect*: a quarter of the workers is for all of those together. One that has cost too much
 //! without any answer in between is *parked*: nothing the engine asks for by itself is done before a set time, and then one reconcile tries
 //! for all. An event of its agent lets one try at once, and so do its canary and a new kubeconfig; what changes in KCP is always tried.
-//! Any answer ends all of that.
+//! Any answer ends all of that; but where it was writes that got none, only that of a write, or a try that has lost nothing: an API
+//! server whose store has lost its majority answers what is read, and nothing else.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -13,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -26,7 +27,7 @@ use crate::{
     key::{Cause, Guard, WorkKey},
     plan::kyma::failed_status,
     queue::{Class, Push, worker::WorkQueue},
-    runtime::{Care, RateLimit, RuntimeClient},
+    runtime::{Care, Effect, RateLimit, RuntimeClient},
 };
 
 /// What calls without an answer may cost in [`WINDOW`], together.
@@ -75,32 +76,63 @@ enum Verdict {
     Wait(Duration),
 }
 
+/// How a runtime is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    alone: Duration,
+    /// It answers what is read.
+    reads_on: bool,
+}
+
+impl Left {
+    fn noted(self) -> Value {
+        json!({"waitMs": millis(self.alone), "readsOn": self.reads_on})
+    }
+
+    fn of(noted: &Value) -> Option<Self> {
+        let alone = Duration::from_millis(noted["waitMs"].as_u64()?);
+        Some(Self { alone, reads_on: noted["readsOn"] == true })
+    }
+}
+
+/// A call without an answer.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    at: Instant,
+    cost: Duration,
+    effect: Effect,
+}
+
 /// What one runtime has cost since it answered last.
 #[derive(Debug, Default)]
 struct Budget {
-    lost: VecDeque<(Instant, Duration)>,
+    lost: VecDeque<Loss>,
     /// Until when it is parked.
     until: Option<Instant>,
     /// How often it was, in a row.
     times: u32,
+    /// It is parked for what was written: answers to what is read end nothing.
+    reads_on: bool,
     /// Somebody tries for all.
     trying: bool,
+    /// Something was answered in that try.
+    answered: bool,
     /// What was not done.
     refused: BTreeSet<WorkKey>,
 }
 
 impl Budget {
     /// A call has got no answer. Whether that is why it is parked now, and was not before. `spread`, from 0 to 1, lengthens the time.
-    fn failed(&mut self, now: Instant, took: Duration, spread: f64) -> bool {
-        self.lost.push_back((now, took.max(LEAST)));
-        while self.lost.len() > CALLS || self.lost.front().is_some_and(|(at, _)| *at + WINDOW < now) {
+    fn failed(&mut self, effect: Effect, now: Instant, took: Duration, spread: f64) -> bool {
+        self.lost.push_back(Loss { at: now, cost: took.max(LEAST), effect });
+        while self.lost.len() > CALLS || self.lost.front().is_some_and(|loss| loss.at + WINDOW < now) {
             self.lost.pop_front();
         }
         let before = self.until;
         if before.is_some_and(|until| now < until && !self.trying) {
             return false;
         }
-        let spent: Duration = self.lost.iter().map(|(_, cost)| *cost).sum();
+        let spent: Duration = self.lost.iter().map(|loss| loss.cost).sum();
         if before.is_none() && spent < LOSS {
             return false;
         }
@@ -108,7 +140,27 @@ impl Budget {
         self.until = Some(now + pause.mul_f64(1.0 + spread / 4.0));
         self.times = self.times.saturating_add(1);
         self.trying = false;
+        self.reads_on = effect == Effect::Writes;
         before.is_none()
+    }
+
+    /// A call was answered. Whether that ends everything.
+    fn answered(&mut self, effect: Effect, now: Instant) -> bool {
+        self.answered = true;
+        self.lost.retain(|loss| loss.effect == Effect::Writes && loss.at + WINDOW >= now);
+        if effect == Effect::Writes {
+            return true;
+        }
+        if self.reads_on && self.until.is_some() {
+            return false;
+        }
+        (self.until, self.times) = (None, 0);
+        self.lost.is_empty()
+    }
+
+    /// A try has ended. Whether everything has: it found an API server, and nothing that is not answered.
+    fn tried(&mut self) -> bool {
+        std::mem::take(&mut self.trying) && self.answered
     }
 
     fn admit(&mut self, key: &WorkKey, now: Instant, press: Press) -> Verdict {
@@ -117,7 +169,7 @@ impl Budget {
             return Verdict::Try(false);
         }
         if !self.trying && (press == Press::Heard || now >= until) {
-            self.trying = true;
+            (self.trying, self.answered) = (true, false);
             return Verdict::Try(true);
         }
         self.refused.insert(key.clone());
@@ -138,8 +190,8 @@ pub(super) struct Budgets {
 }
 
 impl Budgets {
-    /// Each of the two has a quarter of the workers. One runtime has half of the slow ones at most: one whose reads are answered and
-    /// whose writes are not is no suspect, and is not to have them all.
+    /// Each of the two has a quarter of the workers. One runtime has half of the slow ones at most: until it is parked, it is not to have
+    /// them all.
     pub(super) fn new(workers: usize) -> Self {
         let places = (workers / 4).max(1);
         let all = || Arc::new(Semaphore::new(places));
@@ -147,16 +199,32 @@ impl Budgets {
     }
 
     /// A call has ended. What is to be done now, and why.
-    fn ended(&self, kyma: &str, took: Duration, answered: bool) -> (Vec<WorkKey>, &'static str) {
-        let mut runtimes = self.runtimes.lock();
+    fn ended(
+        &self,
+        kyma: &str,
+        effect: Effect,
+        took: Duration,
+        answered: bool,
+    ) -> (Vec<WorkKey>, &'static str) {
+        const ANSWERS: &str = "answers";
+        let (mut runtimes, now) = (self.runtimes.lock(), Instant::now());
         if answered {
             // As a rule there is none.
-            let budget = if runtimes.is_empty() { None } else { runtimes.remove(kyma) };
-            return (budget.map(|b| b.refused.into_iter().collect()).unwrap_or_default(), "answers");
+            let Some(budget) = runtimes.get_mut(kyma) else { return (Vec::new(), ANSWERS) };
+            let is_over = budget.answered(effect, now);
+            let refused = if budget.until.is_some() && !is_over {
+                BTreeSet::new()
+            } else {
+                std::mem::take(&mut budget.refused)
+            };
+            if is_over {
+                runtimes.remove(kyma);
+            }
+            return (refused.into_iter().collect(), ANSWERS);
         }
         let budget = runtimes.entry(kyma.to_owned()).or_default();
         let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
-        let parked = budget.failed(Instant::now(), took, super::pace::share(spread));
+        let parked = budget.failed(effect, now, took, super::pace::share(spread));
         // Its status is to say so.
         (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, NOTED)
     }
@@ -172,10 +240,11 @@ impl Budgets {
     }
 
     /// How long a runtime is parked; `None` if it is not.
-    fn parked(&self, kyma: &str) -> Option<Duration> {
-        let until = self.runtimes.lock().get(kyma)?.until?;
-        let left = until.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+    fn parked(&self, kyma: &str) -> Option<Left> {
+        let runtimes = self.runtimes.lock();
+        let budget = runtimes.get(kyma)?;
+        let alone = budget.until?.saturating_duration_since(Instant::now());
+        (!alone.is_zero()).then_some(Left { alone, reads_on: budget.reads_on })
     }
 
     /// Runtimes that are parked, for a gauge.
@@ -205,10 +274,12 @@ impl Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        if let Some((budgets, kyma)) = &self.tries
-            && let Some(budget) = budgets.runtimes.lock().get_mut(kyma)
-        {
-            budget.trying = false;
+        if let Some((budgets, kyma)) = &self.tries {
+            let mut runtimes = budgets.runtimes.lock();
+            // What was refused meanwhile comes by itself.
+            if runtimes.get_mut(kyma).is_some_and(Budget::tried) {
+                runtimes.remove(kyma);
+            }
         }
     }
 }
@@ -236,8 +307,8 @@ pub(super) fn counted(
     let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
     let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
     let queue = queue.clone();
-    let ear = Arc::new(move |took: Duration, answered: bool| {
-        let (keys, reason) = budgets.ended(&kyma, took, answered);
+    let ear = Arc::new(move |effect: Effect, took: Duration, answered: bool| {
+        let (keys, reason) = budgets.ended(&kyma, effect, took, answered);
         push(&queue, keys, reason);
     });
     let rate = Arc::new(RateLimit::new(Instant::now()));
@@ -265,14 +336,14 @@ impl Shared {
             return Ok(free);
         }
         if let Some(noted) = self.journal.noted(NOTED) {
-            let Some(wait) = noted["waitMs"].as_u64() else { return Err(crowded(kyma)) };
+            let Some(left) = Left::of(&noted) else { return Err(crowded(kyma)) };
             self.budgets.runtimes.lock().entry(kyma.to_owned()).or_default().refused.insert(key.clone());
-            return Err(self.refused(key, Duration::from_millis(wait)).await);
+            return Err(self.refused(key, left).await);
         }
         if self.journal.is_playing() {
             return Ok(free);
         }
-        let verdict = {
+        let (verdict, reads_on) = {
             let mut runtimes = self.budgets.runtimes.lock();
             let Some(budget) = runtimes.get_mut(kyma) else { return Ok(free) };
             if why.causes.iter().any(|c| matches!(c, Cause::Kcp { change, .. } if *change == NEW_KUBECONFIG))
@@ -280,12 +351,13 @@ impl Shared {
                 // It may be another cluster.
                 budget.until = budget.until.map(|_| Instant::now());
             }
-            budget.admit(key, Instant::now(), press)
+            (budget.admit(key, Instant::now(), press), budget.reads_on)
         };
         match verdict {
-            Verdict::Wait(wait) => {
-                self.journal.read(|| NOTED.to_owned(), || json!({"waitMs": millis(wait)}));
-                Err(self.refused(key, wait).await)
+            Verdict::Wait(alone) => {
+                let left = Left { alone, reads_on };
+                self.journal.read(|| NOTED.to_owned(), || left.noted());
+                Err(self.refused(key, left).await)
             }
             Verdict::Try(tries) => {
                 let tries = tries.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
@@ -300,9 +372,9 @@ impl Shared {
     }
 
     /// A reconcile is not done now. The Kyma's status says so.
-    async fn refused(&self, key: &WorkKey, wait: Duration) -> Lost {
-        let parked = Lost::Parked(self.parked(key.kyma(), wait), wait);
-        if !matches!(key, WorkKey::Kyma { .. }) || wait <= WHILE_TRYING {
+    async fn refused(&self, key: &WorkKey, left: Left) -> Lost {
+        let parked = Lost::Parked(self.parked(key.kyma(), left), left.alone);
+        if !matches!(key, WorkKey::Kyma { .. }) || left.alone <= WHILE_TRYING {
             return parked;
         }
         match self.say_parked(key.kyma(), &parked).await {
@@ -324,12 +396,17 @@ impl Shared {
         self.write_kyma_status(&kyma, &status).await
     }
 
-    fn parked(&self, kyma: &str, wait: Duration) -> String {
+    fn parked(&self, kyma: &str, left: Left) -> String {
         // To the minute, so that it stays the same while it is.
-        let at = self.now().saturating_add(wait + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
+        let at = self.now().saturating_add(left.alone + Duration::from_secs(59)).unwrap_or(Timestamp::MAX);
         let at = at.strftime("%Y-%m-%dT%H:%MZ");
+        let answers = if left.reads_on {
+            "answers what is read, but no writes (is its etcd well, do its webhooks answer?)"
+        } else {
+            "does not answer"
+        };
         format!(
-            "the runtime of {kyma} does not answer, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
+            "the runtime of {kyma} {answers}, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
              changes"
         )
     }
@@ -338,12 +415,12 @@ impl Shared {
     pub(super) fn next_try_in(&self, runtime: &str, asked: Option<Duration>) -> String {
         const LEFT: &str = "left alone";
         let left = match self.journal.noted(LEFT) {
-            Some(noted) => noted.as_u64().map(Duration::from_millis),
+            Some(noted) => Left::of(&noted),
             None if self.journal.is_playing() => None,
             None => self.budgets.parked(runtime),
         };
         let Some(left) = left else { return next_try(self.now(), asked) };
-        self.journal.read(|| LEFT.to_owned(), || millis(left).into());
+        self.journal.read(|| LEFT.to_owned(), || left.noted());
         self.parked(runtime, left)
     }
 }

@@ -189,7 +189,7 @@ impl Gated {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<Result<T, RuntimeError>, Held> {
-        self.client.call_if(what, || self.permit().map(drop), call).await
+        self.client.write_if(what, || self.permit().map(drop), call).await
     }
 
     /// This runtime, for a recorder.

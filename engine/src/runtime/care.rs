@@ -11,8 +11,17 @@ use tokio::{
 use super::RateLimit;
 use crate::journal::Journal;
 
-/// Hears how a call ended: how long it took, and whether an API server has answered, if only with an error.
-pub(crate) type Ear = dyn Fn(Duration, bool) + Send + Sync;
+/// What a call does. An API server may answer the one and not the other: one whose store has lost its majority, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing.
+    Reads,
+    /// Something.
+    Writes,
+}
+
+/// Hears how a call ended: what it does, how long it took, and whether an API server has answered, if only with an error.
+pub(crate) type Ear = dyn Fn(Effect, Duration, bool) + Send + Sync;
 
 /// What a client's calls are under. Cheap to clone.
 #[derive(Clone)]
@@ -61,8 +70,8 @@ impl Care {
         timeout(deadline.saturating_sub(moment), call).await
     }
 
-    pub(super) fn heard(&self, since: Instant, answered: bool) {
-        (self.ear)(Instant::now().duration_since(since), answered);
+    pub(super) fn heard(&self, effect: Effect, since: Instant, answered: bool) {
+        (self.ear)(effect, Instant::now().duration_since(since), answered);
     }
 }
 
@@ -78,7 +87,7 @@ mod tests {
             places: Arc::new(Semaphore::new(2)),
             own: Arc::new(Semaphore::new(2)),
             journal: Journal::default(),
-            ear: Arc::new(|_, _| {}),
+            ear: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let deadline = Duration::from_secs(20);
@@ -104,7 +113,7 @@ mod tests {
             places: Arc::clone(&places),
             own: Arc::new(Semaphore::new(2)),
             journal: Journal::default(),
-            ear: Arc::new(|_, _| {}),
+            ear: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let (bad, other) = (of_one(), of_one());

@@ -40,7 +40,7 @@ use rustls::{
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
-    AddressPolicy, Care, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests,
+    AddressPolicy, Care, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests,
     mapper::Pool,
 };
 use crate::journal::Journal;
@@ -255,15 +255,25 @@ impl RuntimeClient {
         what: &str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, RuntimeError> {
-        match self.call_if(what, || Ok::<_, Infallible>(()), call).await {
+        match self.made(Effect::Reads, what, || Ok::<_, Infallible>(()), call).await {
             Ok(result) => result,
             Err(never) => match never {},
         }
     }
 
-    /// The same, if it still `may` be made when its turn has come; else what is against it.
-    pub(crate) async fn call_if<T, N>(
+    /// The same with one that writes, if it still `may` be made when its turn has come; else what is against it.
+    pub(crate) async fn write_if<T, N>(
         &self,
+        what: &str,
+        may: impl FnOnce() -> Result<(), N>,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<Result<T, RuntimeError>, N> {
+        self.made(Effect::Writes, what, may, call).await
+    }
+
+    async fn made<T, N>(
+        &self,
+        effect: Effect,
         what: &str,
         may: impl FnOnce() -> Result<(), N>,
         call: impl Future<Output = Result<T, kube::Error>>,
@@ -291,7 +301,7 @@ impl RuntimeClient {
             Err(elapsed) => Err(RuntimeError::new(ErrorClass::Timeout, what, Some(elapsed.into()))),
         };
         if let Some(care) = &self.care {
-            care.heard(started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
+            care.heard(effect, started, result.as_ref().err().is_none_or(RuntimeError::is_answered));
         }
         Ok(result)
     }

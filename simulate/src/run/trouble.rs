@@ -24,7 +24,7 @@ use crate::{
     fleet::Fleet,
     names,
     oracle::Kind,
-    scenario::{Channel, Cut, Fault, FaultKind, Partition, Registry, Time, Where, Whose},
+    scenario::{Calls, Channel, Cut, Fault, FaultKind, Partition, Registry, Time, Where, Whose},
 };
 
 impl Run {
@@ -116,7 +116,7 @@ impl Run {
 
 /// The rule of a fault, if it is one of requests.
 fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
-    let Fault { kind, whose, share, time: Time(time), .. } = *fault;
+    let Fault { kind, whose, calls, share, time: Time(time), .. } = *fault;
     let wrong = match kind {
         FaultKind::Latency => Wrong::Latency(time),
         FaultKind::TooManyRequests => Wrong::Refuse(Refusal::too_many_requests(time.as_secs().max(1))),
@@ -139,7 +139,13 @@ fn rule(fault: &Fault, clusters: &[Arc<Hosted>]) -> Option<Rule> {
         Whose::Receiver => vec![names::RECEIVER_USER.to_owned()],
         Whose::Agents => vec![names::AGENT_USER.to_owned()],
     };
-    let verbs = if is_of_watches(kind) { vec!["watch".to_owned()] } else { Vec::new() };
+    let verbs: &[&str] = match calls {
+        _ if is_of_watches(kind) => &["watch"],
+        Calls::All => &[],
+        Calls::Reads => &["get", "list", "watch"],
+        Calls::Writes => &["create", "update", "patch", "delete", "deletecollection"],
+    };
+    let verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
     let clusters = Some(Arc::new(clusters.iter().map(|cluster| cluster.name().to_owned()).collect()));
     Some(Rule { clusters, users, verbs, share: share.part(), fault: wrong })
 }
@@ -242,6 +248,9 @@ mod tests {
         let (wrong, users, verbs, share) = of("kind: tooManyRequests, share: 25%, time: 3s").unwrap();
         assert!(matches!(wrong, Wrong::Refuse(refusal) if refusal.retry_after() == Some(3)));
         assert!(users.is_empty() && verbs.is_empty() && (share - 0.25).abs() < 1e-9);
+        let (wrong, _, verbs, _) = of("kind: lost, calls: writes").unwrap();
+        assert_eq!(wrong, Wrong::Lost);
+        assert!(verbs.iter().any(|verb| verb == "patch") && verbs.iter().all(|verb| verb != "get"), "{verbs:?}");
         assert!(of("kind: clockAhead, time: 1h").is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::{fmt, path::Path};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
-pub use trouble::{Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
+pub use trouble::{Calls, Cut, Fault, FaultKind, Partition, Registry, Where, Whose};
 pub use units::{Group, Rate, Share, Time};
 
 /// Largest file.

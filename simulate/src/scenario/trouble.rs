@@ -83,6 +83,19 @@ pub enum Whose {
     Agents,
 }
 
+/// Which requests are hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Calls {
+    /// All.
+    #[default]
+    All,
+    /// Those that change nothing.
+    Reads,
+    /// Those that change something.
+    Writes,
+}
+
 /// Which API servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -112,6 +125,9 @@ pub struct Fault {
     /// Whose requests.
     #[serde(default)]
     pub whose: Whose,
+    /// Which requests.
+    #[serde(default)]
+    pub calls: Calls,
     /// Which share of the requests; the seed chooses them.
     #[serde(default = "Share::all", deserialize_with = "units::somebody")]
     pub share: Share,

@@ -29,9 +29,9 @@ fn seconds(n: u64) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
-    assert!(!budget.failed(now, seconds(20), 0.0) && !budget.failed(now, seconds(20), 0.0));
+    assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0) && !budget.failed(Effect::Reads, now, seconds(20), 0.0));
     assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(false), "it is only suspected");
-    assert!(budget.failed(now, seconds(20), 0.0));
+    assert!(budget.failed(Effect::Reads, now, seconds(20), 0.0));
     for pause in [15, 30, 60, 120, 240, 480, 720, 720] {
         assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(pause)));
         now += seconds(pause);
@@ -41,10 +41,10 @@ async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
             Verdict::Wait(WHILE_TRYING),
             "one tries for all"
         );
-        assert!(!budget.failed(now, seconds(20), 0.0), "it was parked before");
+        assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0), "it was parked before");
     }
     assert_eq!(budget.admit(&key("a"), now, Press::Kcp), Verdict::Try(false));
-    assert!(!budget.failed(now, seconds(20), 0.0));
+    assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0));
     assert_eq!(budget.admit(&key("d"), now, Press::No), Verdict::Wait(seconds(720)), "as it was");
     assert_eq!(budget.admit(&key("d"), now, Press::Heard), Verdict::Try(true));
     assert_eq!(budget.refused.len(), 3);
@@ -54,11 +54,11 @@ async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
 async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
     for _ in 0..100 {
-        assert!(!budget.failed(now, Duration::ZERO, 0.0));
+        assert!(!budget.failed(Effect::Reads, now, Duration::ZERO, 0.0));
         now += seconds(9);
     }
     now += WINDOW;
-    assert_eq!((0..15).filter(|_| budget.failed(now, Duration::ZERO, 0.0)).count(), 1);
+    assert_eq!((0..15).filter(|_| budget.failed(Effect::Reads, now, Duration::ZERO, 0.0)).count(), 1);
     assert!(budget.lost.len() <= CALLS);
 }
 
@@ -66,16 +66,51 @@ async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
 async fn an_answer_ends_it_and_what_was_not_done_is() {
     let budgets = Budgets::new(16);
     let hang =
-        |kyma: &str| (0..3).flat_map(|_| budgets.ended(kyma, seconds(20), false).0).collect::<Vec<_>>();
+        |kyma: &str| (0..3).flat_map(|_| budgets.ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>();
     assert_eq!(hang("harbour"), [WorkKey::Kyma { kyma: "harbour".into() }], "its status is to say so");
     assert!(budgets.parked("harbour").is_some() && budgets.parked("pier").is_none());
     budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("a"), Instant::now(), Press::No);
-    assert_eq!(budgets.ended("harbour", seconds(1), true).0, [key("a")]);
+    assert_eq!(budgets.ended("harbour", Effect::Reads, seconds(1), true).0, [key("a")]);
     assert!(budgets.runtimes.lock().is_empty() && budgets.count() == 0);
     hang("harbour");
     budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("b"), Instant::now(), Press::No);
     assert_eq!(budgets.wake("harbour"), [key("b")]);
     assert!(budgets.wake("pier").is_empty() && budgets.parked("harbour").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_answers_what_is_read_and_no_writes_is_parked() {
+    let (mut budget, mut now) = (Budget::default(), Instant::now());
+    for parked in [false, false, true] {
+        assert!(!budget.answered(Effect::Reads, now) || budget.lost.is_empty());
+        assert_eq!(budget.failed(Effect::Writes, now, seconds(20), 0.0), parked);
+    }
+    assert!(!budget.answered(Effect::Reads, now), "that it answers what is read is nothing new");
+    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(15)));
+    now += seconds(15);
+    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(true));
+    assert!(!budget.answered(Effect::Reads, now));
+    assert!(!budget.failed(Effect::Writes, now, seconds(20), 0.0));
+    assert!(!budget.tried(), "the try is over already");
+    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Wait(seconds(30)), "longer each time");
+    // There is a way out where nothing has to be written any more, and where a write is answered.
+    now += seconds(30);
+    assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(true));
+    assert!(!budget.answered(Effect::Reads, now) && budget.tried());
+    assert!(budget.answered(Effect::Writes, now));
+    // Of a try that made no call nothing is known.
+    assert_eq!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(true));
+    assert!(!budget.tried() && budget.until.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_are_answered_forgive_what_reads_have_cost() {
+    let (mut budget, now) = (Budget::default(), Instant::now());
+    budget.failed(Effect::Reads, now, seconds(20), 0.0);
+    budget.failed(Effect::Writes, now, seconds(20), 0.0);
+    assert!(!budget.answered(Effect::Reads, now), "a write is lost still");
+    assert_eq!(budget.lost.len(), 1);
+    assert!(budget.answered(Effect::Reads, now + WINDOW + seconds(1)), "and is forgotten after a while");
 }
 
 proptest! {
@@ -86,10 +121,12 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let (mut budget, mut now) = (Budget::default(), runtime.block_on(async { Instant::now() }));
         for (what, number, spread) in steps {
+            let effect = if number % 2 == 0 { Effect::Reads } else { Effect::Writes };
             match what {
                 0 => now += seconds(number),
-                1 => drop(budget.failed(now, seconds(number % 21), spread)),
-                2 => budget.trying = false,
+                1 => drop(budget.failed(effect, now, seconds(number % 21), spread)),
+                2 => drop(budget.tried()),
+                3 if number % 3 == 0 => drop(budget.answered(effect, now)),
                 _ => {
                     let press = [Press::No, Press::Heard, Press::Kcp][usize::from(what) % 3];
                     if let Verdict::Wait(wait) = budget.admit(&key("a"), now, press) {
@@ -98,9 +135,9 @@ proptest! {
                 }
             }
         }
-        budget.trying = false;
+        let _over = budget.tried();
         prop_assert!(matches!(budget.admit(&key("a"), now, Press::Heard), Verdict::Try(_)));
-        budget.trying = false;
+        let _over = budget.tried();
         let later = now + Duration::from_mins(15);
         prop_assert!(matches!(budget.admit(&key("a"), later, Press::No), Verdict::Try(_)));
     }
@@ -202,7 +239,7 @@ async fn suspects_share_a_quarter_of_the_workers() {
     let (engine, ..) = engine(Arc::default());
     let shared = &engine.0;
     for kyma in ["a", "b", "c", "d", "e"] {
-        shared.budgets.ended(kyma, seconds(1), false);
+        shared.budgets.ended(kyma, Effect::Reads, seconds(1), false);
     }
     let leave = |kyma: &'static str| async move {
         let key = WorkKey::Kyma { kyma: kyma.into() };

@@ -159,6 +159,8 @@ enum Settled {
     There(Value, Option<Parked>),
     /// It is not there, and left so.
     Missing(Parked),
+    /// A Job that has done its work and gone by itself.
+    Finished(ObjectRef),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String),
     /// Its namespace is being deleted.
@@ -204,6 +206,8 @@ pub(super) struct Installer<'a> {
     pub(super) before: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
+    /// Whether the module was ready with what is wanted now: each of its Jobs has done its work then.
+    pub(super) was_ready: bool,
     /// Whether its Manifest warns of something, such as of an object that was left alone.
     pub(super) warned: bool,
     /// The kinds that the module itself defines.
@@ -253,6 +257,7 @@ impl Installer<'_> {
                     }
                 }
                 Ok(Settled::LeftOut) => applied.left_out = true,
+                Ok(Settled::Finished(id)) => applied.judged.push((id, ObjectReadiness::Ready)),
                 Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
                 Ok(Settled::Goes(what)) => applied.waits_for(what),
@@ -290,6 +295,10 @@ impl Installer<'_> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
             let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
+            let finished = || self.was_ready || self.standing.has_finished(key, content);
+            if known && readiness::goes_when_finished(&wanted) && finished() {
+                return Ok(Settled::Finished(id.clone()));
+            }
             if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
                 return Ok(Settled::Missing(Parked { object: id.clone(), tug: Tug::Deletes, until }));
             }
@@ -312,6 +321,9 @@ impl Installer<'_> {
         };
         if live["metadata"]["deletionTimestamp"].is_string() {
             return Ok(Settled::Goes(format!("waiting for {id} to be gone, to make it anew")));
+        }
+        if readiness::goes_when_finished(&wanted) && readiness::is_complete(&live) {
+            self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted));
         }
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };

@@ -19,6 +19,9 @@ const REMEMBERED: u64 = 20_000;
 /// CRDs remembered, of the whole fleet, that were written just now.
 const REMEMBERED_SCHEMAS: u64 = 2_000;
 
+/// Jobs remembered, of the whole fleet, that have done their work while their modules were not ready. One that is forgotten runs again.
+const REMEMBERED_JOBS: u64 = 2_000;
+
 /// For how long after a CRD was written an API server may still go by the old one. Each has its own memory of them, and there may be
 /// several behind one address.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
@@ -29,6 +32,8 @@ pub(in crate::drive) struct Standing {
     objects: Mutex<Lru<u64, Entry>>,
     /// When CRDs were written.
     schemas: Mutex<Lru<u64, Timestamp>>,
+    /// Jobs that have done their work and go by themselves, by what was wanted of them.
+    finished: Mutex<Lru<u64, u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +47,11 @@ struct Entry {
 
 impl Default for Standing {
     fn default() -> Self {
-        Self { objects: Mutex::new(Lru::new(REMEMBERED)), schemas: Mutex::new(Lru::new(REMEMBERED_SCHEMAS)) }
+        Self {
+            objects: Mutex::new(Lru::new(REMEMBERED)),
+            schemas: Mutex::new(Lru::new(REMEMBERED_SCHEMAS)),
+            finished: Mutex::new(Lru::new(REMEMBERED_JOBS)),
+        }
     }
 }
 
@@ -85,6 +94,16 @@ impl Standing {
     /// The engine removes it: what somebody did to it before says nothing of the next that is made.
     pub(super) fn forget(&self, key: u64) {
         self.objects.lock().remove(&key);
+    }
+
+    /// A Job that goes by itself has done its work.
+    pub(super) fn finished(&self, key: u64, wanted: u64) {
+        self.finished.lock().insert(key, wanted, 1);
+    }
+
+    /// Whether it has, with what is wanted of it now.
+    pub(super) fn has_finished(&self, key: u64, wanted: u64) -> bool {
+        self.finished.lock().get(&key).is_some_and(|of| *of == wanted)
     }
 
     /// A CRD was written.

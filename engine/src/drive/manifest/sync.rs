@@ -169,6 +169,7 @@ impl Shared {
                 deadline: readiness::deadline_of(terms),
                 ..Facts::default()
             },
+            was_ready: plan::has_been_ready(manifest, manifest.metadata.generation),
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
             silent: Silent::default(),

@@ -1,10 +1,13 @@
 //! Workloads: what runs pods.
 
+use serde_json::Value;
+
 use super::{
     Facts, Says, deadline, pods,
     seen::{Condition, Seen, UNSEEN},
     text,
 };
+use crate::plan::object::ObjectRef;
 
 /// Ready: the controller has seen the newest generation, all wanted replicas are updated and available, and none of an
 /// older revision is left. Error: it makes no progress, or its pods cannot be created.
@@ -82,6 +85,19 @@ pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     }
     // The number of nodes moves in a cluster that scales, so it is not told.
     pods::instead_of("its pod is not available on every node".into(), facts.pods)
+}
+
+/// Whether it is a Job that is deleted by the cluster, some time after it has ended.
+#[must_use]
+pub fn goes_when_finished(object: &Value) -> bool {
+    let is_job = ObjectRef::of(object).is_some_and(|id| id.gvk.group == "batch" && id.gvk.kind == "Job");
+    is_job && object["spec"]["ttlSecondsAfterFinished"].is_u64() && object["spec"]["suspend"] != true
+}
+
+/// Whether a Job has done its work.
+#[must_use]
+pub fn is_complete(job: &Value) -> bool {
+    Seen(job).holds("Complete")
 }
 
 /// Ready: complete; or suspended, as whoever did that wants it to wait. Error: failed for good.

@@ -143,11 +143,70 @@ fn installer<'a>(
         before: &[],
         terms,
         facts: Facts::default(),
+        was_ready: false,
         warned: false,
         definitions,
         silent: Silent::default(),
         now: Timestamp::from_second(second).unwrap(),
     }
+}
+
+/// A runtime in which there is this Job, or none, and what it was told to make.
+fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
+    let made = Arc::new(Mutex::new(0));
+    let ear = Arc::clone(&made);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (live, ear) = (live.lock().clone(), Arc::clone(&ear));
+        async move {
+            let reads = request.method() == http::Method::GET;
+            let (code, answer) = match (request.uri().path(), live) {
+                ("/apis/batch/v1", _) => (200, json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "batch/v1",
+                    "resources": [{"name": "jobs", "singularName": "", "namespaced": true, "kind": "Job", "verbs": ["get"]}]})),
+                (_, Some(live)) if reads => (200, live),
+                (_, None) if reads => (404, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
+                    "message": "no", "code": 404})),
+                _ => {
+                    *ear.lock() += 1;
+                    (200, stored(job()))
+                }
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    (Gated::new(client, Gate::default(), "harbour"), made)
+}
+
+fn job() -> Value {
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "n"}, "spec": {"ttlSecondsAfterFinished": 60}})
+}
+
+#[tokio::test]
+async fn a_job_that_has_gone_by_itself_does_not_run_again() {
+    let live = Arc::new(Mutex::new(None));
+    let ((runtime, made), standing, beside) = (jobs(Arc::clone(&live)), Standing::default(), Beside::default());
+    let before = [ObjectRef::of(&job()).unwrap()];
+    let pass = async |was_ready: bool, wanted: Value| {
+        let installer = Installer { before: &before, was_ready, ..installer(&runtime, &standing, &beside, 100) };
+        let applied = installer.all(vec![wanted]).await;
+        assert!(applied.failed.is_none() && applied.judged.len() == 1, "{:?}", applied.judged);
+        (*made.lock(), applied.judged[0].1 == ObjectReadiness::Ready)
+    };
+    assert_eq!(pass(false, job()).await, (1, false), "nobody has seen it end");
+    assert_eq!(pass(true, job()).await, (1, true), "the module was ready with it");
+    let mut done = stored(job());
+    done["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    *live.lock() = Some(done);
+    assert_eq!(pass(false, job()).await, (1, true));
+    *live.lock() = None;
+    assert_eq!(pass(false, job()).await, (1, true), "it was seen complete");
+    let mut another = job();
+    another["spec"]["backoffLimit"] = 3.into();
+    assert_eq!(pass(false, another).await, (2, false), "another version of it");
+    let mut stays = job();
+    stays["spec"].as_object_mut().unwrap().remove("ttlSecondsAfterFinished");
+    assert_eq!(pass(true, stays).await, (3, false), "somebody has deleted it");
 }
 
 #[tokio::test]
