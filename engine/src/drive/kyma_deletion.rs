@@ -1,5 +1,7 @@
 //! A Kyma that is being deleted: one step after the other, each repeatable.
 
+use std::fmt::Write as _;
+
 use kube::{ResourceExt, api::ListParams};
 use serde_json::Value;
 use tidewatch_api::{
@@ -227,7 +229,15 @@ impl Shared {
         modules.sort_unstable();
         let more = if modules.len() > MODULES { ", …" } else { "" };
         modules.truncate(MODULES);
-        let what = format!("waiting for the modules to be removed: {}{more}", modules.join(", "));
+        let mut what = format!("waiting for the modules to be removed: {}{more}", modules.join(", "));
+        if let Some(skipped) = deletion.manifests.iter().find(|manifest| manifest.is_skipped()) {
+            let _ = write!(
+                what,
+                "; the Manifest {} is left alone while its label {} is true",
+                skipped.name_any(),
+                labels::SKIP_RECONCILIATION
+            );
+        }
         let status = self.status_of(&deletion, &what);
         self.write_kyma_status(deletion.kyma, &status).await?;
         self.say_in_runtime(&mut deletion, &status).await?;

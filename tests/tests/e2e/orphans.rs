@@ -64,10 +64,19 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     label(&solo, &dock, &go_on).await?;
     solo.gone("dock").await?;
 
-    // The deletion of a skipped Kyma goes on.
+    // The deletion of a skipped Kyma goes on, up to a Manifest that is skipped, which it names.
     solo.label(&skip).await?;
+    let weir = solo.manifest("weir").await?.metadata.name.context("no name")?;
+    label(&solo, &weir, &skip).await?;
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    wait::until("the Kyma to name what holds it up", SOON, || async {
+        let status = kymas.get(solo.kyma).await?.status.unwrap_or_default();
+        let says = status.last_operation.map(|last| last.operation).unwrap_or_default();
+        Ok(says.contains(&format!("the Manifest {weir} is left alone while its label")).then_some(()))
+    })
+    .await?;
+    label(&solo, &weir, &go_on).await?;
     wait::until("the Kyma to be gone", SOON, || async {
         Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(()))
     })

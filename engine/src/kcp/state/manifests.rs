@@ -26,7 +26,7 @@ const KINDS_CHANGED: &str = "kinds of a manifest changed";
 pub struct Successor {
     /// Its name.
     pub name: String,
-    /// Its inventory, if it is Ready for its present spec.
+    /// Its inventory, if it is Ready for its present spec, or was.
     pub settled: Option<Vec<ObjectRef>>,
 }
 
@@ -170,7 +170,9 @@ impl KcpState {
                 && Stray::of(self.kymas.get(kyma).map(AsRef::as_ref), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
-        Some(Successor { name: next.name_any(), settled: is_settled(&next).then(synced) })
+        // What it warns of later is no reason to leave the other's objects where they are.
+        let settled = has_been_ready(&next, next.metadata.generation);
+        Some(Successor { name: next.name_any(), settled: settled.then(synced) })
     }
 
     /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.

@@ -390,6 +390,15 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     state.apply_manifest(ready.clone());
     let settled = Some(vec![inventory_of(&ready)]);
     assert_eq!(state.successor("a", &old), Some(Successor { name: "o".into(), settled }));
+    let mut warns = of("o", "u", "Warning");
+    state.apply_manifest(warns.clone());
+    assert_eq!(state.successor("a", &old).unwrap().settled, None, "it was never ready");
+    let status = warns.status.as_mut().unwrap();
+    status.conditions = serde_json::from_value(serde_json::json!([{"type": "WasReady", "status": "True", "reason": "Ready",
+        "message": "", "observedGeneration": warns.metadata.generation, "lastTransitionTime": "2026-01-01T00:00:00Z"}]))
+    .unwrap();
+    state.apply_manifest(warns);
+    assert!(state.successor("a", &old).unwrap().settled.is_some(), "it was, and warns now");
     let mut leaving = ready;
     leaving.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
