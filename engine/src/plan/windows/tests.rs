@@ -130,6 +130,23 @@ fn patterns_mean_what_they_mean_in_go() {
     assert!(matches("(?i)EU-", "eu-1"));
     assert!(matches("[é]", "é"));
     assert!(matches("central│us", "central│us"));
+    for (pattern, value, expected) in [
+        (r"^\Qa.b\E+$", "a.bb", true),
+        (r"^\Qa.b\E+$", "axb", false),
+        (r"\Qeu{1}", "eu{1}", true),
+        (r"\\Q", r"\Q", true),
+        ("^a{1$", "a{1", true),
+        ("^a{,2}$", "a{,2}", true),
+        ("^a{1,2}$", "aa", true),
+        ("^a{x}$", "a{x}", true),
+        ("^[{]$", "{", true),
+        ("^[]{]{2}$", "]{", true),
+        ("^[^]]$", "]", false),
+        (r"^\p{Greek}\x{41}{2}$", "αAA", true),
+        (r"^[\]{]+x{$", "]{x{", true),
+    ] {
+        assert_eq!(matches(pattern, value), expected, "{pattern} {value}");
+    }
 }
 
 #[test]
