@@ -57,6 +57,34 @@ fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
     (Gated::new(client, gate.clone(), "harbour"), seen)
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
+    let gate = Gate::default();
+    let (runtime, seen) = runtime(&gate);
+    let places = || Arc::new(tokio::sync::Semaphore::new(1));
+    let rate = crate::runtime::RateLimit::new(tokio::time::Instant::now());
+    while rate.wait().is_none() {}
+    let care = crate::runtime::Care {
+        places: places(),
+        own: places(),
+        journal: crate::journal::Journal::default(),
+        ear: Arc::new(|_, _, _| {}),
+        rate: Arc::new(rate),
+    };
+    let runtime = Gated::new(runtime.client.under(care), gate.clone(), "harbour");
+    let permit = runtime.permit();
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(runtime.kube(), "n");
+    let params = kube::api::DeleteParams::default();
+    let write = runtime.write("deleting it", maps.delete("a", &params));
+    let pause = async {
+        tokio::task::yield_now().await;
+        gate.set(Mode::Paused);
+    };
+    let (written, ()) = futures::future::join(write, pause).await;
+    assert!(permit.is_ok() && written.is_err(), "it was asked before, and its turn came after");
+    assert_eq!(seen.writes.load(Ordering::SeqCst), 0);
+}
+
 fn config_map() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}})
 }

@@ -209,6 +209,67 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     assert_eq!(pass(true, stays).await, (3, false), "somebody has deleted it");
 }
 
+/// A runtime whose CRD of Beacons cannot be changed in place, and which has so many of them; and what it was told to delete.
+fn rigid(beacons: Arc<Mutex<usize>>) -> (Gated, Arc<Mutex<usize>>) {
+    let deleted = Arc::new(Mutex::new(0));
+    let ear = Arc::clone(&deleted);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (count, ear) = (*beacons.lock(), Arc::clone(&ear));
+        async move {
+            let kinds = |group_version: &str, name: &str, kind: &str, namespaced: bool| {
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
+                    {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]}]})
+            };
+            let mut live = stored(crd());
+            live["spec"]["versions"] = json!([{"name": "v1", "served": true}]);
+            let (code, answer) = match (request.method().as_str(), request.uri().path()) {
+                ("GET", "/apis/apiextensions.k8s.io/v1") => {
+                    (200, kinds("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", false))
+                }
+                ("GET", "/apis/x.dev/v1") => (200, kinds("x.dev/v1", "beacons", "Beacon", true)),
+                ("GET", "/apis/x.dev/v1/beacons") => {
+                    let items: Vec<_> = (0..count).map(|n| json!({"metadata": {"name": n.to_string(), "namespace": "n"}})).collect();
+                    (200, json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items}))
+                }
+                ("GET", _) => (200, live),
+                ("DELETE", _) => {
+                    *ear.lock() += 1;
+                    (200, live)
+                }
+                _ => (422, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
+                    "message": "spec.names.kind: Invalid value: field is immutable", "code": 422})),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    (Gated::new(client, Gate::default(), "harbour"), deleted)
+}
+
+#[tokio::test]
+async fn a_definition_that_has_instances_is_never_made_anew() {
+    let beacons = Arc::new(Mutex::new(1));
+    let ((runtime, deleted), standing, mut beside) =
+        (rigid(Arc::clone(&beacons)), Standing::default(), Beside::default());
+    let id = ObjectRef::of(&crd()).unwrap();
+    beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
+    let before = [id];
+    let pass = async || {
+        let mut wanted = crd();
+        wanted["spec"]["names"]["kind"] = "Buoy".into();
+        Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }.all(vec![wanted]).await
+    };
+    let applied = pass().await;
+    let told = applied.failed.map(|stopped| stopped.message).unwrap_or_default();
+    assert!(told.contains("objects of the kind that it defines would go with it"), "{told}");
+    assert_eq!(*deleted.lock(), 0);
+    *beacons.lock() = 0;
+    let applied = pass().await;
+    assert!(applied.failed.is_none() && applied.missing.is_some_and(|what| what.contains("is being made anew")));
+    assert_eq!(*deleted.lock(), 1);
+}
+
 #[tokio::test]
 async fn an_answer_by_an_old_schema_is_not_the_last_word() {
     for first in [Schema::Old, Schema::Strict] {
