@@ -262,13 +262,13 @@ impl RuntimeClient {
     }
 
     /// The same with one that writes, if it still `may` be made when its turn has come; else what is against it.
-    pub(crate) async fn write_if<T, N>(
+    pub(crate) fn write_if<T, N>(
         &self,
         what: &str,
         may: impl FnOnce() -> Result<(), N>,
         call: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<Result<T, RuntimeError>, N> {
-        self.made(Effect::Writes, what, may, call).await
+    ) -> impl Future<Output = Result<Result<T, RuntimeError>, N>> {
+        self.made(Effect::Writes, what, may, call)
     }
 
     async fn made<T, N>(
