@@ -250,7 +250,10 @@ mod tests {
         assert!(users.is_empty() && verbs.is_empty() && (share - 0.25).abs() < 1e-9);
         let (wrong, _, verbs, _) = of("kind: lost, calls: writes").unwrap();
         assert_eq!(wrong, Wrong::Lost);
-        assert!(verbs.iter().any(|verb| verb == "patch") && verbs.iter().all(|verb| verb != "get"), "{verbs:?}");
+        assert!(
+            verbs.iter().any(|verb| verb == "patch") && verbs.iter().all(|verb| verb != "get"),
+            "{verbs:?}"
+        );
         assert!(of("kind: clockAhead, time: 1h").is_none());
     }
 }

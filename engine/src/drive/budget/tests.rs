@@ -29,7 +29,10 @@ fn seconds(n: u64) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_hangs_is_parked_for_longer_each_time() {
     let (mut budget, mut now) = (Budget::default(), Instant::now());
-    assert!(!budget.failed(Effect::Reads, now, seconds(20), 0.0) && !budget.failed(Effect::Reads, now, seconds(20), 0.0));
+    assert!(
+        !budget.failed(Effect::Reads, now, seconds(20), 0.0)
+            && !budget.failed(Effect::Reads, now, seconds(20), 0.0)
+    );
     assert_eq!(budget.admit(&key("a"), now, Press::No), Verdict::Try(false), "it is only suspected");
     assert!(budget.failed(Effect::Reads, now, seconds(20), 0.0));
     for pause in [15, 30, 60, 120, 240, 480, 720, 720] {
@@ -65,8 +68,9 @@ async fn what_is_refused_at_once_costs_little_and_what_is_long_past_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_ends_it_and_what_was_not_done_is() {
     let budgets = Budgets::new(16);
-    let hang =
-        |kyma: &str| (0..3).flat_map(|_| budgets.ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>();
+    let hang = |kyma: &str| {
+        (0..3).flat_map(|_| budgets.ended(kyma, Effect::Reads, seconds(20), false).0).collect::<Vec<_>>()
+    };
     assert_eq!(hang("harbour"), [WorkKey::Kyma { kyma: "harbour".into() }], "its status is to say so");
     assert!(budgets.parked("harbour").is_some() && budgets.parked("pier").is_none());
     budgets.runtimes.lock().get_mut("harbour").unwrap().admit(&key("a"), Instant::now(), Press::No);

@@ -26,8 +26,8 @@ mod workloads;
 pub use custom::{CrState, module_cr};
 pub use deadline::{DEADLINE, deadline_of, look_at, not_ready_since, not_within};
 pub use search::{is_due, next_look, selector};
-pub use workloads::{goes_when_finished, is_complete};
 use seen::{Seen, UNSEEN};
+pub use workloads::{goes_when_finished, is_complete};
 
 /// What a module's objects say together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

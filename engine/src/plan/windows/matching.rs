@@ -122,7 +122,13 @@ fn translated(text: &str) -> String {
             '[' if !in_class => {
                 in_class = true;
                 // A bracket that closes nothing is one of the class.
-                if rest.starts_with("[^]") { 3 } else if rest.starts_with("[]") { 2 } else { 1 }
+                if rest.starts_with("[^]") {
+                    3
+                } else if rest.starts_with("[]") {
+                    2
+                } else {
+                    1
+                }
             }
             _ => first.len_utf8(),
         };

@@ -160,11 +160,17 @@ fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
         async move {
             let reads = request.method() == http::Method::GET;
             let (code, answer) = match (request.uri().path(), live) {
-                ("/apis/batch/v1", _) => (200, json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "batch/v1",
-                    "resources": [{"name": "jobs", "singularName": "", "namespaced": true, "kind": "Job", "verbs": ["get"]}]})),
+                ("/apis/batch/v1", _) => (
+                    200,
+                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "batch/v1",
+                    "resources": [{"name": "jobs", "singularName": "", "namespaced": true, "kind": "Job", "verbs": ["get"]}]}),
+                ),
                 (_, Some(live)) if reads => (200, live),
-                (_, None) if reads => (404, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
-                    "message": "no", "code": 404})),
+                (_, None) if reads => (
+                    404,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
+                    "message": "no", "code": 404}),
+                ),
                 _ => {
                     *ear.lock() += 1;
                     (200, stored(job()))
@@ -185,10 +191,12 @@ fn job() -> Value {
 #[tokio::test]
 async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     let live = Arc::new(Mutex::new(None));
-    let ((runtime, made), standing, beside) = (jobs(Arc::clone(&live)), Standing::default(), Beside::default());
+    let ((runtime, made), standing, beside) =
+        (jobs(Arc::clone(&live)), Standing::default(), Beside::default());
     let before = [ObjectRef::of(&job()).unwrap()];
     let pass = async |was_ready: bool, wanted: Value| {
-        let installer = Installer { before: &before, was_ready, ..installer(&runtime, &standing, &beside, 100) };
+        let installer =
+            Installer { before: &before, was_ready, ..installer(&runtime, &standing, &beside, 100) };
         let applied = installer.all(vec![wanted]).await;
         assert!(applied.failed.is_none() && applied.judged.len() == 1, "{:?}", applied.judged);
         (*made.lock(), applied.judged[0].1 == ObjectReadiness::Ready)
@@ -223,21 +231,35 @@ fn rigid(beacons: Arc<Mutex<usize>>) -> (Gated, Arc<Mutex<usize>>) {
             let mut live = stored(crd());
             live["spec"]["versions"] = json!([{"name": "v1", "served": true}]);
             let (code, answer) = match (request.method().as_str(), request.uri().path()) {
-                ("GET", "/apis/apiextensions.k8s.io/v1") => {
-                    (200, kinds("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", false))
-                }
+                ("GET", "/apis/apiextensions.k8s.io/v1") => (
+                    200,
+                    kinds(
+                        "apiextensions.k8s.io/v1",
+                        "customresourcedefinitions",
+                        "CustomResourceDefinition",
+                        false,
+                    ),
+                ),
                 ("GET", "/apis/x.dev/v1") => (200, kinds("x.dev/v1", "beacons", "Beacon", true)),
                 ("GET", "/apis/x.dev/v1/beacons") => {
-                    let items: Vec<_> = (0..count).map(|n| json!({"metadata": {"name": n.to_string(), "namespace": "n"}})).collect();
-                    (200, json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items}))
+                    let items: Vec<_> = (0..count)
+                        .map(|n| json!({"metadata": {"name": n.to_string(), "namespace": "n"}}))
+                        .collect();
+                    (
+                        200,
+                        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items}),
+                    )
                 }
                 ("GET", _) => (200, live),
                 ("DELETE", _) => {
                     *ear.lock() += 1;
                     (200, live)
                 }
-                _ => (422, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
-                    "message": "spec.names.kind: Invalid value: field is immutable", "code": 422})),
+                _ => (
+                    422,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
+                    "message": "spec.names.kind: Invalid value: field is immutable", "code": 422}),
+                ),
             };
             let body = Body::from(answer.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
@@ -266,7 +288,9 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
     assert_eq!(*deleted.lock(), 0);
     *beacons.lock() = 0;
     let applied = pass().await;
-    assert!(applied.failed.is_none() && applied.missing.is_some_and(|what| what.contains("is being made anew")));
+    assert!(
+        applied.failed.is_none() && applied.missing.is_some_and(|what| what.contains("is being made anew"))
+    );
     assert_eq!(*deleted.lock(), 1);
 }
 
