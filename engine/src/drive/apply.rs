@@ -1,6 +1,6 @@
 //! Single objects in a runtime: server-side apply, read, create, delete.
 
-use std::time::Duration;
+mod error;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
@@ -14,10 +14,9 @@ use kube::{
 use serde_json::Value;
 use tidewatch_api::names::field_managers;
 
-use super::{
-    chain,
-    gate::{Gated, Held, Permit, Tried},
-};
+pub(super) use error::ObjectError;
+
+use super::gate::{Gated, Permit, Tried};
 use crate::{
     plan::{
         manifest::{Marks, Scope},
@@ -25,146 +24,6 @@ use crate::{
     },
     runtime::{self, ErrorClass, MapError, Mapped, Missing, RuntimeClient, RuntimeError},
 };
-
-/// Why an object in a runtime could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ObjectError {
-    /// The runtime does not know the kind (yet).
-    #[error(transparent)]
-    Kind(MapError),
-    /// The call failed.
-    #[error(transparent)]
-    Call(#[from] RuntimeError),
-    /// The object is not one.
-    #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
-    Malformed(String),
-    /// Nothing may be written now.
-    #[error(transparent)]
-    Held(#[from] Held),
-}
-
-impl From<MapError> for ObjectError {
-    fn from(error: MapError) -> Self {
-        match error {
-            MapError::Discovery(error) => Self::Call(error),
-            missing @ MapError::KindMissing { .. } => Self::Kind(missing),
-        }
-    }
-}
-
-impl ObjectError {
-    /// Whether the kind, not the object, is missing.
-    pub(super) const fn is_kind_missing(&self) -> bool {
-        matches!(self, Self::Kind(_))
-    }
-
-    /// Whether a look for one kind may fail like this while the rest of the runtime is well: an API server answers so for a name
-    /// that no kind can have, and for the kinds of a server behind it that is down.
-    pub(super) const fn is_of_one_kind(&self) -> bool {
-        match self {
-            Self::Call(error) => {
-                !matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. })
-            }
-            Self::Kind(_) | Self::Malformed(_) => true,
-            Self::Held(_) => false,
-        }
-    }
-
-    /// Whether trying again can help without anybody changing the object.
-    pub(super) const fn is_retryable(&self) -> bool {
-        match self {
-            Self::Kind(_) | Self::Held(_) => true,
-            // What an apply does not find is its namespace, and no event says that it is there again.
-            Self::Call(error) => error.is_retryable() || matches!(error.class, ErrorClass::NotFound),
-            Self::Malformed(_) => false,
-        }
-    }
-
-    /// Whether the client should be built anew.
-    pub(super) const fn discredits_client(&self) -> bool {
-        matches!(self, Self::Call(error) if error.discredits_client())
-    }
-
-    /// The kind of failure, in a word.
-    pub(super) const fn class(&self) -> &'static str {
-        match self {
-            Self::Kind(_) => "kind_missing",
-            Self::Call(error) => error.metric_label(),
-            Self::Malformed(_) => "malformed",
-            Self::Held(_) => "held",
-        }
-    }
-
-    /// Whether it is no failure: nothing may be written now.
-    pub(super) const fn held(&self) -> Option<Held> {
-        match self {
-            Self::Held(held) => Some(*held),
-            _ => None,
-        }
-    }
-
-    /// Whether what an object needs is not there: for an apply, its namespace.
-    pub(super) const fn is_not_found(&self) -> bool {
-        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
-    }
-
-    /// Whether the object's namespace is being deleted, so that nothing can be made in it.
-    pub(super) const fn is_of_leaving_namespace(&self) -> bool {
-        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))
-    }
-
-    /// Whether the API server does not take the object as it is.
-    pub(super) const fn is_refused(&self) -> bool {
-        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
-    }
-
-    /// Whether an admission webhook could not be asked, as where the module's own server does not run yet. Kubernetes has no reason or
-    /// cause for it, but these words, in all versions.
-    pub(super) fn is_of_webhook(&self) -> bool {
-        matches!(self, Self::Call(error) if error.message().is_some_and(|words| words.contains("failed calling webhook")))
-    }
-
-    /// Whether the API server asks to come back later, and nothing is wrong with the object.
-    pub(super) const fn is_passing(&self) -> bool {
-        matches!(self, Self::Held(_))
-            || matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Throttled { .. } | ErrorClass::Conflict))
-    }
-
-    /// How long the API server asked us to wait, if it did.
-    pub(super) const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Call(error) => error.retry_after(),
-            _ => None,
-        }
-    }
-
-    /// Whether nobody answered at all.
-    pub(super) fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Unreachable | ErrorClass::Timeout))
-    }
-
-    /// Whether the runtime is out of reach as a whole: not where an API server says so of a server behind it.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.is_unreachable() && !self.is_answered()
-    }
-
-    /// Whether an API server has answered, if only with an error. What is wrong may be wrong with this one thing then, such as with
-    /// the server behind it that serves one kind.
-    pub(super) fn is_answered(&self) -> bool {
-        matches!(self, Self::Call(error) if error.status().is_some())
-    }
-
-    /// What failed, with the API server's own words or the underlying cause.
-    pub(super) fn message(&self) -> String {
-        match self {
-            Self::Call(error) => match error.message() {
-                Some(words) => format!("{error} ({words})"),
-                None => chain(error),
-            },
-            other => other.to_string(),
-        }
-    }
-}
 
 fn kube_gvk(gvk: &Gvk) -> GroupVersionKind {
     GroupVersionKind { group: gvk.group.clone(), version: gvk.version.clone(), kind: gvk.kind.clone() }
