@@ -160,7 +160,9 @@ impl Shared {
                     let Some(runtime) = deletion.runtime.clone() else { return Ok(Finish::Done) };
                     match stage(Stage::Delete, delete(&runtime, thing)).await {
                         Ok(going) if going.is_empty() => {}
-                        Ok(going) if deletion.force.is_some() => deletion.skipped.extend(going),
+                        Ok(going) if deletion.force.is_some() => {
+                            deletion.skipped.extend(going.iter().map(Forced::going))
+                        }
                         Ok(going) => {
                             let what = format!("waiting for {} to be gone", going.join(", "));
                             self.say_deleting(&deletion, &what).await?;

@@ -37,6 +37,12 @@ fn sets_it(entry: &ManagedFieldsEntry) -> bool {
 }
 
 impl Forced {
+    /// What is told of something that was not waited for, but goes.
+    #[must_use]
+    pub fn going(what: &impl std::fmt::Display) -> String {
+        format!("{what} (being deleted)")
+    }
+
     /// What is told about it: what was forced, and what was not waited for or is left behind.
     #[must_use]
     pub fn notice(&self, about: About, what: &str, left: &[String]) -> Notice {

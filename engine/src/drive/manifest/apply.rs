@@ -295,7 +295,7 @@ impl Installer<'_> {
         let live = if known { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
             let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
-            let finished = || self.was_ready || self.standing.has_finished(key, content);
+            let finished = || self.was_ready || self.standing.has_finished(key, drift::hash(&wanted["spec"]));
             if known && readiness::goes_when_finished(&wanted) && finished() {
                 return Ok(Settled::Finished(id.clone()));
             }
@@ -323,7 +323,7 @@ impl Installer<'_> {
             return Ok(Settled::Goes(format!("waiting for {id} to be gone, to make it anew")));
         }
         if readiness::goes_when_finished(&wanted) && readiness::is_complete(&live) {
-            self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted));
+            self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted["spec"]));
         }
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };

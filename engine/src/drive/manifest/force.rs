@@ -43,18 +43,18 @@ impl Shared {
         force: &Forced,
     ) -> Result<Finish, Lost> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
         let left = match runtime {
-            None => inventory,
+            None => all(),
             Some(runtime) => {
                 match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
                     Ok(left) => left,
-                    Err(error) if error.is_cut_off() => inventory,
+                    Err(error) if error.is_cut_off() => all(),
                     Err(error) => return self.stopped(manifest, error.into()).await,
                 }
             }
         };
         let name = manifest.name_any();
-        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
         tracing::warn!(
             kyma,
             manifest = name,
@@ -75,19 +75,21 @@ impl Shared {
         manifest: &Manifest,
         runtime: &Gated,
         inventory: &[ObjectRef],
-    ) -> Result<Vec<ObjectRef>, ObjectError> {
-        let mut left = match self.skipped(manifest, runtime).await {
+    ) -> Result<Vec<String>, ObjectError> {
+        let users = match self.skipped(manifest, runtime).await {
             Ok(users) => users,
             Err(error) if error.is_cut_off() => return Err(error),
             Err(_) => Vec::new(),
         };
+        let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
         if let Some(cr) = default_cr(manifest)
             && !self.is_needed(kyma, &manifest.name_any(), &cr).await
         {
             match apply::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-                Ok(Deleted::Going) | Err(_) => left.push(cr),
+                Ok(Deleted::Going) => left.push(Forced::going(&cr)),
+                Err(_) => left.push(cr.to_string()),
             }
         }
         left.extend(self.remove_by_force(kyma, manifest, runtime, plan::prune(inventory, &[])).await?);

@@ -20,6 +20,7 @@ use crate::{
     key::{Cause, WorkKey},
     plan::{
         blockers::CRS_WAITED_FOR,
+        force::Forced,
         manifest::{self as plan, Progress, Verdict},
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
@@ -221,21 +222,22 @@ impl Shared {
         Ok(remains)
     }
 
-    /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there.
+    /// Removes what is left of a forced deletion, all at once and waiting for nothing. Returns what is still there, in words.
     pub(super) async fn remove_by_force(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
         objects: Vec<ObjectRef>,
-    ) -> Result<Vec<ObjectRef>, ObjectError> {
+    ) -> Result<Vec<String>, ObjectError> {
         let mut left = Vec::new();
         for object in objects {
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await {
                 Ok(None) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
                 // A webhook without a server, a right that is missing: that is what the force is for.
-                Ok(Some(_)) | Err(_) => left.push(object),
+                Ok(Some(Left::Going)) => left.push(Forced::going(&object)),
+                Ok(Some(_)) | Err(_) => left.push(object.to_string()),
             }
         }
         Ok(left)

@@ -32,7 +32,7 @@ pub(in crate::drive) struct Standing {
     objects: Mutex<Lru<u64, Entry>>,
     /// When CRDs were written.
     schemas: Mutex<Lru<u64, Timestamp>>,
-    /// Jobs that have done their work and go by themselves, by what was wanted of them.
+    /// Jobs that have done their work and go by themselves, by the spec that was wanted of them.
     finished: Mutex<Lru<u64, u64>>,
 }
 
@@ -97,13 +97,13 @@ impl Standing {
     }
 
     /// A Job that goes by itself has done its work.
-    pub(super) fn finished(&self, key: u64, wanted: u64) {
-        self.finished.lock().insert(key, wanted, 1);
+    pub(super) fn finished(&self, key: u64, spec: u64) {
+        self.finished.lock().insert(key, spec, 1);
     }
 
-    /// Whether it has, with what is wanted of it now.
-    pub(super) fn has_finished(&self, key: u64, wanted: u64) -> bool {
-        self.finished.lock().get(&key).is_some_and(|of| *of == wanted)
+    /// Whether it has, with the spec that is wanted of it now.
+    pub(super) fn has_finished(&self, key: u64, spec: u64) -> bool {
+        self.finished.lock().get(&key).is_some_and(|of| *of == spec)
     }
 
     /// A CRD was written.

@@ -209,6 +209,9 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     assert_eq!(pass(false, job()).await, (1, true));
     *live.lock() = None;
     assert_eq!(pass(false, job()).await, (1, true), "it was seen complete");
+    let mut labelled = job();
+    labelled["metadata"]["labels"] = json!({"version": "2"});
+    assert_eq!(pass(false, labelled).await, (1, true), "the next version, in which it is the same");
     let mut another = job();
     another["spec"]["backoffLimit"] = 3.into();
     assert_eq!(pass(false, another).await, (2, false), "another version of it");
