@@ -106,6 +106,8 @@ pub enum Part {
     Events,
     /// Kymas that are created.
     Created,
+    /// The same, and modules that are enabled, repaired and upgraded.
+    Modules,
 }
 
 /// Runs everything, or one part; prints the table and writes the report. Only an environment that does not start, or a
@@ -227,19 +229,23 @@ async fn on_control_planes(
         return Ok(());
     }
     bench.measure(report, enable::specs(), Box::pin(enable::run(&bench))).await;
-    if only.is_none() {
-        let before = events::so_far(&bench).await;
+    let before = events::so_far(&bench).await;
+    if matches!(only, None | Some(Part::Modules)) {
         bench.measure(report, repair::specs(size), Box::pin(repair::run(&bench))).await;
         bench.measure(report, upgrade::specs(size), Box::pin(upgrade::run(&bench))).await;
+    }
+    if only.is_none() {
         // By now the agent has observed and sent what the repairs and upgrades have caused.
         bench.measure(report, events::agent_specs(), Box::pin(events::of_agent(&bench, before))).await;
         // Before the load, whose memory an allocator may keep.
         bench.measure(report, idle::specs(size), Box::pin(idle::run(&bench))).await;
         bench.measure(report, idle::request_specs(size), Box::pin(idle::requests(&bench))).await;
     }
-    bench.measure(report, events::specs(size), Box::pin(events::run(&bench))).await;
-    bench.measure(report, events::load_specs(), Box::pin(events::load(&bench))).await;
-    if only.is_none() {
+    if only != Some(Part::Modules) {
+        bench.measure(report, events::specs(size), Box::pin(events::run(&bench))).await;
+        bench.measure(report, events::load_specs(), Box::pin(events::load(&bench))).await;
+    }
+    if matches!(only, None | Some(Part::Modules)) {
         // Last: what is measured before counts on a second runtime without a module.
         bench.measure(report, created::specs(size), Box::pin(created::run(&bench))).await;
     }
