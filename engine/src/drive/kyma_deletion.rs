@@ -161,7 +161,7 @@ impl Shared {
                     match stage(Stage::Delete, delete(&runtime, thing)).await {
                         Ok(going) if going.is_empty() => {}
                         Ok(going) if deletion.force.is_some() => {
-                            deletion.skipped.extend(going.iter().map(Forced::going))
+                            deletion.skipped.extend(going.iter().map(Forced::going));
                         }
                         Ok(going) => {
                             let what = format!("waiting for {} to be gone", going.join(", "));
