@@ -272,6 +272,7 @@ pub async fn start_within<T: Transport>(
         keep_names,
         metrics: metrics.clone(),
         clock,
+        check_every: Duration::from_secs(config.check_every_seconds),
         resumed,
     };
     let supervisor = Supervisor::new(client.clone(), shared, control);

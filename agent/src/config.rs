@@ -49,6 +49,10 @@ pub struct Config {
     /// beyond are reported, but not if they are deleted while the agent is down.
     #[serde(default = "default_max_names")]
     pub max_kept_names: usize,
+    /// How often each watch that seems well is compared with a list, in seconds, 10 to 86,400 (default 60; more rarely where there are
+    /// many objects). What a watch has swallowed is found so.
+    #[serde(default = "default_check_every")]
+    pub check_every_seconds: u64,
     /// What to watch, whatever the ConfigMap says; at least one if there is no ConfigMap.
     #[serde(default)]
     pub watches: Vec<Watch>,
@@ -195,6 +199,10 @@ fn default_max_names() -> usize {
     DEFAULT_MAX_NAMES
 }
 
+fn default_check_every() -> u64 {
+    60
+}
+
 /// With an error that names the field, which the parser of addresses does not know.
 fn address<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -224,6 +232,7 @@ impl Config {
     /// The fields in which `other` differs and that are only read at a start.
     pub(crate) fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
         let Self { runtime_id, receiver, admin_address, kubeconfig, config_map, max_kept_names, .. } = self;
+        let check_every = self.check_every_seconds;
         let same = [
             ("runtimeId", *runtime_id == other.runtime_id),
             ("receiver", *receiver == other.receiver),
@@ -231,6 +240,7 @@ impl Config {
             ("kubeconfig", *kubeconfig == other.kubeconfig),
             ("configMap", *config_map == other.config_map),
             ("maxKeptNames", *max_kept_names == other.max_kept_names),
+            ("checkEverySeconds", check_every == other.check_every_seconds),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
     }
@@ -243,6 +253,7 @@ impl Config {
             kubeconfig: _,
             max_objects_per_watch,
             max_kept_names,
+            check_every_seconds,
             watches,
             config_map,
         } = self;
@@ -255,6 +266,9 @@ impl Config {
         }
         if *max_kept_names == 0 {
             return Err(wrong("maxKeptNames", "must be at least 1"));
+        }
+        if !(10..=86_400).contains(check_every_seconds) {
+            return Err(wrong("checkEverySeconds", "must be 10 to 86400"));
         }
         if let Some(ConfigMapRef { namespace, name }) = config_map {
             if !is_name(namespace, 63, "-") {
@@ -450,6 +464,7 @@ watches:
     fn a_good_file_is_read() {
         let config = Config::parse(GOOD).unwrap();
         assert_eq!((config.max_objects_per_watch, config.max_kept_names), (100_000, 200_000));
+        assert_eq!(config.check_every_seconds, 60);
         assert_eq!(config.receiver.protocol, Protocol::V3);
         let v2 = Config::parse(&GOOD.replace("keyFile: tls.key", "keyFile: tls.key, protocol: v2"));
         assert_eq!(v2.unwrap().receiver.protocol, Protocol::V2);
@@ -489,6 +504,7 @@ watches:
             ("watches:", "configMap: {namespace: a, name: C}\nwatches:", "configMap.name"),
             ("adminAddress", "maxObjectsPerWatch: 0\nadminAddress", "maxObjectsPerWatch"),
             ("adminAddress", "maxKeptNames: 0\nadminAddress", "maxKeptNames"),
+            ("adminAddress", "checkEverySeconds: 1\nadminAddress", "checkEverySeconds"),
             ("watches:", "runtimeId: twice\nwatches:", "runtimeId"),
         ];
         for (good, bad, expected) in cases {

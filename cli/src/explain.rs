@@ -168,7 +168,7 @@ fn text(page: &Value) -> String {
             let _ = writeln!(out, "    {message}");
         }
         if let Some(next) = record["nextTrySeconds"].as_f64() {
-            let _ = writeln!(out, "    next try after {next:.1} s");
+            let _ = writeln!(out, "    again after {next:.1} s, unless something asks before");
         }
     }
     out

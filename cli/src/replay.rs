@@ -134,7 +134,7 @@ fn tell(out: &mut String, decision: &Decision) {
         let _ = writeln!(out, "                {message}");
     }
     if let Some(next) = next {
-        let _ = writeln!(out, "                next try after {next:.1} s");
+        let _ = writeln!(out, "                again after {next:.1} s, unless something asks before");
     }
 }
 

@@ -450,9 +450,8 @@ impl Shared {
         drop(self.look("reconcile").await);
         self.gate.begin(key)?;
         let _leave = Box::pin(self.leave(key, why)).await?;
-        let causes = why.causes;
         match key {
-            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, causes).await,
+            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, why).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => {
                 {
@@ -468,7 +467,7 @@ impl Shared {
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
             WorkKey::Exchange { kyma } => self.reconcile_exchange(kyma).await,
-            WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, causes).await,
+            WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, why).await,
             WorkKey::Release { module } => self.reconcile_release(module).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }

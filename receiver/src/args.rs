@@ -1,8 +1,8 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use tidewatch_telemetry::logging::Format;
 
 use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Settings};
@@ -17,6 +17,29 @@ pub struct Program {
     /// Whether it only looks.
     #[command(flatten)]
     pub dry: DryRunArgs,
+}
+
+impl Program {
+    /// Reads the arguments of this process; ends it with a text if they are wrong, or ask for help.
+    #[must_use]
+    pub fn read() -> Self {
+        Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// What only serves agents need not be given to one that only looks. Programs that take the same arguments have no such flag, so
+    /// that it cannot be said at the arguments themselves.
+    fn of(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        for unused in ["client_ca", "tls_cert", "tls_key"] {
+            command = command.mut_arg(unused, |arg| {
+                arg.required(false)
+                    .required_unless_present("dry_run")
+                    .default_value_if("dry_run", "true", "none")
+            });
+        }
+        let mut matches = command.try_get_matches_from_mut(args)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    }
 }
 
 /// How a receiver works; other programs that have one in them take the same.
@@ -58,9 +81,12 @@ pub struct Args {
     /// Registry that may be talked to without TLS, besides loopback (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
     pub insecure_registry: Vec<String>,
-    /// Folder for the cache of module layers.
+    /// Folder for the cache of module layers; without one they are kept in memory alone, and read anew after a restart.
     #[arg(long, env = "TIDEWATCH_CACHE_DIR", value_name = "FOLDER")]
     pub cache_dir: Option<PathBuf>,
+    /// How much that folder may hold, in MiB; then the oldest layers go.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1024 * 1024))]
+    pub cache_size: u64,
     /// Server that no kubeconfig may name: a network, an address, `host` or `host:port` (repeatable). The control
     /// plane's own address always is.
     #[arg(long, value_name = "RULE")]
@@ -263,6 +289,20 @@ mod tests {
     fn parse(args: &[&str]) -> Result<Settings, clap::Error> {
         use clap::Parser as _;
         Only::try_parse_from([&["receiver"], args].concat()).map(|only| only.paths.into())
+    }
+
+    #[test]
+    fn a_look_needs_nothing_of_what_serves_agents() {
+        let modules = ["tidewatch-receiver", "--modules", "registry.example.com"];
+        let look = Program::of([&modules[..], &["--dry-run"]].concat()).unwrap();
+        assert!(look.dry.dry_run && look.args.modules == "registry.example.com");
+        let error = Program::of(modules).unwrap_err().to_string();
+        for flag in ["--client-ca", "--tls-cert", "--tls-key"] {
+            assert!(error.contains(flag), "{error}");
+        }
+        let files = ["--client-ca", "ca.pem", "--tls-cert", "tls.pem", "--tls-key", "key.pem"];
+        let serves = Program::of([&modules[..], &files].concat()).unwrap();
+        assert!(!serves.dry.dry_run && serves.args.client_ca == PathBuf::from("ca.pem"));
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl From<Args> for Config {
             external_registry,
             insecure_registry,
             cache_dir,
+            cache_size,
             deny_server,
             route_address,
             paths,
@@ -106,6 +107,7 @@ impl From<Args> for Config {
                 registry: RegistryConfig {
                     insecure: insecure_registry,
                     disk: cache_dir,
+                    disk_budget: cache_size * 1024 * 1024,
                     ..RegistryConfig::default()
                 },
                 workers,

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tidewatch_receiver::{app, args::Program, dry_run};
 use tidewatch_telemetry::{chain, logging, stdio};
 
@@ -11,7 +10,7 @@ use tidewatch_telemetry::{chain, logging, stdio};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let Program { args, dry } = Program::parse();
+    let Program { args, dry } = Program::read();
     if let Err(error) = logging::init(args.log_format, &args.log_level) {
         return fail(64, &error);
     }

@@ -177,7 +177,7 @@ fn is_template(group: &str, kind: &str) -> bool {
 }
 
 fn is_definition(group: &str, kind: &str) -> bool {
-    (group, kind) == watches::CRD
+    watches::SERVES.contains(&(group, kind))
 }
 
 /// Whether KCP lets templates count that are made in the runtime.
@@ -262,6 +262,10 @@ mod tests {
         assert_eq!(targets_of_kind("harbour", watches::CRD.0, watches::CRD.1, &state), whole);
         let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
         assert!(targets("harbour", &other, &state).is_empty());
+        let (group, kind) = watches::API_SERVICE;
+        let served = object(group, "v1", kind, "", "v1.x.dev");
+        assert_eq!(targets("harbour", &served, &state), whole, "another server brings it");
+        assert!(targets("harbour", &ObjectRef { name: "v1.y.dev".into(), ..served }, &state).is_empty());
     }
 
     #[test]

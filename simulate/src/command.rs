@@ -73,13 +73,17 @@ pub struct Simulate {
     /// One more argument for the receiver (repeatable), as --receiver-arg=--workers=32.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     receiver_arg: Vec<String>,
+    /// How often the agents compare each of their watches with a list, in seconds. Each real agent has a machine of its own for that;
+    /// here thousands share one, and with many the lists alone take all of it.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400))]
+    agents_check: u64,
     /// Have the receiver write a record of what goes into its engine, for `tidewatch replay`. It ends at the receiver's
     /// --record-limit; a receiver that the scenario starts again begins a new one, and the one before is FILE.old.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
     /// pressed, then play the scenario and measure whatever controller works on them.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "record"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "record"])]
     serve: Option<PathBuf>,
     /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
     #[arg(long, requires = "serve")]
@@ -201,6 +205,7 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
         command,
         polling: simulate.polling,
         args,
+        agents_check: simulate.agents_check,
     });
     Ok((Settings { runtimes, modules, seed, scenario, folder, receiver }, taken))
 }

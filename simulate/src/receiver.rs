@@ -36,6 +36,8 @@ pub struct Settings {
     pub polling: bool,
     /// More arguments.
     pub args: Vec<String>,
+    /// How often its agents compare each watch with a list, in seconds.
+    pub agents_check: u64,
 }
 
 /// The process, as it ends and begins anew.

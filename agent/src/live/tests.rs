@@ -5,7 +5,7 @@ use crate::{
 };
 use kube::client::Body;
 use serde_json::json;
-use std::{collections::BTreeMap, convert::Infallible};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 use tempfile::TempDir;
 use tidewatch_telemetry::{BuildInfo, metrics::Registry};
 use tokio::sync::mpsc;
@@ -54,6 +54,7 @@ async fn bench() -> Bench {
         keep_names: tidewatch_delivery::outbox::KeepNames::OfOthers,
         metrics: metrics.clone(),
         clock,
+        check_every: Duration::from_mins(1),
         baseline: tokio::sync::watch::channel(crate::observe::told::Baseline::nothing_known()).1,
         resumed: tokio::sync::watch::channel(0).1,
     };

@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Fields of a workload's status whose numbers are its readiness.
 const REPLICAS: [&str; 4] = ["replicas", "readyReplicas", "availableReplicas", "updatedReplicas"];
+/// The same of a `DaemonSet`, which has none of those.
+const ON_NODES: [&str; 3] = ["desiredNumberScheduled", "numberAvailable", "updatedNumberScheduled"];
 
 /// What of an object counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +79,10 @@ fn of_content(object: &DynamicObject) -> u64 {
     hash.end()
 }
 
-/// State, conditions without their times and messages, observedGeneration, a workload's replicas, and the phase of Kubernetes' oldest
-/// kinds. A heartbeat in a status is no change.
+/// State, conditions without their times and messages, observedGeneration, a workload's replicas or pods on nodes, the phase of
+/// Kubernetes' oldest kinds, and by what addresses a load balancer is reached. A heartbeat in a status is no change.
+///
+/// What was added later counts only where it is there, so that all others keep the fingerprints that an older agent has stored.
 fn of_status(group: &str, object: &DynamicObject) -> u64 {
     let mut hash = Hash::new("status", &object.metadata);
     let status = &object.data["status"];
@@ -97,10 +101,37 @@ fn of_status(group: &str, object: &DynamicObject) -> u64 {
         for key in REPLICAS {
             hash.value(&status[key]);
         }
+        for key in ON_NODES.into_iter().filter(|key| !status[key].is_null()) {
+            hash.text(key);
+            hash.value(&status[key]);
+        }
+    }
+    // Of which spec a condition tells: until it is that of the present one, it says nothing.
+    let told = status["conditions"].as_array().into_iter().flatten();
+    let mut told: Vec<(&str, i64)> = told
+        .filter_map(|c| Some((c["type"].as_str().unwrap_or_default(), c["observedGeneration"].as_i64()?)))
+        .collect();
+    if !told.is_empty() {
+        told.sort_unstable();
+        hash.text("told");
+        hash.number(told.len() as u64);
+        for (type_, generation) in told {
+            hash.text(type_);
+            hash.number(generation.cast_unsigned());
+        }
     }
     // Of a claim it is all there is.
     if group.is_empty() {
         hash.value(&status["phase"]);
+    }
+    let addresses = status["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+    let mut addresses: Vec<[&str; 2]> =
+        addresses.map(|one| ["ip", "hostname"].map(|key| one[key].as_str().unwrap_or_default())).collect();
+    if !addresses.is_empty() {
+        addresses.sort_unstable();
+        hash.text("addresses");
+        hash.number(addresses.len() as u64);
+        addresses.iter().flatten().for_each(|text| hash.text(text));
     }
     hash.end()
 }
@@ -328,6 +359,42 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_set_says_on_how_many_nodes_it_is() {
+        let mut base = deployment();
+        base["kind"] = json!("DaemonSet");
+        base["status"] = json!({"observedGeneration": 3, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,
+                                "numberReady": 3, "numberAvailable": 3, "updatedNumberScheduled": 3, "numberMisscheduled": 0});
+        let changes = |key: &str| changes(Part::Status, &base, &format!("/status/{key}"), json!(2));
+        for counts in ["desiredNumberScheduled", "numberAvailable", "updatedNumberScheduled"] {
+            assert!(changes(counts), "{counts}");
+        }
+        assert!(!changes("numberMisscheduled"));
+    }
+
+    #[test]
+    fn a_condition_says_of_which_spec_it_tells() {
+        let base = json!({"apiVersion": "x.dev/v1", "kind": "Gate", "metadata": {"name": "a", "uid": "u", "generation": 2},
+                          "status": {"conditions": [{"type": "Programmed", "status": "True", "reason": "Fine", "observedGeneration": 1}]}});
+        assert!(changes(Part::Status, &base, "/status/conditions/0/observedGeneration", json!(2)));
+        assert!(!changes(Part::Status, &base, "/status/conditions/0/observedGeneration", json!(1)));
+    }
+
+    #[test]
+    fn a_load_balancer_says_where_it_is_reached() {
+        let service = |ingress: Value| {
+            let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "n", "uid": "u"},
+                                 "status": {"loadBalancer": {"ingress": ingress}}});
+            of_object(Part::Status, "", &object(service))
+        };
+        let (one, two) = (json!({"ip": "192.0.2.1"}), json!({"hostname": "a.example"}));
+        assert_ne!(service(json!([])), service(json!([one])), "its first address");
+        assert_ne!(service(json!([one])), service(json!([two])));
+        assert_ne!(service(json!([{"ip": "a.example"}])), service(json!([two])), "a name is no address");
+        assert_eq!(service(json!([one, two])), service(json!([two, one])), "their order means nothing");
+        assert_eq!(service(json!([one])), service(json!([{"ip": "192.0.2.1", "ports": []}])));
+    }
+
+    #[test]
     fn odd_statuses_do_not_panic() {
         for status in [
             json!(null),
@@ -335,6 +402,7 @@ mod tests {
             json!([1]),
             json!({"conditions": {"a": 1}}),
             json!({"conditions": [7]}),
+            json!({"loadBalancer": {"ingress": [7, {"ip": {}}]}}),
         ] {
             let mut odd = deployment();
             odd["status"] = status;

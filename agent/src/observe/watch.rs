@@ -58,6 +58,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// The wall clock.
     pub clock: fn() -> Timestamp,
+    /// How often a watch is compared with a list, at most.
+    pub check_every: Duration,
     /// Changes when the process did not run for a while: each watch begins anew, from a list.
     pub resumed: watch::Receiver<u64>,
 }
@@ -225,7 +227,8 @@ impl Watcher {
                     };
                     let events = stream(&client, &self.spec, &resolved, whole, self.streaming);
                     let events = events.take_until(Box::pin(pause));
-                    let check = Check::new(&beside, &self.spec, &resolved, whole);
+                    let check =
+                        Check::new(&beside, &self.spec, &resolved, whole).every(self.shared.check_every);
                     let replay = Replay::new(&beside, &self.spec, &resolved, whole);
                     match self.pump(events, &resolved, (check, replay), &mut attempt).await {
                         Left::Closed => return,

@@ -322,10 +322,20 @@ pub(super) fn defined_kind(crd: &Value) -> Option<Gvk> {
 /// Objects of a kind in the whole cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
-    /// The first of them, and what owns each.
-    pub(super) first: Vec<(ObjectRef, Vec<OwnerReference>)>,
+    /// The first of them.
+    pub(super) first: Vec<Listed>,
     /// How many there are besides.
     pub(super) more: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) object: ObjectRef,
+    /// What owns it.
+    pub(super) owners: Vec<OwnerReference>,
+    /// Whether it was made as a default CR, by us or by the Go manager: something in it is still as it was made.
+    pub(super) made_as_default: bool,
 }
 
 /// Lists the first objects of a kind in a namespace, or in all where that is empty, by their metadata alone. A kind that is not served
@@ -348,12 +358,16 @@ pub(super) async fn list(
     match answer {
         Ok(list) => {
             let named = |object: PartialObjectMeta<DynamicObject>| {
-                let id = ObjectRef {
-                    gvk: gvk.clone(),
-                    namespace: object.metadata.namespace.unwrap_or_default(),
-                    name: object.metadata.name.unwrap_or_default(),
-                };
-                (id, object.metadata.owner_references.unwrap_or_default())
+                let managers = object.metadata.managed_fields.iter().flatten().map(|entry| &entry.manager);
+                Listed {
+                    made_as_default: managers.flatten().any(|manager| manager == field_managers::DEFAULT_CR),
+                    object: ObjectRef {
+                        gvk: gvk.clone(),
+                        namespace: object.metadata.namespace.unwrap_or_default(),
+                        name: object.metadata.name.unwrap_or_default(),
+                    },
+                    owners: object.metadata.owner_references.unwrap_or_default(),
+                }
             };
             let more = list.metadata.remaining_item_count.and_then(|n| u64::try_from(n).ok());
             // A server that does not count says at least that there is more.

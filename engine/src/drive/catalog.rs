@@ -14,7 +14,7 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, NEXT_TRY, Shared,
+    Finish, Lost, NEXT_TRY, Shared, Why,
     apply::{self, ObjectError},
     gate::Gated,
     kcp_writes::lost,
@@ -84,10 +84,10 @@ fn reference((kind, name): &Id) -> ObjectRef {
 impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
-    pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, causes: &[Cause]) {
+    pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
         let state = self.change("want catalog").await;
         // A look at the whole does not trust what was done before.
-        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
+        if why.may_be(|cause| matches!(cause, Cause::SafetyResync)) {
             self.catalogs.forget(kyma);
         }
         let done = self.catalogs.of(kyma).map(|done| done.mark);
@@ -97,7 +97,7 @@ impl Shared {
             self.catalogs.set_said(kyma, false);
         }
         if !stands || !told {
-            let push = Push { class: Class::Catalog, cause: causes.first().cloned(), guards: Vec::new() };
+            let push = Push { class: Class::Catalog, cause: why.causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);
         }
     }

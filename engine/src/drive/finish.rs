@@ -53,6 +53,13 @@ pub(crate) struct Why<'a> {
     pub(crate) count: usize,
 }
 
+impl Why<'_> {
+    /// Whether a cause may be among all there were. Of those that are not known nobody can tell.
+    pub(crate) fn may_be(&self, is: impl Fn(&Cause) -> bool) -> bool {
+        self.causes.len() < self.count || self.causes.iter().any(is)
+    }
+}
+
 /// Why a reconcile could not even write down how it ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Lost {

@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, KymaSpec, KymaStatus, Manifest, ModuleTemplate, State,
+    Kyma, KymaSpec, KymaStatus, Manifest, Module, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
 };
 
 use super::{
-    Finish, Lost, Shared, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost, prepare::Schema,
-    sources::rest_of,
+    Finish, Lost, Shared, Why, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
+    prepare::Schema, sources::rest_of,
 };
 pub(super) use execute::Executed;
 pub(super) use needs::Waiting;
@@ -48,7 +48,7 @@ impl Shared {
         &self,
         name: &str,
         class: Class,
-        causes: &[Cause],
+        why: Why<'_>,
     ) -> Result<Finish, Lost> {
         let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
@@ -79,7 +79,7 @@ impl Shared {
             // Nothing is known of the runtime, and nothing is changed.
             Err(why) => return self.blocked(&kyma, why.message()).await,
         };
-        match self.reconcile_reachable(&kyma, &runtime, class, causes).await {
+        match self.reconcile_reachable(&kyma, &runtime, class, why).await {
             Ok(finish) => Ok(finish),
             Err(Trouble::Lost(lost)) => Err(lost),
             Err(Trouble::Runtime(ObjectError::Kind(why))) => {
@@ -96,10 +96,10 @@ impl Shared {
 
     /// What the releases that are being rolled out would change of a Kyma before its turn, if nobody but the receiver itself asks:
     /// it has started, or what was held or has failed goes on. What somebody asks for does what is due by then.
-    pub(super) async fn turns(&self, kyma: &str, causes: &[Cause]) -> BTreeMap<String, Timestamp> {
-        let nobodys =
-            |cause: &Cause| matches!(cause, Cause::Start | Cause::Mode { .. } | Cause::Retry { .. });
-        if causes.is_empty() || !causes.iter().all(nobodys) {
+    pub(super) async fn turns(&self, kyma: &str, why: Why<'_>) -> BTreeMap<String, Timestamp> {
+        let somebodys =
+            |cause: &Cause| !matches!(cause, Cause::Start | Cause::Mode { .. } | Cause::Retry { .. });
+        if why.causes.is_empty() || why.may_be(somebodys) {
             return BTreeMap::new();
         }
         self.look("turns").await.turns(kyma, self.config.rollout_window, self.now())
@@ -126,11 +126,11 @@ impl Shared {
         kyma: &Kyma,
         runtime: &Gated,
         class: Class,
-        causes: &[Cause],
+        why: Why<'_>,
     ) -> Result<Finish, Trouble> {
-        let name = kyma.name_any();
+        let (name, causes) = (kyma.name_any(), why.causes);
         // A look at the whole does not trust what was done before.
-        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
+        if why.may_be(|cause| matches!(cause, Cause::SafetyResync)) {
             self.prepared.forget(&name);
         }
         stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
@@ -147,7 +147,12 @@ impl Shared {
         let policy = self.look("policy").await.policy();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
-                let (wanted, ruled) = rule(&wanted, policy, kyma.labels());
+                let state = self.look("rule").await;
+                let offered = |spec: &KymaSpec, module: &Module| {
+                    let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
+                    choose(&alone, state.catalog(), &[]).iter().all(|choice| choice.outcome.is_ok())
+                };
+                let (wanted, ruled) = rule(&wanted, policy, kyma.labels(), offered);
                 (wanted, Ok(Some(ruled)))
             }
             Ok(None) => (wanted, Ok(None)),
@@ -158,7 +163,7 @@ impl Shared {
         self.note_required(&name, required(&choices)).await;
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.look("manifests").await.manifests_of(&name);
-        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), causes).await?;
+        let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), why).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory, installed) = {
             let state = self.look("manifests again").await;
@@ -167,7 +172,7 @@ impl Shared {
             (manifests, state.mandatory(), installed)
         };
         let windows = self.windows.policy();
-        let turns = self.turns(&name, causes).await;
+        let turns = self.turns(&name, why).await;
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -213,7 +218,7 @@ impl Shared {
         tell_refused(&mut plan.status, kyma, &refused, self.now());
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
-        self.want_catalog(&name, &remote, causes).await;
+        self.want_catalog(&name, &remote, why).await;
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         match behind {

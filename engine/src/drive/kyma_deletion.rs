@@ -24,7 +24,7 @@ use crate::{
     plan::{
         deletion::{self, InRuntime, Left, Runtime, Step, Thing},
         force::{self, Forced},
-        kyma::{deleting_status, runtime_status},
+        kyma::{deleting_status, runtime_status, skipped},
         notice::About,
         object::{Gvk, ObjectRef},
     },
@@ -103,10 +103,13 @@ impl Shared {
         }
         let found = match &deletion.runtime {
             None => Ok(None),
-            Some(runtime) => stage(Stage::ReadRuntime, self.left_in(&name, runtime)).await.map(Some),
+            Some(runtime) => stage(Stage::ReadRuntime, self.left_in(&name, runtime)).await,
         };
         let in_runtime = match found {
-            Ok(None) => Runtime::Gone,
+            Ok(None) => {
+                deletion.runtime = None;
+                Runtime::Gone
+            }
             Ok(Some((remote, there))) => {
                 deletion.remote = remote;
                 Runtime::There(there)
@@ -188,21 +191,25 @@ impl Shared {
         }
     }
 
-    /// What is left of ours in a runtime, and its Kyma. Nothing if another Kyma of KCP has the runtime by now.
-    async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<(Value, InRuntime), ObjectError> {
-        let remote = match apply::get(runtime, &runtime_kyma()).await {
-            Ok(found) => found.unwrap_or_default(),
-            Err(error) if error.is_kind_missing() => Value::Null,
-            Err(error) => return Err(error),
-        };
-        let owner = marked_by(&remote).and_then(|owner| owner.split_once('/'));
-        if let Some((namespace, owner)) = owner
-            && namespace == self.config.namespace
-            && owner != kyma
-            && self.look("left in").await.kyma(owner).is_some()
-        {
+    /// Another Kyma of KCP that has a runtime by now, by what the Kyma in it says.
+    async fn has_instead(&self, kyma: &str, remote: &Value) -> Option<String> {
+        let (namespace, owner) = marked_by(remote)?.split_once('/')?;
+        let is_other = namespace == self.config.namespace && owner != kyma;
+        (is_other && self.look("left in").await.kyma(owner).is_some()).then(|| owner.to_owned())
+    }
+
+    /// Whether another Kyma of KCP has a runtime by now: what is known by its name alone is not this one's to remove.
+    pub(super) async fn is_anothers_now(&self, kyma: &str, runtime: &Gated) -> Result<bool, ObjectError> {
+        let remote = remote_kyma(runtime).await?;
+        Ok(self.has_instead(kyma, &remote).await.is_some())
+    }
+
+    /// What is left of ours in a runtime, and its Kyma. `None` if another Kyma of KCP has the runtime by now.
+    async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<Option<(Value, InRuntime)>, ObjectError> {
+        let remote = remote_kyma(runtime).await?;
+        if let Some(owner) = self.has_instead(kyma, &remote).await {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
-            return Ok((Value::Null, InRuntime::default()));
+            return Ok(None);
         }
         let mut there = InRuntime::default();
         if !remote.is_null() {
@@ -221,7 +228,7 @@ impl Shared {
             there.agent +=
                 usize::from(apply::get(runtime, &object).await?.as_ref().is_some_and(agent::is_ours));
         }
-        Ok((remote, there))
+        Ok(Some((remote, there)))
     }
 
     /// Says which modules are left and what they wait for. Their end is an event.
@@ -232,13 +239,8 @@ impl Shared {
         let more = if modules.len() > MODULES { ", …" } else { "" };
         modules.truncate(MODULES);
         let mut what = format!("waiting for the modules to be removed: {}{more}", modules.join(", "));
-        if let Some(skipped) = deletion.manifests.iter().find(|manifest| manifest.is_skipped()) {
-            let _ = write!(
-                what,
-                "; the Manifest {} is left alone while its label {} is true",
-                skipped.name_any(),
-                labels::SKIP_RECONCILIATION
-            );
+        if let Some(skipped) = deletion.manifests.iter().find_map(skipped) {
+            let _ = write!(what, "; {skipped}");
         }
         let status = self.status_of(&deletion, &what);
         self.write_kyma_status(deletion.kyma, &status).await?;
@@ -275,7 +277,7 @@ impl Shared {
         if let Some(force) = &deletion.force {
             tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);
-            self.tell(&name, None, &[notice]).await;
+            self.audit(&name, &[notice]).await?;
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
@@ -320,6 +322,15 @@ impl Shared {
     }
 }
 
+/// The Kyma in a runtime; null if there is none.
+async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
+    match apply::get(runtime, &runtime_kyma()).await {
+        Ok(found) => Ok(found.unwrap_or_default()),
+        Err(error) if error.is_kind_missing() => Ok(Value::Null),
+        Err(error) => Err(error),
+    }
+}
+
 /// Deletes what belongs to a step, and returns what is still there.
 async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectError> {
     let mut going = Vec::new();
@@ -334,4 +345,66 @@ async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectErro
         }
     }
     Ok(going)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+    use tidewatch_api::names::annotations;
+
+    use super::*;
+    use crate::{
+        drive::{
+            gate::Gate,
+            tests::{engine_on, not_found},
+        },
+        runtime::RuntimeClient,
+    };
+
+    /// A runtime whose Kyma, if it has one, is of this one in KCP.
+    fn runtime(owner: Option<&'static str>) -> Gated {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let (code, answer) = match (request.uri().path(), owner) {
+                ("/apis/operator.kyma-project.io/v1beta2", _) => (
+                    200,
+                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "operator.kyma-project.io/v1beta2",
+                           "resources": [{"name": "kymas", "singularName": "", "namespaced": true, "kind": "Kyma", "verbs": ["get"]}]}),
+                ),
+                (_, Some(owner)) => (
+                    200,
+                    json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "metadata": {"name": "default",
+                           "namespace": "kyma-system", "annotations": {annotations::OWNED_BY: owner}}}),
+                ),
+                _ => not_found(),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        });
+        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+        Gated::new(client, Gate::default(), "harbour")
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_another_kyma_has_by_now_is_not_this_ones() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
+        drop(engine.0.change("test").await.apply_kyma(serde_json::from_value(lagoon).unwrap()));
+        for (owner, anothers) in [
+            (Some("kcp-system/lagoon"), true),
+            (Some("kcp-system/harbour"), false),
+            (Some("kcp-system/gone"), false),
+            (Some("elsewhere/lagoon"), false),
+            (None, false),
+        ] {
+            let runtime = runtime(owner);
+            assert_eq!(engine.0.is_anothers_now("harbour", &runtime).await.unwrap(), anothers, "{owner:?}");
+            if anothers {
+                assert!(engine.0.left_in("harbour", &runtime).await.unwrap().is_none());
+            }
+        }
+    }
 }

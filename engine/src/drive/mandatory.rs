@@ -9,10 +9,9 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared, error_report, kcp_writes::lost, kyma::Executed, next_try, sources::rest_of,
+    Finish, Lost, Shared, Why, error_report, kcp_writes::lost, kyma::Executed, next_try, sources::rest_of,
 };
 use crate::{
-    key::Cause,
     plan::mandatory::{Input, is_legacy, plan},
     queue::Class,
     stages::{Stage, stage},
@@ -28,7 +27,7 @@ impl Shared {
         &self,
         name: &str,
         class: Class,
-        causes: &[Cause],
+        why: Why<'_>,
     ) -> Result<Finish, Lost> {
         let (kyma, mut offers, manifests, (chosen_by_users, asked)) = {
             let state = self.look("reconcile mandatory").await;
@@ -39,7 +38,7 @@ impl Shared {
         if leave(&kyma) {
             return Ok(Finish::Done);
         }
-        let turns = self.turns(name, causes).await;
+        let turns = self.turns(name, why).await;
         offers.retain(|offer| !turns.contains_key(&offer.module));
         let later = |finish: Finish| match turns.values().min() {
             Some(turn) => Finish::RecheckAt(*turn, Box::new(finish)),
@@ -66,7 +65,7 @@ impl Shared {
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
             made = made_of(&fresh, &manifests);
             let Executed { behind, refused } =
-                self.execute(name, &made.plan, &manifests, class, causes).await?;
+                self.execute(name, &made.plan, &manifests, class, why.causes).await?;
             if let Some(behind) = behind {
                 return Err(behind);
             }

@@ -33,7 +33,8 @@ use tidewatch_api::{
 };
 
 use self::{
-    causes::looking_again,
+    apply::Parked,
+    causes::{looking_again, not_later_than},
     default_cr::{DefaultCr, cr_condition, create_default_cr},
     passed::{Mark, Only, Passed, asked, named},
     sync::{Synced, Work},
@@ -301,12 +302,19 @@ impl Shared {
             }
             let status = write(Progress::Failed { state: report.state, message: report.message.clone() });
             self.write_manifest_status(manifest, &status).await?;
-            let (about, message) = (About::Manifest(manifest.name_any()), report.message.clone());
-            let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
-            self.tell(kyma, None, &[notice]).await;
+            self.tell_conflict(kyma, manifest, first).await;
             return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
         }
-        let status = write(Progress::Applied(readiness.clone()));
+        // What somebody keeps as it is may be why the module is not ready.
+        let conflict = parked.filter(|one| !one.is_trial());
+        let besides =
+            |what: &str| conflict.map_or_else(|| what.to_owned(), |one| format!("{what}; {}", one.message()));
+        let told = match &readiness {
+            Readiness::Ready => Readiness::Ready,
+            Readiness::Processing(what) => Readiness::Processing(besides(what)),
+            Readiness::Error(what) => Readiness::Error(besides(what)),
+        };
+        let status = write(Progress::Applied(told));
         let held = self.say(manifest, &status, looked.found).await?;
         let live = matches!(self.gate.mode(), Mode::Live);
         if let Some(gone) = gone.filter(|_| live && applied.is_clean()) {
@@ -325,9 +333,12 @@ impl Shared {
                 _ => Finish::Waiting(said(&status)),
             });
         }
+        if let Some(conflict) = conflict {
+            self.tell_conflict(kyma, manifest, conflict).await;
+        }
         // The agent reports the next change of state.
         let told = self.is_told_of_status(kyma, runtime, &unready).await;
-        Ok(looking_again(
+        let finish = looking_again(
             looked.again,
             match readiness {
                 // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
@@ -348,7 +359,18 @@ impl Shared {
                 Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
                 Readiness::Ready => Finish::Done,
             },
-        ))
+        );
+        // Then it is set back once more.
+        Ok(match conflict {
+            Some(Parked { until, .. }) => not_later_than(*until, finish),
+            None => finish,
+        })
+    }
+
+    async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Parked) {
+        let (about, message) = (About::Manifest(manifest.name_any()), conflict.message());
+        let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
+        self.tell(kyma, None, &[notice]).await;
     }
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.

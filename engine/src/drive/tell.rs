@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tidewatch_api::names;
 use tokio::time::Instant;
 
-use super::{Shared, apply, chain, gate::Gated, kyma::runtime_kyma};
+use super::{Lost, Shared, apply, chain, gate::Gated, kcp_writes::lost, kyma::runtime_kyma};
 use crate::{
     oci::lru::Lru,
     plan::notice::{About, Notice},
@@ -113,6 +113,11 @@ fn reference(kind: &str, namespace: &str, name: &str, uid: Option<String>) -> Ob
     }
 }
 
+/// Whether there is an object of that name already.
+fn is_taken(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
 impl Shared {
     /// Tells something to a runtime's user, about their Kyma.
     pub(super) async fn tell_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
@@ -142,23 +147,14 @@ impl Shared {
                 continue;
             }
             left -= 1;
-            let namespace = self.config.namespace.as_str();
-            let (object, runtime) = match (&notice.about, runtime) {
-                (About::RuntimeKyma, Some((runtime, uid))) => {
+            let (object, runtime) = match (self.in_kcp(kyma, &notice.about).await, runtime) {
+                (Some(object), _) => (object, None),
+                (None, Some((runtime, uid))) => {
                     let (namespace, name) = (names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME);
                     let uid = (!uid.is_empty()).then(|| uid.to_owned());
                     (reference("Kyma", namespace, name, uid), Some(runtime))
                 }
-                (About::RuntimeKyma, None) => continue,
-                (About::Kyma, _) => {
-                    let uid = self.look("tell of kyma").await.kyma(kyma).and_then(|k| k.uid());
-                    (reference("Kyma", namespace, kyma, uid), None)
-                }
-                (About::Manifest(name), _) => {
-                    let manifests = self.look("tell of manifest").await.manifests_of(kyma);
-                    let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
-                    (reference("Manifest", namespace, name, uid), None)
-                }
+                (None, None) => continue,
             };
             let event = event(notice, object, fingerprint, self.now());
             if let Err(error) = self.write_event(&event, runtime).await {
@@ -173,26 +169,78 @@ impl Shared {
         }
     }
 
-    async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), String> {
-        let params = PostParams::default();
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let taken = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 409);
-        if let Some(runtime) = runtime {
-            let api: Api<Event> = Api::namespaced(runtime.kube(), &namespace);
-            let create = async {
-                match api.create(&params, event).await {
-                    Err(error) if !taken(&error) => Err(error),
-                    _ => Ok(()),
+    /// Tells in KCP what has to be told, before the work that it is about ends: unlike other notices it is never left out, and one that
+    /// cannot be written is tried again with that work.
+    pub(super) async fn audit(&self, kyma: &str, notices: &[Notice]) -> Result<(), Lost> {
+        for notice in notices {
+            if self.gate.kcp()?.is_dry() {
+                continue;
+            }
+            let Some(object) = self.in_kcp(kyma, &notice.about).await else { continue };
+            let event = event(notice, object, fingerprint(kyma, notice), self.now());
+            match self.write_in_kcp(&event).await {
+                Ok(Ok(())) => {}
+                // It would be refused again, and holds nothing up: the log has said the same.
+                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 403 | 404 | 422) => {
+                    tracing::warn!(
+                        kyma,
+                        reason = notice.reason,
+                        error = status.message,
+                        "KCP does not take an Event"
+                    );
                 }
-            };
-            return runtime.call("writing an Event", create).await.map_err(|error| chain(&error));
+                Ok(Err(error)) => {
+                    return Err(lost(format!("writing the Event {} of {kyma}", notice.reason), error));
+                }
+                Err(_) => return Err(Lost::Deadline(DEADLINE)),
+            }
         }
+        Ok(())
+    }
+
+    /// What a notice in KCP is about; `None` for one that is told in a runtime.
+    async fn in_kcp(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
+        let namespace = self.config.namespace.as_str();
+        Some(match about {
+            About::Kyma => {
+                let uid = self.look("tell of kyma").await.kyma(kyma).and_then(|k| k.uid());
+                reference("Kyma", namespace, kyma, uid)
+            }
+            About::Manifest(name) => {
+                let manifests = self.look("tell of manifest").await.manifests_of(kyma);
+                let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
+                reference("Manifest", namespace, name, uid)
+            }
+            About::RuntimeKyma => return None,
+        })
+    }
+
+    /// Writes an Event in KCP, unless it is there.
+    async fn write_in_kcp(&self, event: &Event) -> Result<kube::Result<()>, tokio::time::error::Elapsed> {
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.kcp.clone(), &namespace);
-        match tokio::time::timeout(DEADLINE, api.create(&params, event)).await {
-            Err(elapsed) => Err(elapsed.to_string()),
-            Ok(Err(error)) if !taken(&error) => Err(chain(&error)),
-            Ok(_) => Ok(()),
-        }
+        let params = PostParams::default();
+        let written = tokio::time::timeout(DEADLINE, api.create(&params, event)).await?;
+        Ok(match written {
+            Err(error) if !is_taken(&error) => Err(error),
+            _ => Ok(()),
+        })
+    }
+
+    async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), String> {
+        let Some(runtime) = runtime else {
+            let written = self.write_in_kcp(event).await.map_err(|elapsed| elapsed.to_string())?;
+            return written.map_err(|error| chain(&error));
+        };
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let api: Api<Event> = Api::namespaced(runtime.kube(), &namespace);
+        let create = async {
+            match api.create(&PostParams::default(), event).await {
+                Err(error) if !is_taken(&error) => Err(error),
+                _ => Ok(()),
+            }
+        };
+        runtime.call("writing an Event", create).await.map_err(|error| chain(&error))
     }
 }
 
@@ -241,6 +289,34 @@ mod tests {
         for told in [AT_ONCE, AT_ONCE + 4, AT_ONCE + 4] {
             engine.0.tell("harbour", None, &all).await;
             assert_eq!(heard.lock().iter().filter(|call| call.starts_with("POST")).count(), told);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_to_be_told_is_never_left_out() {
+        use crate::drive::tests::engine_on;
+
+        let code = std::sync::Arc::new(Mutex::new(201));
+        let answers = std::sync::Arc::clone(&code);
+        let (engine, heard) = engine_on(move |_, _| {
+            let code = *answers.lock();
+            let body = if code < 300 {
+                serde_json::json!({"metadata": {}, "involvedObject": {}})
+            } else {
+                serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code})
+            };
+            (code, body)
+        });
+        let count = 3 * 100;
+        for n in 0..count {
+            engine.0.audit("harbour", &[notice(&n.to_string())]).await.unwrap();
+        }
+        let told = || heard.lock().iter().filter(|call| call.starts_with("POST")).count();
+        assert_eq!(told(), count, "however many at once");
+        for (answer, holds_up) in [(409, false), (403, false), (500, true), (429, true)] {
+            *code.lock() = answer;
+            let told = engine.0.audit("harbour", &[notice("again")]).await;
+            assert_eq!(told.is_err(), holds_up, "{answer}");
         }
     }
 

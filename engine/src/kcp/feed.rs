@@ -284,7 +284,8 @@ where
             // What a list that broke off has asked for stays asked for: its objects are in the state already.
             Ok(watcher::Event::Init) => {
                 context.journal.note(|| inlets::line(&kind, KcpChange::Init, ""));
-                listed.clear();
+                // They are in the state: one that is gone by the next list is to be taken out of it.
+                known.extend(listed.drain());
             }
             Ok(watcher::Event::InitApply(seen)) => {
                 listed.insert(seen.name.clone());
@@ -367,7 +368,9 @@ impl Context {
             };
             let delay = match kind {
                 // The deletion of a release has no turn: it is for nobody in particular.
-                "ModuleTemplate" | "ModuleReleaseMeta" | PULL_SECRET if !start && !key.kyma().is_empty() => {
+                "ModuleTemplate" | "ModuleReleaseMeta" | "ConfigMap" | PULL_SECRET
+                    if !start && !key.kyma().is_empty() =>
+                {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 _ => Duration::ZERO,
@@ -418,6 +421,48 @@ mod tests {
         let lease = context.queue.next().await;
         assert_eq!(lease.class, Class::Rollout);
         assert!(context.queue.now().abs_diff(turn) <= Duration::from_millis(1), "{:?}", context.queue.now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_change_that_is_for_many_is_spread() {
+        for kind in ["ModuleTemplate", "ModuleReleaseMeta", "ConfigMap", PULL_SECRET] {
+            let context = context(Duration::from_mins(5));
+            context.push(kind, &mut asked_of("a", "changed"), false);
+            assert_eq!(waiting(&context), (0, true), "{kind}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
+        let context = Arc::new(context(Duration::ZERO));
+        let manifest: Manifest = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "m", "labels": {"operator.kyma-project.io/kyma-name": "a"}}, "spec": {}}))
+        .unwrap();
+        let seen = Seen { name: "m".to_owned(), object: Ok(manifest), change: "uid/1".into() };
+        let events = [
+            watcher::Event::Init,
+            watcher::Event::InitApply(seen),
+            // Its next page did not come, and the list begins anew.
+            watcher::Event::Init,
+            watcher::Event::InitDone,
+        ];
+        let events = futures::stream::iter(events.map(Ok)).boxed();
+        let remove = KcpState::delete_manifest;
+        run(Arc::clone(&context), "Manifest".to_owned(), events, |s, _, o| s.apply_manifest(o), remove).await;
+        assert!(context.state.read().manifests_of("a").is_empty());
+    }
+
+    #[test]
+    fn each_version_of_the_policy_has_its_own_turns() {
+        let map = |version: &str| ConfigMap {
+            metadata: ObjectMeta {
+                uid: Some("u".into()),
+                resource_version: Some(version.into()),
+                ..ObjectMeta::default()
+            },
+            ..ConfigMap::default()
+        };
+        assert_ne!(change_of(&map("1")), change_of(&map("2")));
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,6 +112,8 @@ pub fn part(module: &str, catalog: &dyn Catalog, reader: Reader<'_>, known: &mut
             shown(module, release, &visible)
         }
         Some(_) => Vec::new(),
+        // One of them says so for all.
+        None if templates.iter().any(|template| mandatory::is_legacy(template)) => Vec::new(),
         None => visible.into_iter().filter(|t| is_old(t)).filter_map(|t| template(t)).collect(),
     };
     let hash =

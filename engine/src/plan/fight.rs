@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 /// Times that an object is set back within [`WITHIN`] before it is left alone: more than people do, and few enough for a controller
-/// that looks at it every few minutes.
+/// that looks at it every few minutes to be noticed within the hour.
 pub const TIMES: usize = 30;
-/// The time in which they count.
-pub const WITHIN: Duration = Duration::from_hours(6);
+/// The time in which they count: who comes every half an hour is noticed on the same day.
+pub const WITHIN: Duration = Duration::from_hours(24);
 /// For how long an object is left alone before it is set back once more.
 pub const PAUSE: Duration = Duration::from_mins(10);
 /// For how long an object has to stay as it was set back, for the other one to count as gone.
@@ -89,14 +89,14 @@ mod tests {
         assert_eq!(fight.verdict(at(640)), Verdict::Parked(at(1229)), "the other one is still there");
         assert_eq!(fight.on_trial(at(689)), None, "it has stayed so");
         let hours = |hours: u64| at(hours * 3600);
-        assert_eq!(fight.verdict(hours(7)), Verdict::Go);
-        assert_eq!(fight.fought(hours(7)).verdict(hours(7)), Verdict::Go, "it begins anew");
+        assert_eq!(fight.verdict(hours(25)), Verdict::Go);
+        assert_eq!(fight.fought(hours(25)).verdict(hours(25)), Verdict::Go, "it begins anew");
         assert_eq!(fight.verdict(at(0)), Verdict::Go, "a clock that was set back");
     }
 
     #[test]
     fn who_comes_every_few_minutes_is_noticed_and_who_edits_now_and_then_is_not() {
-        for (minutes, noticed) in [(3, true), (10, true), (20, false)] {
+        for (minutes, noticed) in [(3, true), (10, true), (45, true), (60, false)] {
             let mut fight = Fight::default();
             let parked = (0..200).any(|round| {
                 let now = at(round * minutes * 60);

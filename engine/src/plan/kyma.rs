@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
     EmbeddedObject, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
-    names,
+    names::{self, annotations},
 };
 
 pub(crate) use self::{
@@ -38,7 +38,7 @@ use super::{
     mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
-    versions::{Choice, Chosen, Fault, may_replace},
+    versions::{Choice, Chosen, Fault, Origin, may_replace},
 };
 
 pub use decision::{Decided, Decision};
@@ -49,7 +49,7 @@ pub use status::{
     crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
     tell_refused,
 };
-pub(crate) use status::{leaving_message, progress_at};
+pub(crate) use status::{leaving_message, progress_at, skipped};
 
 /// What the planner looks at.
 pub struct Input<'a> {
@@ -201,6 +201,11 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             status.state = state;
         }
     }
+    if let Some(why) = existing.and_then(skipped).filter(|why| !status.message.contains(why.as_str()))
+        && status.state != State::Ready
+    {
+        status.message = join(&status.message, &why);
+    }
     let word = word.unwrap_or_else(|| match existing {
         _ if plan.apply.len() == applied => Decided::Nothing,
         None => Decided::Install,
@@ -328,13 +333,26 @@ fn plan_module(
         Ok(wanted) => wanted,
         Err(why) => return fault(if installed { State::Warning } else { State::Error }, why),
     };
+    if let Some(other) = taken_by(&wanted, &choice.module.name, input.manifests) {
+        let state = if installed { State::Warning } else { State::Error };
+        let (name, other) = (wanted.name_any(), other.module_name().unwrap_or_default());
+        return fault(
+            state,
+            format!(
+                "its Manifest would have the name {name}, which is that of the module '{other}'; call the module otherwise"
+            ),
+        );
+    }
     let generation = match existing {
         Some(old) => hold_version(input.kyma, old, chosen, &mut wanted, &mut plan.notices),
         None => chosen.template.metadata.generation,
     };
     if let Some(old) = existing {
         if old.metadata.deletion_timestamp.is_none() && !old.is_unmanaged() {
-            keep_default_cr(old, &mut wanted);
+            // Of a tenant's version nothing stays.
+            if !(old.is_of_runtime_template() && chosen.origin != Origin::Local) {
+                keep_default_cr(old, &mut wanted);
+            }
         }
         remember(old, &mut wanted);
     }
@@ -371,6 +389,17 @@ fn plan_module(
             says(status, State::Processing, String::new())
         }
     }
+}
+
+/// The Manifest of another module that has the name which one is to get: names are short, and who makes a template in a runtime chooses
+/// what they are made of. One whose module's name was changed by hand is put right instead.
+fn taken_by<'a>(wanted: &Manifest, module: &str, manifests: &'a [Manifest]) -> Option<&'a Manifest> {
+    let there = manifests.iter().find(|there| there.metadata.name == wanted.metadata.name)?;
+    let other = there.module_name().filter(|other| *other != module)?;
+    let component = there.annotations().get(annotations::FQDN).map(String::as_str).unwrap_or_default();
+    let is_its_own =
+        || manifest_name(there.kyma_name().unwrap_or_default(), component, other) == there.name_any();
+    (there.is_mandatory() || is_its_own()).then_some(there)
 }
 
 /// Both, where there is something to say of both.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use serde::{Deserialize, Deserializer};
-use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module};
+use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module, names};
 
 use super::{access::selects, versions::Want};
 
@@ -122,9 +122,15 @@ pub struct Ruled {
 }
 
 /// The list that counts: the user's, as far as the policy leaves it to them. A forbidden module stays in it, so that its status
-/// can say why it is not there.
+/// can say why it is not there. `offered` tells whether there is a version for an entry of such a list: what is required comes, and
+/// is not kept away by a channel or a version that does not exist.
 #[must_use]
-pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, Ruled) {
+pub fn rule(
+    user: &KymaSpec,
+    policy: &Policy,
+    labels: &BTreeMap<String, String>,
+    offered: impl Fn(&KymaSpec, &Module) -> bool,
+) -> (KymaSpec, Ruled) {
     let (mut spec, mut ruled) = (user.clone(), Ruled::default());
     // Said of a module by an earlier rule: forbidden or not.
     let mut said: BTreeMap<&str, bool> = BTreeMap::new();
@@ -192,6 +198,19 @@ pub fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>)
             overruled.entry(module).or_default().push("managed: true".to_owned());
         }
     }
+    for name in &must {
+        let Some(at) = spec.modules.iter().position(|entry| entry.name == *name) else { continue };
+        let is_fixed = fixed.contains(&(*name, "channel")) || fixed.contains(&(*name, "version"));
+        if is_fixed || offered(&spec, &spec.modules[at]) {
+            continue;
+        }
+        let plain = Module { version: None, channel: None, ..spec.modules[at].clone() };
+        let regular = Module { channel: Some(names::DEFAULT_CHANNEL.to_owned()), ..plain.clone() };
+        // Where there is none at all, what the user wants stays, and what is said of it.
+        if let Some(instead) = [plain, regular].into_iter().find(|entry| offered(&spec, entry)) {
+            spec.modules[at] = instead;
+        }
+    }
     // An entry that the user has not made has nothing of theirs.
     for theirs in &user.modules {
         let entry = spec.modules.iter().find(|entry| entry.name == theirs.name);
@@ -222,6 +241,11 @@ mod tests {
 
     use super::*;
 
+    /// Whatever is asked for is offered.
+    fn rule(user: &KymaSpec, policy: &Policy, labels: &BTreeMap<String, String>) -> (KymaSpec, Ruled) {
+        super::rule(user, policy, labels, |_, _| true)
+    }
+
     const POLICY: &str = "
 rules:
 - match: {matchLabels: {plan: trial}}
@@ -244,6 +268,38 @@ rules:
 
     fn entry<'a>(spec: &'a KymaSpec, name: &str) -> &'a Module {
         spec.modules.iter().find(|m| m.name == name).unwrap()
+    }
+
+    #[test]
+    fn what_is_required_is_not_kept_away_by_what_does_not_exist() {
+        let policy = read("rules: [{require: [gauge]}]").unwrap();
+        let offered = |spec: &KymaSpec, module: &Module| {
+            let channel = module.channel.as_ref().unwrap_or(&spec.channel);
+            module.version.as_deref().map_or(channel == "regular", |version| version == "1.0.0")
+        };
+        let ruled = |channel: &str, entry: &str| {
+            let user = KymaSpec { channel: channel.into(), ..user(&format!("[{entry}]")) };
+            let (spec, ruled) = super::rule(&user, &policy, &labels("trial"), offered);
+            let got = spec.modules.iter().find(|m| m.name == "gauge").unwrap();
+            (Want::of(got, &spec), ruled.overruled.get("gauge").cloned())
+        };
+        let regular = Want { channel: "regular".into(), pin: None };
+        let instead = |what: &str| Some(format!("channel regular instead of {what}"));
+        for (channel, entry, says) in [
+            ("regular", "{name: gauge, channel: none}", instead("none")),
+            ("regular", "{name: gauge, version: 9.9.9}", instead("version 9.9.9")),
+            ("none", "{name: gauge}", instead("none")),
+            ("none", "{name: buoy}", None),
+            ("regular", "{name: gauge, channel: regular}", None),
+        ] {
+            assert_eq!(ruled(channel, entry), (regular.clone(), says), "{channel} {entry}");
+        }
+        let pinned = ruled("regular", "{name: gauge, version: 1.0.0}");
+        assert_eq!(
+            (pinned.0.pin.as_deref(), pinned.1),
+            (Some("1.0.0"), None),
+            "the user's choice of what there is"
+        );
     }
 
     #[test]

@@ -30,10 +30,12 @@ pub fn delay(kyma: &str, release: &str, window: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
-/// The name of a change of the catalog: uid and generation of what has changed.
+/// The name of a change of the catalog: uid and generation of what has changed, or its version for kinds without generations.
 #[must_use]
 pub fn change_of(object: &impl ResourceExt) -> String {
-    format!("{}/{}", object.uid().unwrap_or_default(), object.meta().generation.unwrap_or_default())
+    let generation = object.meta().generation.map(|generation| generation.to_string());
+    let version = generation.or_else(|| object.resource_version()).unwrap_or_default();
+    format!("{}/{version}", object.uid().unwrap_or_default())
 }
 
 /// Keeps of an object's managed fields only when it was last changed: the rest is large, and nobody here reads it.

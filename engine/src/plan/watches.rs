@@ -21,6 +21,10 @@ pub const MAX_DERIVED: usize = 128;
 pub const PREFIX: &str = "engine.";
 /// The group and kind of what defines kinds.
 pub const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition");
+/// Those of what has another server serve all kinds of a group.
+pub const API_SERVICE: (&str, &str) = ("apiregistration.k8s.io", "APIService");
+/// What there is of the two says which kinds are served. The name of each ends in the group of those.
+pub const SERVES: [(&str, &str); 2] = [CRD, API_SERVICE];
 
 /// Kinds whose objects change all the time by themselves.
 const NOISY: [(&str, &str); 5] = [
@@ -31,9 +35,10 @@ const NOISY: [(&str, &str); 5] = [
     ("events.k8s.io", "Event"),
 ];
 /// Kinds of Kubernetes itself whose readiness stands in the part of their status that agents look at.
-const WITH_STATUS: [(&str, &str); 8] = [
+const WITH_STATUS: [(&str, &str); 9] = [
     ("", "PersistentVolumeClaim"),
     ("", "Pod"),
+    ("", "Service"),
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
     ("apiregistration.k8s.io", "APIService"),
     ("apps", "DaemonSet"),
@@ -158,7 +163,9 @@ impl Needs {
 
     /// Something waits for a kind to be served.
     pub fn await_kinds(&mut self) {
-        self.add(CRD.0, "v1", CRD.1, (Rank::Awaited, Some(Which::All), Some(Which::All)));
+        for (group, kind) in SERVES {
+            self.add(group, "v1", kind, (Rank::Awaited, Some(Which::All), Some(Which::All)));
+        }
     }
 
     /// The kinds, each with the versions in which it is named.

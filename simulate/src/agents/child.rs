@@ -178,6 +178,7 @@ impl World {
         };
         let mut config = fleet::agent_config(files, &fleet::watches());
         config["receiver"]["proxy"] = Value::from("direct");
+        config["checkEverySeconds"] = self.setup.check_every.into();
         Ok(Config::parse(&config.to_string())?)
     }
 

@@ -48,6 +48,8 @@ pub struct Setup {
     pub api_ca: String,
     /// What tokens are made of.
     pub secret: String,
+    /// How often they compare each watch with a list, in seconds.
+    pub check_every: u64,
 }
 
 /// What it is told to do.

@@ -260,6 +260,7 @@ impl Ours {
             api: api.trim_end_matches('/').to_owned(),
             api_ca: fleet.server.ca_pem().to_owned(),
             secret: fleet.secret.clone(),
+            check_every: settings.agents_check,
         };
         let program = std::env::current_exe().context("the path of this program is not known")?;
         let agents = Agents::start(folder, &program, &setup, drain).await?;

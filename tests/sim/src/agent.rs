@@ -35,6 +35,8 @@ use tokio::sync::{
 
 /// Changes between watch and sender; few, so that the watch has to wait.
 const CHANNEL: usize = 2;
+/// Between two lists beside a watch.
+const CHECK: Duration = Duration::from_mins(1);
 
 pub(crate) struct Agent {
     tasks: Tasks,
@@ -87,8 +89,16 @@ impl Agent {
             Some(Mistake::FirstListIsNotReported) => after_the_first_list(&agent.tasks, changes),
             _ => changes,
         };
-        let shared =
-            Shared { changes, baseline, conditions: conditions.clone(), keep_names, metrics, clock, resumed };
+        let shared = Shared {
+            changes,
+            baseline,
+            conditions: conditions.clone(),
+            keep_names,
+            metrics,
+            clock,
+            check_every: CHECK,
+            resumed,
+        };
         let baselines = apart(&agent.tasks, shared.baseline.clone());
         for (number, (unready, baseline)) in unready.into_iter().zip(baselines).enumerate() {
             let shared = Shared { baseline, ..shared.clone() };

@@ -118,6 +118,7 @@ fn bench() -> Bench {
         keep_names: KeepNames::OfOthers,
         metrics,
         clock: || Timestamp::UNIX_EPOCH,
+        check_every: Duration::from_mins(1),
         baseline: watch::channel(Baseline::nothing_known()).1,
         resumed: watch::channel(0).1,
     };

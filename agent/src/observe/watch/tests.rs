@@ -27,6 +27,7 @@ pub(super) fn bench(limit: usize) -> Bench {
         keep_names: KeepNames::OfOthers,
         metrics,
         clock: || Timestamp::UNIX_EPOCH,
+        check_every: Duration::from_mins(1),
         resumed: watch::channel(0).1,
     };
     let spec = config::Watch {

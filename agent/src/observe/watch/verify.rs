@@ -60,6 +60,8 @@ pub(super) struct Check {
     list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>,
     jitter: fn() -> f64,
     rate: f64,
+    /// Between two lists, at least.
+    least: Duration,
     running: Option<Listed>,
     due: Instant,
     /// When a list was last asked for out of turn.
@@ -116,6 +118,12 @@ impl Check {
         Self { list: Some(Box::new(list)), rate, ..Self::never() }
     }
 
+    /// The same, at most so often.
+    pub(super) const fn every(mut self, least: Duration) -> Self {
+        self.least = least;
+        self
+    }
+
     /// Of a watch beside which nothing can be listed.
     pub(super) fn never() -> Self {
         Self::by(None, jitter::random)
@@ -123,7 +131,7 @@ impl Check {
 
     fn by(list: Option<Box<dyn Fn(u64) -> Listed + Send + Sync>>, jitter: fn() -> f64) -> Self {
         let (rate, due, salt) = (METADATA_PER_SECOND, Instant::now(), salt(jitter));
-        Self { list, jitter, rate, running: None, due, hurried: None, suspect: None, salt }
+        Self { list, jitter, rate, least: PERIOD, running: None, due, hurried: None, suspect: None, salt }
     }
 
     /// Of a watch beside which somebody else lists.
@@ -167,7 +175,7 @@ impl Check {
     fn period(&self, objects: usize) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "a count of objects is far below 2^52")]
         let share = Duration::from_secs_f64(objects as f64 / self.rate);
-        PERIOD.max(share)
+        self.least.max(share)
     }
 
     /// The watch has listed by itself, or was judged: the next list is due in a while.
@@ -350,5 +358,8 @@ mod tests {
         assert!(check.due - Instant::now() <= PERIOD);
         check.rest(10_000);
         assert!(check.due - Instant::now() >= Duration::from_secs(375));
+        let mut check = check.every(Duration::from_secs(800));
+        check.rest(100);
+        assert!(check.due - Instant::now() >= Duration::from_mins(10));
     }
 }

@@ -11,7 +11,7 @@ use tidewatch_api::{GroupVersionKind, Kyma, Manifest};
 
 use crate::{
     drive::{
-        Shared,
+        Shared, Why,
         apply::{self, ObjectError},
         gate::Gated,
     },
@@ -118,14 +118,15 @@ impl Shared {
         name: &str,
         runtime: &Gated,
         (choices, manifests): (&[Choice], &[Manifest]),
-        causes: &[Cause],
+        why: Why<'_>,
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
         let now = self.now();
-        let told = |cause: &Cause| matches!(cause, Cause::Event { object, .. } if object.starts_with(watches::CRD.1));
-        let told = !needed.is_empty() && causes.iter().any(told);
+        let of = |object: &str| watches::SERVES.iter().any(|(_, kind)| object.starts_with(kind));
+        let told = |cause: &Cause| matches!(cause, Cause::Event { object, .. } if of(object));
+        let told = !needed.is_empty() && why.may_be(told);
         let whole = |cause: &Cause| matches!(cause, Cause::FallbackPoll | Cause::SafetyResync);
-        let doubtful = self.waiting.is_doubtful(name, told, now) || causes.iter().any(whole);
+        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(whole);
         // Before it is looked: nobody tells what came, or went, before that.
         if self.await_kinds(name, &needed).await || doubtful {
             for kind in &needed {
@@ -269,7 +270,8 @@ mod tests {
         .unwrap();
         let (choices, kyma) = (choices(group), kyma());
         let of = (choices.as_slice(), std::slice::from_ref(&manifest));
-        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, causes).await.unwrap();
+        let why = Why { causes, count: causes.len() };
+        let mut needs = engine.0.needs_of(&kyma, "harbour", runtime, of, why).await.unwrap();
         assert!(needs.waits.is_empty());
         (needs.gone.remove("lighthouse"), needs.look_at.map(Timestamp::as_second))
     }

@@ -174,14 +174,20 @@ pub(in crate::drive) async fn write_runtime_status(
         apply::apply_status(runtime, &body(kept), field_managers::CATALOG_STATUS).await?;
     }
     let written = |type_: &str| is_written(&status, type_) || type_ == conditions::MODULE_CATALOG;
-    let mut left = remote.clone();
-    if let Some(all) = left["status"]["conditions"].as_array_mut().filter(|_| is_taken) {
-        all.retain(|condition| condition["type"].as_str().is_some_and(written));
+    if let Some(left) = with_conditions(remote, written).filter(|_| is_taken) {
         // The next write is to tell what there would be after the others, which are not stored.
         apply::would_be(runtime, "status", &runtime_kyma(), (remote, &left))?;
     }
     let status = serde_json::to_value(&status).unwrap_or_default();
     apply::apply_status(runtime, &body(status), field_managers::KCP).await
+}
+
+/// A Kyma with those of its conditions alone; `None` if it has none. Its status may be anything: the CRD is in the runtime's hands.
+fn with_conditions(kyma: &Value, kept: impl Fn(&str) -> bool) -> Option<Value> {
+    let mut left = kyma.clone();
+    let all = left.pointer_mut("/status/conditions")?.as_array_mut()?;
+    all.retain(|condition| condition["type"].as_str().is_some_and(&kept));
+    Some(left)
 }
 
 /// Whether applying the status would change anything of a Kyma. The conditions of other writers are theirs.
@@ -209,6 +215,24 @@ mod tests {
             assert!(why.contains("cannot be read") && why.len() < 500, "{why}");
         }
         assert!(wanted(json!({"spec": "everything"})).is_err());
+    }
+
+    #[test]
+    fn a_status_may_be_anything() {
+        for odd in [json!(null), json!("Ready"), json!([7]), json!({"conditions": "none"})] {
+            let remote = json!({"metadata": {"name": "default"}, "status": odd});
+            assert_eq!(with_conditions(&remote, |_| true), None, "{remote}");
+            assert!(
+                differs_from(
+                    &remote,
+                    &KymaStatus { state: tidewatch_api::State::Ready, ..KymaStatus::default() }
+                ),
+                "{remote}"
+            );
+        }
+        let remote = json!({"status": {"conditions": [{"type": "a"}, {"type": "b"}, 7]}});
+        let left = with_conditions(&remote, |type_| type_ == "b").unwrap();
+        assert_eq!(left["status"]["conditions"], json!([{"type": "b"}]));
     }
 
     /// A runtime that the Go manager has run: its conditions are those of an Update, which no apply takes away.

@@ -19,7 +19,7 @@ use crate::{
     plan::{
         drift::{self, Difference, Ignored},
         fight::Verdict,
-        manifest::Definitions,
+        manifest::{Definitions, Marks},
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
         refusal,
@@ -292,7 +292,11 @@ impl Installer<'_> {
     }
 
     async fn one(&self, id: &ObjectRef, wanted: Value, known: bool) -> Result<Settled, ObjectErrorOrFinal> {
-        let live = if known { apply::get(self.runtime, id).await? } else { None };
+        let ignored = Ignored::of(&self.terms.ignore_fields, id);
+        // What was not installed before may be there all the same, such as of a Manifest that this one succeeds: then what of it is
+        // its user's to change has to be seen before it is written.
+        let look = known || !ignored.is_empty();
+        let live = if look { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
             let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
             let finished = || self.was_ready || self.standing.has_finished(key, drift::hash(&wanted["spec"]));
@@ -325,7 +329,6 @@ impl Installer<'_> {
         if readiness::goes_when_finished(&wanted) && readiness::is_complete(&live) {
             self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted["spec"]));
         }
-        let ignored = Ignored::of(&self.terms.ignore_fields, id);
         let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
         let stands = || self.warned.then(|| self.trial(id, Standing::key(self.key, id))).flatten();
         let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, &ignored) else {
@@ -359,7 +362,7 @@ impl Installer<'_> {
                 Ok(Settled::There(applied, self.trial(id, key)))
             }
             Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
-                self.immutable(id, &live, error).await
+                self.immutable(id, &live, &wanted, error).await
             }
             Err(error) => self.refused(id, error),
         }
@@ -417,6 +420,7 @@ impl Installer<'_> {
         &self,
         id: &ObjectRef,
         live: &Value,
+        wanted: &Value,
         error: ObjectError,
     ) -> Result<Settled, ObjectErrorOrFinal> {
         let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
@@ -431,6 +435,22 @@ impl Installer<'_> {
             return Err(ObjectErrorOrFinal::Final(format!(
                 "{id} cannot be changed in place ({}), and is not made anew, though the template's 'recreate' names its kind: objects \
                  of the kind that it defines would go with it; delete them, or have the template leave it as it is",
+                error.message()
+            )));
+        }
+        let marks = |object: &Value| Marks::of(&object["metadata"]);
+        let whose = match (self.also_of(id), marks(live)) {
+            (Some(other), _) => Some(format!("the Manifest {other} has it, too")),
+            (None, Marks { managed: true, owned_by }) if owned_by == marks(wanted).owned_by => None,
+            (None, Marks { managed: true, owned_by: Some(owner) }) => {
+                Some(format!("it carries the marks of {owner}"))
+            }
+            (None, _) => Some("it carries no marks of this module, and may be its user's".to_owned()),
+        };
+        if let Some(whose) = whose {
+            return Err(ObjectErrorOrFinal::Final(format!(
+                "{id} cannot be changed in place ({}), and is not made anew, though the template's 'recreate' names its kind: {whose}; \
+                 delete it by hand, or have the module call its own otherwise",
                 error.message()
             )));
         }

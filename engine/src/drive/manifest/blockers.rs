@@ -9,7 +9,7 @@ use super::{Stopped, is_crd};
 use crate::{
     drive::{
         Shared,
-        apply::{self, Deleted, ObjectError, Page},
+        apply::{self, Deleted, Listed, ObjectError, Page},
         chain,
         gate::Gated,
     },
@@ -33,8 +33,18 @@ pub(super) struct Obstacle {
     pub(super) what: String,
     /// The kinds whose objects have to go.
     pub(super) kinds: Vec<Gvk>,
-    /// Whether they are users' objects: nobody but them can end it.
-    pub(super) of_users: bool,
+    pub(super) of: Whose,
+}
+
+/// Whose objects a deletion waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Users': nobody but them can end it.
+    Users,
+    /// The module's own.
+    Own,
+    /// Other modules', which are being deleted as well and may wait for objects of this one in turn.
+    Leaving,
 }
 
 /// The default CR that goes with the module, as it is found in the runtime: its Manifest may name one of a kind without namespaces in
@@ -46,6 +56,27 @@ async fn own_cr(runtime: &Gated, manifest: &Manifest) -> Result<Option<ObjectRef
         cr.namespace.clear();
     }
     Ok(Some(cr))
+}
+
+/// Default CRs that earlier versions of a module have made, of kinds that its CRDs define, and that no later version names: they go with
+/// the module like the present one, unless another module has them. Where there are more objects than a page has, of the first page.
+async fn former_crs(
+    runtime: &Gated,
+    manifest: &Manifest,
+    defined: impl IntoIterator<Item = &Gvk>,
+    present: Option<&ObjectRef>,
+) -> Result<Vec<ObjectRef>, ObjectError> {
+    let mut former = Vec::new();
+    // Where none is made, all of them are their users'.
+    if !manifest.spec.creates_default_cr() {
+        return Ok(former);
+    }
+    for gvk in defined {
+        let page = apply::list(runtime, gvk, "", u32::try_from(OWN).unwrap_or(u32::MAX)).await?;
+        let made = page.first.into_iter().filter(|listed| listed.made_as_default).map(|listed| listed.object);
+        former.extend(made.filter(|object| present.is_none_or(|present| !present.same_object(object))));
+    }
+    Ok(former)
 }
 
 /// Kinds that the module's CRDs define, by group and kind, in a version that is served.
@@ -105,11 +136,11 @@ pub(super) async fn users_in(
         let room = NAMED + 1 + own.len().min(OWN);
         let page = apply::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
         // Objects of a kind without namespaces are in none.
-        let there = page.first.into_iter().filter(|(object, owners)| {
+        let there = page.first.into_iter().filter(|Listed { object, owners, .. }| {
             let is_own = || own.iter().any(|own| own.same_object(object));
             object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &owners_of_own)
         });
-        let there: Vec<ObjectRef> = there.map(|(object, _)| object).collect();
+        let there: Vec<ObjectRef> = there.map(|listed| listed.object).collect();
         let count = there.len() as u64;
         users.add(there, count);
     }
@@ -124,7 +155,7 @@ async fn users_of(
 ) -> Result<Users, ObjectError> {
     let mut users = Users::default();
     for gvk in kinds {
-        let is_owned = |(object, owners): &(ObjectRef, Vec<_>)| blockers::is_owned(object, owners, own);
+        let is_owned = |listed: &Listed| blockers::is_owned(&listed.object, &listed.owners, own);
         let mut of_kind: Vec<&ObjectRef> =
             own.iter().filter(|o| (&o.gvk.group, &o.gvk.kind) == (&gvk.group, &gvk.kind)).collect();
         // A page with room for our own always has as many of the others as are named.
@@ -136,10 +167,10 @@ async fn users_of(
         let Page { first, mut more } = page;
         let mut others = Vec::new();
         for found in first {
-            match of_kind.iter().position(|o| o.same_object(&found.0)) {
+            match of_kind.iter().position(|o| o.same_object(&found.object)) {
                 Some(at) => drop(of_kind.swap_remove(at)),
                 None if is_owned(&found) => {}
-                None => others.push(found.0),
+                None => others.push(found.object),
             }
         }
         // Ours behind the page are counted in `more`, if they are there.
@@ -171,23 +202,72 @@ impl Shared {
         self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
 
-        let cr = own_cr(runtime, manifest).await?;
-        own.extend(cr.clone());
-        if let Some(what) = users_of(runtime, &declared, &own).await?.message() {
-            return Ok(Some(Obstacle { what, kinds: declared, of_users: true }));
+        let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
+        own.extend(crs.iter().cloned());
+        let leaving = self.look("leaving objects").await.leaving_objects(kyma, &name);
+        let modules = plan::union(&own, &leaving);
+        if let Some(what) = users_of(runtime, &declared, &modules).await?.message() {
+            return Ok(Some(Obstacle { what, kinds: declared, of: Whose::Users }));
         }
-        if let Some(cr) = cr
-            && !self.is_needed(kyma, &name, &cr).await
-            && apply::remove(runtime, &cr).await? == Deleted::Going
-        {
-            // Its operator may have to clean up for it.
-            let what = format!("waiting for the module's {cr} to be gone");
-            return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of_users: false }));
+        let anothers = !crs.is_empty() && self.is_anothers_now(kyma, runtime).await?;
+        for cr in crs.into_iter().filter(|_| !anothers) {
+            if !self.is_needed(kyma, &name, &cr).await && apply::remove(runtime, &cr).await? == Deleted::Going
+            {
+                // Its operator may have to clean up for it.
+                let what = format!("waiting for the module's {cr} to be gone");
+                return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of: Whose::Own }));
+            }
         }
         // Of kinds that nobody has declared, and that the module defines: with instances their CRDs could not go, and nobody
         // would be left to take care of them.
-        let what = users_of(runtime, defined.values(), &own).await?.message();
-        Ok(what.map(|what| Obstacle { what, kinds: defined.into_values().collect(), of_users: true }))
+        if let Some(what) = users_of(runtime, defined.values(), &modules).await?.message() {
+            return Ok(Some(Obstacle { what, kinds: defined.into_values().collect(), of: Whose::Users }));
+        }
+        if leaving.is_empty() {
+            return Ok(None);
+        }
+        let mut kinds = defined;
+        for gvk in declared {
+            kinds.entry((gvk.group.clone(), gvk.kind.clone())).or_insert(gvk);
+        }
+        let what = users_of(runtime, kinds.values(), &own).await?.message();
+        Ok(what.map(|what| Obstacle { what, kinds: kinds.into_values().collect(), of: Whose::Leaving }))
+    }
+
+    /// The default CR that goes with the module, and those that no version names any more.
+    async fn default_crs(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        defined: &BTreeMap<(String, String), Gvk>,
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
+        let present = own_cr(runtime, manifest).await?;
+        let mut all: Vec<ObjectRef> = present.iter().cloned().collect();
+        for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
+            let claims = self.look("default crs").await.other_claims(kyma, &manifest.name_any(), &former);
+            if claims.is_empty() {
+                all.push(former);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What a forced deletion removes as the module's own default CRs. Without an answer about those of earlier versions, the present one.
+    pub(super) async fn default_crs_or_present(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+    ) -> Vec<ObjectRef> {
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let all = async || {
+            let defined = defined_kinds(runtime, &inventory).await?;
+            let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
+            let anothers = !crs.is_empty() && self.is_anothers_now(kyma, runtime).await?;
+            Ok::<_, ObjectError>(if anothers { Vec::new() } else { crs })
+        };
+        all().await.unwrap_or_else(|_| default_cr(manifest).into_iter().collect())
     }
 
     /// Whether another Manifest of the Kyma, which stays, has it too.
@@ -233,15 +313,16 @@ impl Shared {
         true
     }
 
-    /// What a forced deletion does not wait for, as far as it can be found out.
+    /// What a forced deletion does not wait for, as far as it can be found out. `crs` are the module's own.
     pub(super) async fn skipped(
         &self,
         manifest: &Manifest,
         runtime: &Gated,
+        crs: &[ObjectRef],
     ) -> Result<Vec<ObjectRef>, ObjectError> {
         let mut own = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let kinds = users_kinds(runtime, manifest, &own).await?;
-        own.extend(own_cr(runtime, manifest).await?);
+        own.extend_from_slice(crs);
         Ok(users_of(runtime, kinds.values(), &own).await?.first)
     }
 }

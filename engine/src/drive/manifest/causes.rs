@@ -71,6 +71,17 @@ pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
     }
 }
 
+/// A reconcile that looks again at that time at the latest, whatever it has found.
+pub(super) fn not_later_than(at: Timestamp, finish: Finish) -> Finish {
+    match finish {
+        Finish::RecheckAt(other, finish) => Finish::RecheckAt(at.min(other), finish),
+        finish @ (Finish::Waiting(_) | Finish::Patient(_) | Finish::Settled(_)) => {
+            Finish::RecheckAt(at, Box::new(finish))
+        }
+        finish => finish,
+    }
+}
+
 impl Shared {
     /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
     /// that the object tells itself.
@@ -99,7 +110,7 @@ impl Shared {
                 Some(Inside::StorageClass) => {
                     let class = storage_class(runtime, &object).await;
                     class.map(|class| {
-                        readiness::readiness(&object, &Facts { storage_class: class.as_ref(), ..facts }, now)
+                        readiness::readiness(&object, &Facts { storage_class: Some(&class), ..facts }, now)
                     })
                 }
                 None => continue,
@@ -130,13 +141,14 @@ async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<V
     Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
 }
 
-async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Option<Value>, ObjectError> {
+/// The class that a claim names; null if there is none.
+async fn storage_class(runtime: &Gated, claim: &Value) -> Result<Value, ObjectError> {
     let Some(name) = claim["spec"]["storageClassName"].as_str().filter(|name| !name.is_empty()) else {
-        return Ok(None);
+        return Ok(Value::Null);
     };
     let gvk = Gvk::of("storage.k8s.io/v1", "StorageClass");
     let class = ObjectRef { gvk, namespace: String::new(), name: name.to_owned() };
-    apply::get(runtime, &class).await
+    Ok(apply::get(runtime, &class).await?.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -144,6 +156,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::key::Report;
 
     #[test]
     fn a_claim_that_does_not_tell_is_looked_into() {
@@ -178,5 +191,19 @@ mod tests {
         assert_eq!(due(looking_again(Some(at(5)), planned(3))), Some(at(3)));
         assert!(matches!(looking_again(Some(at(5)), Finish::Recheck("r".into())), Finish::Recheck(_)));
         assert!(matches!(looking_again(Some(at(5)), Finish::Done), Finish::Done));
+
+        let settled = || Finish::Settled(Report { state: tidewatch_api::State::Error, message: "e".into() });
+        assert!(matches!(looking_again(Some(at(5)), settled()), Finish::Settled(_)));
+        let at_of = |finish: Finish| match finish {
+            Finish::RecheckAt(at, _) => Some(at),
+            _ => None,
+        };
+        assert_eq!(at_of(not_later_than(at(5), settled())), Some(at(5)), "even what only a user can end");
+        assert_eq!(at_of(not_later_than(at(5), planned(9))), Some(at(5)));
+        assert_eq!(at_of(not_later_than(at(5), planned(3))), Some(at(3)));
+        assert!(
+            matches!(not_later_than(at(5), Finish::Recheck("r".into())), Finish::Recheck(_)),
+            "sooner anyway"
+        );
     }
 }

@@ -9,7 +9,6 @@ use crate::{
         apply::{self, Deleted, ObjectError},
         gate::Gated,
     },
-    kcp::state::default_cr,
     plan::{
         force::{self, Forced},
         manifest as plan,
@@ -65,7 +64,7 @@ impl Shared {
         );
         let what = format!("Manifest {name}");
         let notices = [About::Manifest(name), About::Kyma].map(|about| force.notice(about, &what, &left));
-        self.tell(kyma, None, &notices).await;
+        self.audit(kyma, &notices).await?;
         self.let_manifest_go(manifest).await
     }
 
@@ -76,15 +75,17 @@ impl Shared {
         runtime: &Gated,
         inventory: &[ObjectRef],
     ) -> Result<Vec<String>, ObjectError> {
-        let users = match self.skipped(manifest, runtime).await {
+        let crs = self.default_crs_or_present(kyma, manifest, runtime).await;
+        let users = match self.skipped(manifest, runtime, &crs).await {
             Ok(users) => users,
             Err(error) if error.is_cut_off() => return Err(error),
             Err(_) => Vec::new(),
         };
         let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
-        if let Some(cr) = default_cr(manifest)
-            && !self.is_needed(kyma, &manifest.name_any(), &cr).await
-        {
+        for cr in crs {
+            if self.is_needed(kyma, &manifest.name_any(), &cr).await {
+                continue;
+            }
             match apply::remove(runtime, &cr).await {
                 Ok(Deleted::Gone) => {}
                 Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
 use super::{
-    blockers::{self, Obstacle},
+    blockers::{self, Obstacle, Whose},
     is_crd, is_namespace,
     passed::Mark,
     standing::Standing,
@@ -78,6 +78,9 @@ impl Shared {
     ) -> Result<Finish, Lost> {
         match stage(Stage::Delete, self.obstacle(kyma, manifest, runtime)).await {
             Ok(None) => {}
+            Ok(Some(obstacle)) if obstacle.of == Whose::Leaving => {
+                return self.make_way(kyma, manifest, runtime, obstacle).await;
+            }
             Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle).await,
             Err(stopped) => return self.stopped(manifest, stopped).await,
         }
@@ -105,16 +108,45 @@ impl Shared {
         }
     }
 
+    /// Lets go of what others that are on their way out may wait for, the module's custom resources, and waits for theirs: the rest, and
+    /// with it what takes care of those, goes after them.
+    async fn make_way(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        runtime: &Gated,
+        Obstacle { what, kinds, .. }: Obstacle,
+    ) -> Result<Finish, Lost> {
+        let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
+        let all = plan::prune(&inventory, &[]);
+        let (first, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|object| plan::removal_rank(&object.gvk) == 0);
+        let removing = self.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
+        let remains = match stage(Stage::Delete, removing).await {
+            Ok(remains) => remains.all(),
+            Err(error) => return self.stopped(manifest, error.into()).await,
+        };
+        let left: Vec<_> = remains.into_iter().map(|(object, _)| object).chain(rest).collect();
+        let progress = Progress::Deleting(what.clone());
+        let status = plan::manifest_status(manifest, &progress, &left, None, self.now());
+        self.write_manifest_status(manifest, &status).await?;
+        Ok(if self.is_told_of(kyma, runtime, &kinds).await {
+            Finish::Waiting(what)
+        } else {
+            Finish::Patient(what)
+        })
+    }
+
     /// Keeps a module that cannot go yet in good order, and says what it waits for.
     async fn wait_for(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        Obstacle { what, kinds, of_users }: Obstacle,
+        Obstacle { what, kinds, of }: Obstacle,
     ) -> Result<Finish, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
-        if of_users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
+        if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
             Box::pin(self.tell_blocked(kyma, manifest, runtime, &kinds)).await;
         }
         let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await

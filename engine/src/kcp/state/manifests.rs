@@ -64,12 +64,20 @@ impl KcpState {
         if let Some(kyma) = old.as_ref().and_then(Manifest::kyma_name) {
             unindex(&mut self.by_kyma, kyma, &name);
         }
-        let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return Vec::new() };
+        // Whose it was puts it right, or plans without it.
+        let mut wanted = Vec::new();
+        let before = old.as_ref().filter(|old| old.kyma_name() != manifest.kyma_name());
+        if let Some((old, kyma)) = before.and_then(|old| Some((old, old.kyma_name()?))) {
+            self.owners.release(kyma, &name);
+            let change = "manifest taken from it";
+            wanted.push((kyma_key(kyma), change));
+            wanted.extend(self.after_manifest(old, change));
+        }
+        let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return wanted };
         self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
         self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
 
         let none = Needs::default();
-        let mut wanted = Vec::new();
         let change = match &old {
             None => Some("added"),
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
@@ -142,6 +150,16 @@ impl KcpState {
         let deleting =
             |name: &String| self.manifests.get(name).is_some_and(|m| m.metadata.deletion_timestamp.is_some());
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
+    }
+
+    /// What the other Manifests of a Kyma that are being deleted have installed, and their default CRs, as last seen.
+    pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
+        let others = self.by_kyma.get(kyma).into_iter().flatten().filter(|name| *name != manifest);
+        let leaving = others.filter_map(|name| {
+            let other = self.manifests.get(name).filter(|m| m.metadata.deletion_timestamp.is_some())?;
+            Some(self.manifests.inventory(name).into_iter().chain(default_cr(&other)))
+        });
+        leaving.flatten().collect()
     }
 
     /// Whether there is a Manifest of this name that belongs to another Kyma, as last seen.

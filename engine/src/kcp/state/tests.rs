@@ -66,6 +66,40 @@ fn a_manifest_of_another_kyma_is_told_from_one_that_is_gone() {
 }
 
 #[test]
+fn a_manifest_that_is_taken_from_a_kyma_is_news_for_that_kyma() {
+    let label = "operator.kyma-project.io/kyma-name";
+    let moved = |to: Option<&str>, mandatory: bool| {
+        let mut state = KcpState::default();
+        let mut there = manifest("m", 1, "Ready", Some("d"));
+        if mandatory {
+            there.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "guard".into());
+            there.labels_mut().insert(tidewatch_api::names::labels::MANDATORY_MODULE.into(), "true".into());
+        }
+        state.apply_manifest(there.clone());
+        there.metadata.resource_version = Some("2".into());
+        match to {
+            Some(kyma) => drop(there.labels_mut().insert(label.into(), kyma.into())),
+            None => drop(there.labels_mut().remove(label)),
+        }
+        let asked = keys(state.apply_manifest(there));
+        let deployment = ObjectRef {
+            gvk: crate::plan::object::Gvk::of("apps/v1", "Deployment"),
+            namespace: "s".into(),
+            name: "d".into(),
+        };
+        assert!(state.owners.of("a", &deployment).is_empty(), "events in its runtime find it no more");
+        asked
+    };
+    assert_eq!(moved(None, false), ["Kyma/a"]);
+    assert_eq!(moved(None, true), ["Kyma/a", "Mandatory/a"]);
+    let to_another = moved(Some("b"), false);
+    assert!(
+        to_another.contains(&"Kyma/a".to_owned()) && to_another.contains(&"Manifest/m".to_owned()),
+        "{to_another:?}"
+    );
+}
+
+#[test]
 fn our_own_write_coming_back_is_not_news() {
     let mut state = KcpState::default();
     state.apply_kyma(kyma("a", "r1", 1, 1));

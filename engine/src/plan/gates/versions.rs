@@ -55,6 +55,9 @@ pub(super) fn tell(view: &View<'_>, verdict: &Gate, notes: &mut Notes) {
     if !module.remote_module_template_ref.is_empty() {
         notes.remark(State::Ready, "remoteModuleTemplateRef has no effect".to_owned());
     }
+    if !module.controller.is_empty() {
+        notes.remark(State::Ready, "controller has no effect".to_owned());
+    }
     if let Some((release, version)) = view.choice.release.as_deref().zip(in_use) {
         tell_of_its_end(release, version, view, notes);
     }

@@ -9,7 +9,7 @@ use tidewatch_api::{
     names::{self, annotations, conditions, labels},
 };
 
-use super::{Input, namespace_of};
+use super::{Input, join, namespace_of};
 use crate::plan::{
     manifest::{APPLYING, is_current},
     status::{self, Says},
@@ -44,9 +44,18 @@ pub(crate) fn leaving_message(manifest: &Manifest) -> Option<&str> {
     Some(operation.map_or("", |op| op.operation.as_str()))
 }
 
+/// That a Manifest is left alone, if it is: nobody acts on it, and what its module waits for does not come.
+pub(crate) fn skipped(manifest: &Manifest) -> Option<String> {
+    manifest.is_skipped().then(|| {
+        let label = labels::SKIP_RECONCILIATION;
+        format!("the Manifest {} is left alone while its label {label} is true", manifest.name_any())
+    })
+}
+
 /// The entry of a module that is on its way out.
 pub(super) fn leaving(manifest: &Manifest) -> ModuleStatus {
-    let message = leaving_message(manifest).unwrap_or_default().to_owned();
+    let waits = leaving_message(manifest).unwrap_or_default();
+    let message = join(waits, &skipped(manifest).unwrap_or_default());
     ModuleStatus { state: State::Deleting, message, ..tracked(manifest) }
 }
 

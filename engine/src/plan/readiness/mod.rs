@@ -73,7 +73,7 @@ pub struct Cause {
 pub struct Facts<'a> {
     /// Pods of the object, if it is a workload and they were read. A few are enough; they give the cause.
     pub pods: &'a [Value],
-    /// The storage class of the object, if it is a claim and the class was read.
+    /// The storage class of the object, if it is a claim and the class was looked for; null where there is none.
     pub storage_class: Option<&'a Value>,
     /// Since when the object, or the module that it belongs to, was seen not ready, without a break.
     /// `None`: it is seen for the first time.

@@ -1,8 +1,6 @@
 //! Claims for storage.
 
-use serde_json::Value;
-
-use super::{Facts, Says, seen::Seen};
+use super::{Facts, Says, seen::Seen, text};
 
 /// Written when a scheduler has chosen a node for the pod that uses the claim.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -11,7 +9,7 @@ const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 
 /// Ready: bound; or it waits, as its class wants, for a pod that uses it: then the pod's workload tells. Unknown: it is
-/// pending, no volume is being made, and its class was not read. Error: its volume is lost.
+/// pending, no volume is being made, and its class was not looked for. Error: its volume is lost.
 pub(super) fn claim(claim: Seen<'_>, facts: &Facts<'_>) -> Says {
     match claim.status()["phase"].as_str() {
         Some("Bound") => return Says::Ready,
@@ -19,14 +17,19 @@ pub(super) fn claim(claim: Seen<'_>, facts: &Facts<'_>) -> Says {
         _ => {}
     }
     let annotation = |name: &str| claim.0["metadata"]["annotations"][name].is_string();
-    let mode = facts.storage_class.and_then(|class: &Value| class["volumeBindingMode"].as_str());
     if annotation(SELECTED_NODE) || PROVISIONER.into_iter().any(annotation) {
         return Says::Processing("its volume is being made".into());
     }
-    match mode {
-        Some("WaitForFirstConsumer") => Says::Ready,
+    let Some(class) = facts.storage_class else { return Says::Unknown };
+    match (class["volumeBindingMode"].as_str(), claim.spec()["storageClassName"].as_str()) {
+        (Some("WaitForFirstConsumer"), _) => Says::Ready,
+        (_, Some(name)) if class.is_null() && !name.is_empty() => {
+            Says::Processing(format!("its storage class '{}' does not exist", text::name(name)))
+        }
+        (_, None) if class.is_null() => {
+            Says::Processing("it names no storage class, and none is the default".into())
+        }
         // A class without a mode binds at once.
-        _ if facts.storage_class.is_some() => Says::Processing("it waits for a volume".into()),
-        _ => Says::Unknown,
+        _ => Says::Processing("it waits for a volume".into()),
     }
 }

@@ -86,6 +86,7 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
     needs.await_kinds();
     let kinds = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(names(&kinds).contains(&"engine.customresourcedefinitions.apiextensions.k8s.io.spec"));
+    assert!(names(&kinds).contains(&"engine.apiservices.apiregistration.k8s.io.status"));
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn what_there_is_no_room_for_is_the_least_important_and_named() {
             "engine.quays.y.dev.spec",
         ]
     );
-    assert_eq!(derived.left_out.len(), 10);
+    assert_eq!(derived.left_out.len(), 11);
     assert!(derived.left_out.contains(&"Beacon.x.dev (status)".to_owned()), "{:?}", derived.left_out);
     let none = derive(&needs, |group, kind| plural(group, kind).filter(|_| group != "y.dev"), &[], 5);
     assert_eq!(none.missing, ["Quay.y.dev"]);

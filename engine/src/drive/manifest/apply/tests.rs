@@ -6,7 +6,12 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
-use crate::{drive::gate::Gate, key::Acknowledge, plan::manifest::Sorted, runtime::RuntimeClient};
+use crate::{
+    drive::gate::Gate,
+    key::Acknowledge,
+    plan::{manifest::Sorted, transform},
+    runtime::RuntimeClient,
+};
 
 /// What the scripted API server makes of a Beacon that is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,8 +225,47 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     assert_eq!(pass(true, stays).await, (3, false), "somebody has deleted it");
 }
 
-/// A runtime whose CRD of Beacons cannot be changed in place, and which has so many of them; and what it was told to delete.
-fn rigid(beacons: Arc<Mutex<usize>>) -> (Gated, Arc<Mutex<usize>>) {
+#[tokio::test]
+async fn what_users_may_change_is_left_where_another_manifest_has_installed_it() {
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let ear = Arc::clone(&written);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let ear = Arc::clone(&ear);
+        async move {
+            let reads = request.method() == http::Method::GET;
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let answer = if path == "/apis/x.dev/v1" {
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                    {"name": "beacons", "singularName": "", "namespaced": true, "kind": "Beacon", "verbs": ["get"]}]})
+            } else if reads {
+                let mut theirs = beacon();
+                theirs["spec"]["old"] = "theirs".into();
+                stored(theirs)
+            } else {
+                let applied: Value = serde_json::from_slice(&body).unwrap();
+                ear.lock().push(applied["spec"].clone());
+                stored(applied)
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(200).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    let runtime = Gated::new(client, Gate::default(), "harbour");
+    let (standing, mut beside) = (Standing::default(), Beside::default());
+    let ignored = json!({"group": "x.dev", "kind": "Beacon", "paths": ["/spec/old"]});
+    beside.terms.ignore_fields.push(serde_json::from_value(ignored).unwrap());
+    let mut wanted = beacon();
+    wanted["spec"]["new"] = "3".into();
+    let applied = installer(&runtime, &standing, &beside, 100).all(vec![wanted]).await;
+    assert!(applied.failed.is_none());
+    assert_eq!(*written.lock(), [json!({"old": "theirs", "new": "3"})]);
+}
+
+/// A runtime whose CRD of Beacons cannot be changed in place, carries the marks of `owner`, and has so many of them; and what it was told
+/// to delete.
+fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc<Mutex<usize>>) {
     let deleted = Arc::new(Mutex::new(0));
     let ear = Arc::clone(&deleted);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -232,6 +276,9 @@ fn rigid(beacons: Arc<Mutex<usize>>) -> (Gated, Arc<Mutex<usize>>) {
                     {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]}]})
             };
             let mut live = stored(crd());
+            if let Some(owner) = owner {
+                transform::mark(&mut live, ("kcp-system", owner));
+            }
             live["spec"]["versions"] = json!([{"name": "v1", "served": true}]);
             let (code, answer) = match (request.method().as_str(), request.uri().path()) {
                 ("GET", "/apis/apiextensions.k8s.io/v1") => (
@@ -276,12 +323,13 @@ fn rigid(beacons: Arc<Mutex<usize>>) -> (Gated, Arc<Mutex<usize>>) {
 async fn a_definition_that_has_instances_is_never_made_anew() {
     let beacons = Arc::new(Mutex::new(1));
     let ((runtime, deleted), standing, mut beside) =
-        (rigid(Arc::clone(&beacons)), Standing::default(), Beside::default());
+        (rigid(Arc::clone(&beacons), Some("m")), Standing::default(), Beside::default());
     let id = ObjectRef::of(&crd()).unwrap();
     beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
     let before = [id];
     let pass = async || {
         let mut wanted = crd();
+        transform::mark(&mut wanted, ("kcp-system", "m"));
         wanted["spec"]["names"]["kind"] = "Buoy".into();
         Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }.all(vec![wanted]).await
     };
@@ -295,6 +343,29 @@ async fn a_definition_that_has_instances_is_never_made_anew() {
         applied.failed.is_none() && applied.missing.is_some_and(|what| what.contains("is being made anew"))
     );
     assert_eq!(*deleted.lock(), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_the_modules_own_is_never_made_anew() {
+    let id = ObjectRef::of(&crd()).unwrap();
+    let mut wanted = crd();
+    transform::mark(&mut wanted, ("kcp-system", "m"));
+    wanted["spec"]["names"]["kind"] = "Buoy".into();
+    let shared = [(id.clone(), "other".to_owned())];
+    for (owner, shared, whose) in [
+        (None, &[][..], "may be its user's"),
+        (Some("other"), &[], "carries the marks of kcp-system/other"),
+        (Some("m"), &shared, "the Manifest other has it, too"),
+    ] {
+        let (runtime, deleted) = rigid(Arc::default(), owner);
+        let (standing, mut beside) = (Standing::default(), Beside::default());
+        beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
+        let before = [id.clone()];
+        let installer = Installer { before: &before, shared, ..installer(&runtime, &standing, &beside, 100) };
+        let told = installer.all(vec![wanted.clone()]).await.failed.map(|stopped| stopped.message);
+        assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}");
+        assert_eq!(*deleted.lock(), 0, "{whose}");
+    }
 }
 
 #[tokio::test]

@@ -245,7 +245,7 @@ fn ruled(text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
 
 fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) -> Plan {
     let policy = policy::read(text).unwrap();
-    let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels());
+    let (wanted, ruled): (KymaSpec, Ruled) = rule(wanted, &policy, kyma.labels(), |_, _| true);
     plan(&Input {
         kyma,
         wanted: &wanted,

@@ -20,6 +20,37 @@ fn a_mandatory_module_is_not_its_users_to_change() {
     assert!(plan.apply.is_empty() && plan.delete.is_empty() && plan.give_up.is_empty());
 }
 
+#[test]
+fn no_module_takes_the_manifest_of_another_one_that_happens_to_have_its_name() {
+    // Of so long a name nothing is left by which two modules differ.
+    let mut kyma = kyma();
+    kyma.metadata.name = Some("harbour".repeat(9));
+    let plan_with =
+        |manifests: &[Manifest]| plan_of(&kyma, &wanted(&["lighthouse"]), &catalog(), manifests, &sources());
+    let own = plan_with(&[]).apply.remove(0);
+    let of_module = |module: &str, is_mandatory: bool| {
+        let mut manifest = own.clone();
+        manifest.labels_mut().insert(labels::MODULE_NAME.into(), module.into());
+        if is_mandatory {
+            manifest.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into());
+        }
+        manifest
+    };
+    for is_mandatory in [true, false] {
+        let plan = plan_with(&[of_module("guard", is_mandatory)]);
+        assert!(plan.apply.is_empty(), "{:?}", plan.apply);
+        let told = &plan.status.modules[0];
+        assert!(
+            told.state == State::Error && told.message.contains("that of the module 'guard'"),
+            "{told:?}"
+        );
+    }
+    // One that somebody has relabelled has a name that no module of that name would have.
+    let mut relabelled = installed(State::Ready);
+    relabelled.labels_mut().insert(labels::MODULE_NAME.into(), "guard".into());
+    assert_eq!(run(&wanted(&["lighthouse"]), &[relabelled]).apply.len(), 1, "it is put right");
+}
+
 /// What becomes of an installed module that is in no list, with mandatory modules.
 fn unlisted(manifest: &Manifest, offers: &[Offer]) -> Plan {
     let (kyma, wanted, sources) = (kyma(), wanted(&[]), sources());

@@ -98,6 +98,7 @@ fn what_a_runtime_has_brought_itself_is_replaced_when_kcp_releases_the_same_vers
     let before = run(&asked, &[installed(State::Ready)]).status;
     let mut own = installed(State::Ready);
     own.spec.resource.as_mut().unwrap().0["spec"] = json!({"height": 1});
+    own.spec.resource.as_mut().unwrap().0["metadata"]["name"] = "mine".into();
     own.annotations_mut().extend([
         (annotations::TEMPLATE_UID.to_owned(), "tenants".to_owned()),
         (annotations::RUNTIME_TEMPLATE.to_owned(), "true".to_owned()),
