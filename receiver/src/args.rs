@@ -302,7 +302,7 @@ mod tests {
         }
         let files = ["--client-ca", "ca.pem", "--tls-cert", "tls.pem", "--tls-key", "key.pem"];
         let serves = Program::of([&modules[..], &files].concat()).unwrap();
-        assert!(!serves.dry.dry_run && serves.args.client_ca == PathBuf::from("ca.pem"));
+        assert!(!serves.dry.dry_run && serves.args.client_ca.ends_with("ca.pem"));
     }
 
     #[test]
