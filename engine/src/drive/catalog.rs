@@ -87,7 +87,7 @@ impl Shared {
     pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
         let state = self.change("want catalog").await;
         // A look at the whole does not trust what was done before.
-        if why.may_be(|cause| matches!(cause, Cause::SafetyResync)) {
+        if why.causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
             self.catalogs.forget(kyma);
         }
         let done = self.catalogs.of(kyma).map(|done| done.mark);

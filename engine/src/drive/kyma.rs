@@ -130,7 +130,7 @@ impl Shared {
     ) -> Result<Finish, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
         // A look at the whole does not trust what was done before.
-        if why.may_be(|cause| matches!(cause, Cause::SafetyResync)) {
+        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
             self.prepared.forget(&name);
         }
         stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
