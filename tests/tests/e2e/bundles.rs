@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    core::DynamicObject,
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -362,6 +363,39 @@ async fn the_default_cr_is_made_once_and_what_it_says_is_shown() -> Result<()> {
     wait::until("it to be made anew", SOON, || async { Ok(lines.get_opt("default").await?.map(drop)) })
         .await?;
     solo.event("DefaultCRRecreated", &["mooring/default", "Ignore"]).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_cr_whose_kind_a_later_version_changes_goes_with_the_module() -> Result<()> {
+    let solo = Solo::start("kcp-former-cr", "roadstead").await?;
+    let group = "fairlead.example.test";
+    let kinds = ["Line", "Cable"];
+    let objects: Vec<Value> = kinds.iter().map(|kind| crd(group, kind, &["a".to_owned()])).collect();
+    let cr = |kind: &str, name: &str| {
+        json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": name, "namespace": "kyma-system"},
+               "spec": {"a": "first"}})
+    };
+    for (version, kind) in ["1.0.0", "1.1.0"].iter().zip(kinds) {
+        let mut fairlead = Version::new("fairlead", version, objects.clone());
+        fairlead.template = json!({"data": cr(kind, "default")});
+        solo.offer(&fairlead).await?;
+        solo.enable(&json!([{"name": "fairlead"}])).await?;
+        solo.ready("fairlead", version).await?;
+    }
+    let of = |kind: &'static str| solo.objects((group, "v1", kind), Some("kyma-system"));
+    let (lines, cables) = (of("Line"), of("Cable"));
+    ensure!(cables.get_opt("default").await?.is_some(), "that of the present version was not made");
+    ensure!(lines.get_opt("default").await?.is_some(), "an upgrade has removed that of the version before");
+    let mine: DynamicObject = serde_json::from_value(cr("Line", "mine"))?;
+    lines.create(&PostParams::default(), &mine).await?;
+
+    solo.enable(&json!([])).await?;
+    let waits = |m: &tidewatch_api::ModuleStatus| m.message.contains("Line kyma-system/mine (1)");
+    solo.module("fairlead", "to wait for its user's object alone", waits).await?;
+    lines.delete("mine", &DeleteParams::default()).await?;
+    solo.tell((group, "v1", "Line"), "kyma-system", "mine").await?;
+    solo.gone("fairlead").await?;
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -1,6 +1,7 @@
 //! How modules and Kymas go: with all they have, in an order that hurts nobody, and whatever happens meanwhile.
 
 mod crash;
+mod together;
 
 use std::time::Duration;
 

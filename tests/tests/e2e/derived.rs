@@ -278,6 +278,35 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
+    let solo = Solo::start("kcp-balancer", "lock").await?;
+    let agent = solo.agent().await?;
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sluice", "namespace": "kyma-system"},
+                         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "sluice"}}});
+    solo.offer(&Version::new("sluice", "1.0.0", vec![service])).await?;
+    set_modules(&solo.runtime, &json!([{"name": "sluice"}])).await?;
+    solo.module("sluice", "to wait for an address", |m| m.message.contains("has no address yet")).await?;
+    solo.watching(&agent, "engine.services.status").await?;
+    let manifest = solo.manifest("sluice").await?;
+    // Only what the module is at most allowed to take is waited for besides.
+    wait::until("the module to wait for an event", SOON, || async {
+        let last = last(&solo, &manifest).await?;
+        let next = last["nextTrySeconds"].as_f64();
+        ensure!(next.is_none_or(|next| next > 60.0), "{last:#}");
+        Ok(Some(()))
+    })
+    .await?;
+    let services = solo.objects(("", "v1", "Service"), Some("kyma-system"));
+    let address = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
+    services.patch_status("sluice", &PatchParams::default(), &Patch::Merge(address)).await?;
+    let began = tokio::time::Instant::now();
+    solo.module("sluice", "to be Ready", |m| m.state == State::Ready).await?;
+    println!("the module was Ready {:?} after its address", began.elapsed());
+    ensure!(metric(&solo.receiver.admin, POLLS).await? == 0, "it was polled");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_is_served_no_more_hides_neither_the_users_objects_nor_the_modules() -> Result<()> {
     let solo = Solo::start("kcp-outdated", "skiff").await?;
     let agent = solo.agent().await?;

@@ -195,6 +195,15 @@ async fn who_keeps_changing_a_field_is_named_and_what_users_may_change_stays() -
     let before = solo.applies().await?;
     solo.told(CONFIG_MAP, "shoal", "settings").await?;
     ensure!(solo.applies().await? == before, "what is left alone was written");
+
+    // It is said as well of a module that does not get ready: it may be why.
+    shoal.version = "1.2.0".into();
+    shoal.objects[10]["spec"]["replicas"] = 1.into();
+    solo.offer(&shoal).await?;
+    solo.module("shoal", "to wait for its pod, and to say who changes the field", |m| {
+        m.state == State::Processing && m.message.contains("Deployment shoal/shoal") && says(&m.message)
+    })
+    .await?;
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -1,0 +1,74 @@
+//! Modules that go at the same time, and hold each other up.
+
+use anyhow::{Result, ensure};
+use kube::{ResourceExt, api::DeleteParams};
+use serde_json::{Value, json};
+use tidewatch_api::names::RUNTIME_NAMESPACE;
+use tidewatch_tests::{modules::Version, observed, wait};
+
+use super::{SOON, World, crds, dynamic, put};
+
+const MODULES: [&str; 2] = ["port", "starboard"];
+
+/// The kinds of a module are in a group of its own.
+fn group(of: &str, module: &str) -> String {
+    format!("{module}.{of}.tidewatch.dev")
+}
+
+fn light(of: &str, module: &str, name: &str) -> Value {
+    json!({"apiVersion": format!("{}/v1", group(of, module)), "kind": "Light",
+           "metadata": {"name": name, "namespace": RUNTIME_NAMESPACE}, "spec": {}})
+}
+
+/// A kind, and an object of the other module's kind.
+fn objects(of: &str, module: &str, other: &str) -> Vec<Value> {
+    let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("lights.{}", group(of, module))},
+        "spec": {"group": group(of, module), "scope": "Namespaced", "names": {"kind": "Light", "plural": "lights"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+                {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    vec![crd, light(of, other, "others")]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Result<()> {
+    let world = World::start("kcp-together").await?;
+    let (runtime, of) = (world.runtime()?, world.namespace);
+    for (module, other) in [(MODULES[0], MODULES[1]), (MODULES[1], MODULES[0])] {
+        let mut offered = Version::new(module, "1.0.0", objects(of, module, other));
+        offered.template =
+            json!({"associatedResources": [{"group": group(of, module), "version": "v1", "kind": "Light"}]});
+        offered.offer(&world.kcp, of, &world.env.registry.of(of)).await?;
+    }
+    world.enable(&MODULES).await?;
+    for module in MODULES {
+        world.ready(module).await?;
+    }
+
+    // A user's object holds up its own module, and that one the other's, but nothing for ever.
+    let lights = |module: &str| {
+        dynamic(&runtime, &format!("{}/v1", group(of, module)), "Light", "lights", Some(RUNTIME_NAMESPACE))
+    };
+    put(&lights("port"), &light(of, "port", "mine")).await?;
+    world.kymas().delete(of, &DeleteParams::default()).await?;
+    let blocked = world.blocked("port", &["Light kyma-system/mine (1)"]).await?;
+    ensure!(blocked.status.is_some_and(|status| !status.synced.is_empty()), "its inventory is lost");
+    lights("port").delete("mine", &DeleteParams::default()).await?;
+    // Each hears of the other's objects, as from an agent.
+    wait::until("the Kyma to be gone", SOON, || async {
+        if world.kymas().get_opt(of).await?.is_none() {
+            return Ok(Some(()));
+        }
+        for module in MODULES {
+            world.tell_of((&group(of, module), "v1", "Light"), "others").await?;
+        }
+        Ok(None)
+    })
+    .await?;
+    for module in MODULES {
+        let name = format!("lights.{}", group(of, module));
+        let left = crds(&runtime).get_opt(&name).await?.map(|crd| crd.name_any());
+        ensure!(left.is_none(), "{left:?} is left");
+    }
+    observed::no_panic(&world.receiver.process)
+}
