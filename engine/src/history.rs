@@ -1,6 +1,9 @@
 //! What was done for each runtime, and why: the last reconciles, in memory, bounded.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
@@ -9,7 +12,7 @@ use serde::Serialize;
 use crate::{
     key::{Cause, Outcome, WorkKey},
     lists::{List, Lists},
-    stages::StageTime,
+    stages::{Stage, StageTime},
     texts::Texts,
 };
 
@@ -17,20 +20,20 @@ use crate::{
 const PER_RUNTIME: usize = 32;
 /// The same in a large fleet.
 const LEAST: usize = 8;
-/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. One takes 500 bytes or so: its texts are
+/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. One takes 250 bytes or so: its texts are
 /// mostly those of others, and held once.
 const ALL: usize = 16_000;
 /// Runtimes remembered; beyond that, the history of an arbitrary one is dropped.
 const RUNTIMES: usize = 20_000;
 
-/// One finished reconcile. Its texts are `T`s, as those of a [`Cause`].
+/// One finished reconcile.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record<T = String> {
+pub struct Record {
     /// What was reconciled, as `Kind/name`.
-    pub key: T,
+    pub key: String,
     /// Why; the first few causes.
-    pub causes: Vec<Cause<T>>,
+    pub causes: Vec<Cause>,
     /// How many causes there were.
     pub cause_count: usize,
     /// Its class in the queue.
@@ -41,8 +44,8 @@ pub struct Record<T = String> {
     #[serde(skip)]
     pub looked: bool,
     /// What it found, if it did not simply finish.
-    #[serde(skip_serializing_if = "is_empty", bound(serialize = "T: Serialize + AsRef<str>"))]
-    pub message: T,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
     /// When it ended.
     pub finished_at: Timestamp,
     /// From the first cause to the start, in seconds.
@@ -56,30 +59,6 @@ pub struct Record<T = String> {
     pub next_try_seconds: Option<f64>,
 }
 
-fn is_empty(text: &impl AsRef<str>) -> bool {
-    text.as_ref().is_empty()
-}
-
-impl<T> Record<T> {
-    fn map<U>(&self, mut text: impl FnMut(&T) -> U) -> Record<U> {
-        let Self { key, causes, message, stages, .. } = self;
-        Record {
-            key: text(key),
-            causes: causes.iter().map(|cause| cause.map(&mut text)).collect(),
-            cause_count: self.cause_count,
-            class: self.class,
-            outcome: self.outcome,
-            looked: self.looked,
-            message: text(message),
-            finished_at: self.finished_at,
-            queued_seconds: self.queued_seconds,
-            work_seconds: self.work_seconds,
-            stages: stages.clone(),
-            next_try_seconds: self.next_try_seconds,
-        }
-    }
-}
-
 /// The last reconciles of every runtime.
 #[derive(Debug, Default)]
 pub struct History(RwLock<Book>);
@@ -90,35 +69,79 @@ struct Book {
     runtimes: HashMap<String, VecDeque<Held>>,
     texts: Texts,
     causes: Lists<Cause<u32>>,
-    stages: Lists<StageTime>,
+    /// With their time in microseconds, which is half of the room.
+    stages: Lists<(Stage, u32)>,
 }
 
-/// A record, of which others keep the lists.
+/// A [`Record`] as it is kept: there are tens of thousands of them.
 #[derive(Debug)]
 struct Held {
-    record: Record<u32>,
+    key: u32,
+    message: u32,
     causes: List,
     stages: List,
+    cause_count: u32,
+    class: &'static str,
+    outcome: Outcome,
+    looked: bool,
+    finished_at: Timestamp,
+    queued_seconds: f64,
+    work_seconds: f64,
+    next_try_seconds: Option<f64>,
 }
 
 impl Book {
     fn hold(&mut self, record: &Record) -> Held {
-        let mut record = record.map(|text| self.texts.hold(text));
-        let causes = self.causes.put(std::mem::take(&mut record.causes).into_iter());
-        let stages = self.stages.put(std::mem::take(&mut record.stages).into_iter());
-        Held { record, causes, stages }
+        let Self { texts, causes, stages, .. } = self;
+        let micros = |time: &StageTime| {
+            let micros = Duration::try_from_secs_f64(time.seconds).unwrap_or_default().as_micros();
+            (time.stage, u32::try_from(micros).unwrap_or(u32::MAX))
+        };
+        Held {
+            key: texts.hold(&record.key),
+            message: texts.hold(&record.message),
+            causes: causes.put(record.causes.iter().map(|cause| cause.map(|text| texts.hold(text)))),
+            stages: stages.put(record.stages.iter().map(micros)),
+            cause_count: u32::try_from(record.cause_count).unwrap_or(u32::MAX),
+            class: record.class,
+            outcome: record.outcome,
+            looked: record.looked,
+            finished_at: record.finished_at,
+            queued_seconds: record.queued_seconds,
+            work_seconds: record.work_seconds,
+            next_try_seconds: record.next_try_seconds,
+        }
     }
 
-    /// As it was, but for its texts.
-    fn record(&self, held: &Held) -> Record<u32> {
-        let causes = self.causes.of(&held.causes).copied().collect();
-        let stages = self.stages.of(&held.stages).copied().collect();
-        Record { causes, stages, ..held.record.clone() }
+    fn record(&self, held: &Held) -> Record {
+        let mut text = |number: &u32| self.texts.text(*number).to_owned();
+        let seconds = |(stage, micros): &(Stage, u32)| {
+            let seconds = Duration::from_micros((*micros).into()).as_secs_f64();
+            StageTime { stage: *stage, seconds }
+        };
+        Record {
+            key: text(&held.key),
+            message: text(&held.message),
+            causes: self.causes.of(&held.causes).map(|cause| cause.map(&mut text)).collect(),
+            stages: self.stages.of(&held.stages).map(seconds).collect(),
+            cause_count: held.cause_count as usize,
+            class: held.class,
+            outcome: held.outcome,
+            looked: held.looked,
+            finished_at: held.finished_at,
+            queued_seconds: held.queued_seconds,
+            work_seconds: held.work_seconds,
+            next_try_seconds: held.next_try_seconds,
+        }
     }
 
     fn let_go(&mut self, records: impl IntoIterator<Item = Held>) {
         for held in records {
-            let _: Record<()> = self.record(&held).map(|number| self.texts.let_go(*number));
+            self.texts.let_go(held.key);
+            self.texts.let_go(held.message);
+            for cause in self.causes.of(&held.causes) {
+                let _: Cause<()> = cause.map(|number| self.texts.let_go(*number));
+            }
             self.causes.let_go(held.causes);
             self.stages.let_go(held.stages);
         }
@@ -159,7 +182,7 @@ impl History {
     pub fn of(&self, kyma: &str) -> Vec<Record> {
         let book = self.0.read();
         let records = book.runtimes.get(kyma).into_iter().flatten();
-        records.map(|held| book.record(held).map(|number| book.texts.text(*number).to_owned())).collect()
+        records.map(|held| book.record(held)).collect()
     }
 
     /// Forgets a runtime.
@@ -215,6 +238,25 @@ mod tests {
         let book = history.0.read();
         assert!(book.texts.is_empty(), "a text is held that no record has");
         assert_eq!((book.causes.len(), book.stages.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        let stage = |stage, seconds| StageTime { stage, seconds };
+        let record = Record {
+            cause_count: 12,
+            outcome: Outcome::Failed,
+            finished_at: Timestamp::from_second(1_700_000_000).expect("a time"),
+            queued_seconds: 1.25,
+            work_seconds: 0.5,
+            stages: vec![stage(Stage::ReadKcp, 0.001_5), stage(Stage::Apply, 90.0)],
+            next_try_seconds: Some(30.0),
+            ..record("Manifest/a")
+        };
+        let history = History::default();
+        history.add(&WorkKey::Kyma { kyma: "a".into() }, &record);
+        assert_eq!(format!("{:?}", history.of("a")), format!("{:?}", [record]));
+        assert!(size_of::<Held>() <= 96, "{} bytes", size_of::<Held>());
     }
 
     #[test]
