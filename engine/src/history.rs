@@ -34,7 +34,7 @@ pub struct Record {
     pub key: String,
     /// Why; the first few causes.
     pub causes: Vec<Cause>,
-    /// How many causes there were.
+    /// How many causes there were; the same one twice is one.
     pub cause_count: usize,
     /// Its class in the queue.
     pub class: &'static str,

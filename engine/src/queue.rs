@@ -75,7 +75,7 @@ pub trait Key: Clone + Eq + Hash + Ord {
 pub struct Push<C, G> {
     /// Its class.
     pub class: Class,
-    /// Why. An entry remembers its first [`CAUSES`] causes and counts the rest.
+    /// Why. An entry remembers its first [`CAUSES`] causes, each once, and counts the rest.
     pub cause: Option<C>,
     /// What waits for the work to finish.
     pub guards: Vec<G>,
@@ -93,7 +93,7 @@ pub struct Work<K, C, G> {
     pub class: Class,
     /// Why, the first [`CAUSES`] of them.
     pub causes: Vec<C>,
-    /// How many causes there were in all.
+    /// How many causes there were in all; one that came again while it was remembered is one.
     pub cause_count: usize,
     /// What waits for it to finish.
     pub guards: Vec<G>,
@@ -186,7 +186,7 @@ pub struct Queue<K: Key, C, G> {
     order: u64,
 }
 
-impl<K: Key, C, G> Queue<K, C, G> {
+impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
     /// An empty queue that hands out at most `per_group` keys of one group at a time.
     #[must_use]
     pub fn new(per_group: usize) -> Self {
@@ -255,6 +255,8 @@ impl<K: Key, C, G> Queue<K, C, G> {
                 Pending { class, due, ..before }
             }
         };
+        // The same once more, as from each of many objects at a start, says nothing, and would take the room of others.
+        let cause = cause.filter(|cause| !pending.causes.contains(cause));
         pending.cause_count += usize::from(cause.is_some());
         if pending.causes.len() < CAUSES {
             pending.causes.extend(cause);

@@ -37,7 +37,7 @@ use crate::{
         needs::required,
         notice::{About, Kind, Notice},
         policy::rule,
-        versions::{Choice, choose},
+        versions::{Choice, Fault, choose},
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -150,7 +150,17 @@ impl Shared {
                 let state = self.look("rule").await;
                 let offered = |spec: &KymaSpec, module: &Module| {
                     let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
-                    choose(&alone, state.catalog(), &[]).iter().all(|choice| choice.outcome.is_ok())
+                    // What is only not there yet, as a template that is being replaced, is waited for.
+                    let is_none = |fault: &Fault| {
+                        matches!(
+                            fault,
+                            Fault::ChannelNone { .. }
+                                | Fault::NoSuchChannel { .. }
+                                | Fault::NotOffered { .. }
+                        )
+                    };
+                    let choices = choose(&alone, state.catalog(), &[]);
+                    !choices.iter().any(|choice| choice.outcome.as_ref().err().is_some_and(is_none))
                 };
                 let (wanted, ruled) = rule(&wanted, policy, kyma.labels(), offered);
                 (wanted, Ok(Some(ruled)))

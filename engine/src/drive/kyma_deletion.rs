@@ -198,10 +198,10 @@ impl Shared {
         (is_other && self.look("left in").await.kyma(owner).is_some()).then(|| owner.to_owned())
     }
 
-    /// Whether another Kyma of KCP has a runtime by now: what is known by its name alone is not this one's to remove.
-    pub(super) async fn is_anothers_now(&self, kyma: &str, runtime: &Gated) -> Result<bool, ObjectError> {
+    /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.
+    pub(super) async fn owner_now(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
-        Ok(self.has_instead(kyma, &remote).await.is_some())
+        Ok(self.has_instead(kyma, &remote).await)
     }
 
     /// What is left of ours in a runtime, and its Kyma. `None` if another Kyma of KCP has the runtime by now.
@@ -394,15 +394,16 @@ mod tests {
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
         drop(engine.0.change("test").await.apply_kyma(serde_json::from_value(lagoon).unwrap()));
         for (owner, anothers) in [
-            (Some("kcp-system/lagoon"), true),
-            (Some("kcp-system/harbour"), false),
-            (Some("kcp-system/gone"), false),
-            (Some("elsewhere/lagoon"), false),
-            (None, false),
+            (Some("kcp-system/lagoon"), Some("lagoon")),
+            (Some("kcp-system/harbour"), None),
+            (Some("kcp-system/gone"), None),
+            (Some("elsewhere/lagoon"), None),
+            (None, None),
         ] {
             let runtime = runtime(owner);
-            assert_eq!(engine.0.is_anothers_now("harbour", &runtime).await.unwrap(), anothers, "{owner:?}");
-            if anothers {
+            let now = engine.0.owner_now("harbour", &runtime).await.unwrap();
+            assert_eq!(now.as_deref(), anothers, "{owner:?}");
+            if anothers.is_some() {
                 assert!(engine.0.left_in("harbour", &runtime).await.unwrap().is_none());
             }
         }

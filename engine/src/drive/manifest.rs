@@ -305,10 +305,13 @@ impl Shared {
             self.tell_conflict(kyma, manifest, first).await;
             return Ok(Finish::RecheckAt(first.until, Box::new(Finish::Settled(report))));
         }
-        // What somebody keeps as it is may be why the module is not ready.
+        // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
         let conflict = parked.filter(|one| !one.is_trial());
-        let besides =
-            |what: &str| conflict.map_or_else(|| what.to_owned(), |one| format!("{what}; {}", one.message()));
+        let before = manifest.status.as_ref().map(said).filter(|_| parked.is_some()).unwrap_or_default();
+        let besides = |what: &str| match conflict {
+            Some(one) => format!("{what}; {}", one.message()),
+            None => before.find(&format!("{what}; ")).map_or(what, |at| &before[at..]).to_owned(),
+        };
         let told = match &readiness {
             Readiness::Ready => Readiness::Ready,
             Readiness::Processing(what) => Readiness::Processing(besides(what)),
@@ -361,7 +364,7 @@ impl Shared {
             },
         );
         // Then it is set back once more.
-        Ok(match conflict {
+        Ok(match parked {
             Some(Parked { until, .. }) => not_later_than(*until, finish),
             None => finish,
         })

@@ -39,9 +39,11 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
     q.push(K(1, 1), now_with(Class::Resync, 1), tick(0));
     q.push(K(2, 1), now_with(Class::Resync, 2), tick(0));
     q.push(K(2, 1), now_with(Class::UserEdit, 3), tick(5));
+    q.push(K(2, 1), Push { class: Class::Resync, cause: Some("resync"), guards: vec![] }, tick(6));
     let work = q.pop(tick(6)).unwrap();
     assert_eq!((work.key, work.class, work.guards), (K(2, 1), Class::UserEdit, vec![2, 3]));
     assert_eq!((work.queued_at, work.cause_count), (tick(0), 2));
+    assert_eq!(work.causes, ["event", "resync"], "what comes again says nothing");
     assert_eq!(q.pop(tick(6)).unwrap().key, K(1, 1));
     assert!(q.pop(tick(6)).is_none());
 }
@@ -107,17 +109,18 @@ fn a_retry_waits_and_an_event_ends_its_wait() {
 fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
     let mut q = Q::new(4);
     q.push(K(1, 1), now_with(Class::UserEdit, 1), tick(0));
-    let many = ["retry", "event", "event", "event", "event", "event", "event", "event"];
+    let others: Vec<&str> = "a b c d e f g h i j k l m n o p q r s t".split(' ').collect();
+    let many = ["retry", "a", "b", "c", "d", "e", "f", "g"];
     for (now, asked_again, causes, count) in [
         (0, 0, &["event"][..], 1),
         (100, 1, &["retry"], 1),
-        (200, 20, &["retry", "event"], 2),
+        (200, 20, &["retry", "a"], 2),
         (300, 0, &many, 21),
     ] {
         let work = q.pop(tick(now)).unwrap();
         assert_eq!((&*work.causes, work.cause_count), (causes, count), "at {now}");
-        for _ in 0..asked_again {
-            q.push(K(1, 1), now_with(Class::UserEdit, 2), tick(now));
+        for other in &others[..asked_again] {
+            q.push(K(1, 1), Push { class: Class::UserEdit, cause: Some(*other), guards: vec![2] }, tick(now));
         }
         q.end(&K(1, 1), Ended::Retry(Duration::from_millis(100), vec![], Some("retry")), tick(now));
     }

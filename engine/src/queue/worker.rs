@@ -24,7 +24,7 @@ impl<K: Key, C, G> Clone for WorkQueue<K, C, G> {
 
 /// Work in hand. Dropping it without [`Lease::end`] (a panic, a cancelled task) is a failure: the key
 /// is tried again and its guards stay with it, so nothing that waits for it is let go.
-pub struct Lease<K: Key, C, G> {
+pub struct Lease<K: Key, C: PartialEq, G> {
     shared: Arc<Shared<K, C, G>>,
     key: K,
     guards: Vec<G>,
@@ -48,7 +48,7 @@ pub struct Lease<K: Key, C, G> {
 /// How long a key rests after its work was dropped.
 const AFTER_DROP: std::time::Duration = std::time::Duration::from_secs(1);
 
-impl<K: Key, C, G> WorkQueue<K, C, G> {
+impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     /// An empty queue; see [`Queue::new`].
     #[must_use]
     pub fn new(per_group: usize) -> Self {
@@ -142,7 +142,7 @@ impl<K: Key, C, G> WorkQueue<K, C, G> {
     }
 }
 
-impl<K: Key, C, G> Lease<K, C, G> {
+impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
     /// What to reconcile.
     pub fn key(&self) -> &K {
         &self.key
@@ -171,7 +171,7 @@ impl<K: Key, C, G> Lease<K, C, G> {
     }
 }
 
-impl<K: Key, C, G> Drop for Lease<K, C, G> {
+impl<K: Key, C: PartialEq, G> Drop for Lease<K, C, G> {
     fn drop(&mut self) {
         if !self.ended {
             let (guards, cause) = (self.take_guards(), self.if_dropped.take());

@@ -196,6 +196,8 @@ pub(super) struct Installer<'a> {
     pub(super) standing: &'a Standing,
     /// Objects that another Manifest has, too, and which.
     pub(super) shared: &'a [(ObjectRef, String)],
+    /// The Manifests of the same module that this one takes over from.
+    pub(super) heir_to: &'a [String],
     /// Notes which version of each was seen.
     pub(super) seen: &'a Seen,
     /// The work in hand.
@@ -439,7 +441,13 @@ impl Installer<'_> {
             )));
         }
         let marks = |object: &Value| Marks::of(&object["metadata"]);
-        let whose = match (self.also_of(id), marks(live)) {
+        let is_inherited = |owner: &str| {
+            let name = owner.rsplit('/').next().unwrap_or(owner);
+            self.heir_to.iter().any(|before| before == name)
+        };
+        // It may be marked for the one before until this one has applied it, which it can not.
+        let whose = match (self.also_of(id).filter(|other| !is_inherited(other)), marks(live)) {
+            (None, Marks { managed: true, owned_by: Some(owner) }) if is_inherited(&owner) => None,
             (Some(other), _) => Some(format!("the Manifest {other} has it, too")),
             (None, Marks { managed: true, owned_by }) if owned_by == marks(wanted).owned_by => None,
             (None, Marks { managed: true, owned_by: Some(owner) }) => {

@@ -79,6 +79,14 @@ async fn former_crs(
     Ok(former)
 }
 
+/// The CRD that defines a kind; `None` if it is not served.
+async fn crd_of(runtime: &Gated, gvk: &Gvk) -> Option<ObjectRef> {
+    let plural = apply::plural(runtime, gvk).await?;
+    let name = format!("{plural}.{}", gvk.group);
+    let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    Some(ObjectRef { gvk, namespace: String::new(), name })
+}
+
 /// Kinds that the module's CRDs define, by group and kind, in a version that is served.
 async fn defined_kinds(
     runtime: &Gated,
@@ -209,13 +217,13 @@ impl Shared {
         if let Some(what) = users_of(runtime, &declared, &modules).await?.message() {
             return Ok(Some(Obstacle { what, kinds: declared, of: Whose::Users }));
         }
-        let anothers = !crs.is_empty() && self.is_anothers_now(kyma, runtime).await?;
-        for cr in crs.into_iter().filter(|_| !anothers) {
+        for cr in self.without_anothers(kyma, runtime, crs).await? {
             if !self.is_needed(kyma, &name, &cr).await && apply::remove(runtime, &cr).await? == Deleted::Going
             {
-                // Its operator may have to clean up for it.
+                // Its operator may have to clean up for it; or waits for objects that others, on their way out, have of its kinds.
                 let what = format!("waiting for the module's {cr} to be gone");
-                return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of: Whose::Own }));
+                let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
+                return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of }));
             }
         }
         // Of kinds that nobody has declared, and that the module defines: with instances their CRDs could not go, and nobody
@@ -245,29 +253,64 @@ impl Shared {
         let present = own_cr(runtime, manifest).await?;
         let mut all: Vec<ObjectRef> = present.iter().cloned().collect();
         for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
-            let claims = self.look("default crs").await.other_claims(kyma, &manifest.name_any(), &former);
-            if claims.is_empty() {
+            // Where another module has the kind as well, it may have made it, or have left it to its user.
+            let name = manifest.name_any();
+            let claims = self.look("default crs").await.other_claims(kyma, &name, &former);
+            let is_also_theirs = match crd_of(runtime, &former.gvk).await {
+                Some(crd) => self.is_needed(kyma, &name, &crd).await,
+                None => false,
+            };
+            if claims.is_empty() && !is_also_theirs {
                 all.push(former);
             }
         }
         Ok(all)
     }
 
-    /// What a forced deletion removes as the module's own default CRs. Without an answer about those of earlier versions, the present one.
+    /// Those of a module's default CRs that no module of another Kyma has, which has the runtime by now: neither them nor their kind.
+    async fn without_anothers(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        crs: Vec<ObjectRef>,
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
+        if crs.is_empty() {
+            return Ok(crs);
+        }
+        let Some(owner) = self.owner_now(kyma, runtime).await? else { return Ok(crs) };
+        let mut left = Vec::new();
+        for cr in crs {
+            let crd = crd_of(runtime, &cr.gvk).await;
+            let state = self.look("without another's").await;
+            let is_theirs = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
+            if !is_theirs(&cr) && !crd.as_ref().is_some_and(is_theirs) {
+                left.push(cr);
+            }
+        }
+        Ok(left)
+    }
+
+    /// What a forced deletion removes as the module's own default CRs. Without an answer about those of earlier versions, the present
+    /// one.
+    ///
+    /// # Errors
+    /// Whose the runtime is could not be found out, or the runtime cannot be asked at the moment.
     pub(super) async fn default_crs_or_present(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-    ) -> Vec<ObjectRef> {
+    ) -> Result<Vec<ObjectRef>, ObjectError> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = async || {
             let defined = defined_kinds(runtime, &inventory).await?;
-            let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
-            let anothers = !crs.is_empty() && self.is_anothers_now(kyma, runtime).await?;
-            Ok::<_, ObjectError>(if anothers { Vec::new() } else { crs })
+            self.default_crs(kyma, manifest, runtime, &defined).await
         };
-        all().await.unwrap_or_else(|_| default_cr(manifest).into_iter().collect())
+        let crs = match all().await {
+            Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+            all => all.unwrap_or_else(|_| default_cr(manifest).into_iter().collect()),
+        };
+        self.without_anothers(kyma, runtime, crs).await
     }
 
     /// Whether another Manifest of the Kyma, which stays, has it too.

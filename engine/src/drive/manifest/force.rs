@@ -75,7 +75,7 @@ impl Shared {
         runtime: &Gated,
         inventory: &[ObjectRef],
     ) -> Result<Vec<String>, ObjectError> {
-        let crs = self.default_crs_or_present(kyma, manifest, runtime).await;
+        let crs = self.default_crs_or_present(kyma, manifest, runtime).await?;
         let users = match self.skipped(manifest, runtime, &crs).await {
             Ok(users) => users,
             Err(error) if error.is_cut_off() => return Err(error),

@@ -135,8 +135,14 @@ impl Shared {
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
+                let heir_to = if terms.recreate.is_empty() {
+                    Vec::new()
+                } else {
+                    self.look("predecessors").await.predecessors(work.kyma, manifest)
+                };
                 let installer =
                     self.installer(work, (manifest, before, &shared), runtime, (&terms, &definitions));
+                let installer = Installer { heir_to: &heir_to, ..installer };
                 let stood = only.stood(&definitions);
                 applied = Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], stood)).await;
             }
@@ -159,6 +165,7 @@ impl Shared {
             runtime,
             standing: &self.standing,
             shared,
+            heir_to: &[],
             seen: &self.seen,
             key: work.key,
             kyma: work.kyma,

@@ -152,14 +152,18 @@ impl KcpState {
         others.map(|name| Claim { deleting: deleting(&name), manifest: name }).collect()
     }
 
-    /// What the other Manifests of a Kyma that are being deleted have installed, and their default CRs, as last seen.
+    /// What the other Manifests of a Kyma that are being deleted have installed, and their default CRs, as last seen. Not what
+    /// another one has too that stays, as where one takes over from another.
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
         let others = self.by_kyma.get(kyma).into_iter().flatten().filter(|name| *name != manifest);
         let leaving = others.filter_map(|name| {
             let other = self.manifests.get(name).filter(|m| m.metadata.deletion_timestamp.is_some())?;
             Some(self.manifests.inventory(name).into_iter().chain(default_cr(&other)))
         });
-        leaving.flatten().collect()
+        let stays = |object: &ObjectRef| {
+            self.other_claims(kyma, manifest, object).iter().any(|claim| !claim.deleting)
+        };
+        leaving.flatten().filter(|object| !stays(object)).collect()
     }
 
     /// Whether there is a Manifest of this name that belongs to another Kyma, as last seen.
@@ -191,6 +195,23 @@ impl KcpState {
         // What it warns of later is no reason to leave the other's objects where they are.
         let settled = has_been_ready(&next, next.metadata.generation);
         Some(Successor { name: next.name_any(), settled: settled.then(synced) })
+    }
+
+    /// The Manifests that this one takes over from ([`KcpState::successor`]), as last seen: those that are being deleted, or were made
+    /// before it.
+    pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
+        let name = manifest.name_any();
+        let all = self.by_kyma.get(kyma).into_iter().flatten().filter(|other| **other != name);
+        let before = |other: &Manifest| {
+            let (own, theirs) = (&manifest.metadata, &other.metadata);
+            theirs.deletion_timestamp.is_some() || theirs.creation_timestamp < own.creation_timestamp
+        };
+        let all = all.filter_map(|other| self.manifests.get(other)).filter(|other| {
+            other.module_name() == manifest.module_name()
+                && before(other)
+                && self.successor(kyma, other).is_some_and(|next| next.name == name)
+        });
+        all.map(|other| other.name_any()).collect()
     }
 
     /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.

@@ -1,3 +1,4 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate};
 
@@ -434,10 +435,37 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     state.apply_manifest(warns);
     assert!(state.successor("a", &old).unwrap().settled.is_some(), "it was, and warns now");
     let mut leaving = ready;
-    leaving.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    leaving.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     state.apply_manifest(leaving);
     assert_eq!(state.successor("a", &old), None);
+}
+
+#[test]
+fn a_manifest_is_heir_to_the_older_ones_of_its_module_and_what_it_has_too_does_not_leave() {
+    let time = |second| Some(Time(jiff::Timestamp::from_second(second).unwrap()));
+    let of = |name: &str, made: i64, ended: Option<Time>| {
+        let mut manifest = manifest(name, 1, "Ready", Some("d"));
+        manifest.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "beacon".into());
+        manifest.metadata.creation_timestamp = time(made);
+        manifest.metadata.deletion_timestamp = ended;
+        manifest
+    };
+    let mut state = KcpState::default();
+    let mut owner = kyma("a", "r1", 1, 1);
+    owner.metadata.uid = Some("u".into());
+    state.apply_kyma(owner);
+    let (old, new) = (of("old", 1, None), of("new", 2, None));
+    state.apply_manifest(old.clone());
+    state.apply_manifest(new.clone());
+    assert_eq!(state.predecessors("a", &new), ["old"]);
+    assert!(state.predecessors("a", &old).is_empty(), "of two that stay the older one");
+    assert!(state.leaving_objects("a", "another").is_empty());
+    state.apply_manifest(of("old", 1, time(3)));
+    assert_eq!(state.predecessors("a", &new), ["old"]);
+    assert!(state.leaving_objects("a", "another").is_empty(), "it is handed over");
+    state.apply_manifest(of("new", 2, time(3)));
+    assert_eq!(state.leaving_objects("a", "another").len(), 2);
+    assert!(state.predecessors("a", &new).is_empty(), "it goes as well");
 }
 
 #[test]

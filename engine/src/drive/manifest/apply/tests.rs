@@ -142,6 +142,7 @@ fn installer<'a>(
         runtime,
         standing,
         shared: &[],
+        heir_to: &[],
         seen,
         key,
         kyma: "harbour",
@@ -352,19 +353,28 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
     transform::mark(&mut wanted, ("kcp-system", "m"));
     wanted["spec"]["names"]["kind"] = "Buoy".into();
     let shared = [(id.clone(), "other".to_owned())];
-    for (owner, shared, whose) in [
-        (None, &[][..], "may be its user's"),
-        (Some("other"), &[], "carries the marks of kcp-system/other"),
-        (Some("m"), &shared, "the Manifest other has it, too"),
+    let predecessors = ["other".to_owned()];
+    for (owner, shared, heir_to, whose) in [
+        (None, &[][..], &[][..], Some("may be its user's")),
+        (None, &[], &predecessors, Some("may be its user's")),
+        (Some("other"), &[], &[], Some("carries the marks of kcp-system/other")),
+        (Some("m"), &shared, &[], Some("the Manifest other has it, too")),
+        // The same module by another name.
+        (Some("other"), &shared, &predecessors, None),
+        (Some("m"), &shared, &predecessors, None),
     ] {
         let (runtime, deleted) = rigid(Arc::default(), owner);
         let (standing, mut beside) = (Standing::default(), Beside::default());
         beside.terms.recreate.push(GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() });
         let before = [id.clone()];
-        let installer = Installer { before: &before, shared, ..installer(&runtime, &standing, &beside, 100) };
+        let installer =
+            Installer { before: &before, shared, heir_to, ..installer(&runtime, &standing, &beside, 100) };
         let told = installer.all(vec![wanted.clone()]).await.failed.map(|stopped| stopped.message);
-        assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}");
-        assert_eq!(*deleted.lock(), 0, "{whose}");
+        match whose {
+            Some(whose) => assert!(told.as_ref().is_some_and(|told| told.contains(whose)), "{told:?}"),
+            None => assert_eq!(told, None, "{owner:?}"),
+        }
+        assert_eq!(*deleted.lock(), usize::from(whose.is_none()), "{whose:?}");
     }
 }
 
