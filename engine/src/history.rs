@@ -20,8 +20,8 @@ use crate::{
 const PER_RUNTIME: usize = 32;
 /// The same in a large fleet.
 const LEAST: usize = 8;
-/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. One takes 250 bytes or so: its texts are
-/// mostly those of others, and held once.
+/// Records kept of all runtimes together, unless that were fewer than [`LEAST`] of each. One takes 88 bytes and two short lists: its
+/// texts are mostly those of others, and held once.
 const ALL: usize = 16_000;
 /// Runtimes remembered; beyond that, the history of an arbitrary one is dropped.
 const RUNTIMES: usize = 20_000;
