@@ -268,7 +268,7 @@ impl Shared {
     }
 
     /// Those of a module's default CRs that no module of another Kyma has, which has the runtime by now: neither them nor their kind.
-    async fn without_anothers(
+    pub(super) async fn without_anothers(
         &self,
         kyma: &str,
         runtime: &Gated,
@@ -290,11 +290,10 @@ impl Shared {
         Ok(left)
     }
 
-    /// What a forced deletion removes as the module's own default CRs. Without an answer about those of earlier versions, the present
-    /// one.
+    /// The module's own default CRs, for a forced deletion. Without an answer about those of earlier versions, the present one.
     ///
     /// # Errors
-    /// Whose the runtime is could not be found out, or the runtime cannot be asked at the moment.
+    /// The runtime cannot be asked at the moment.
     pub(super) async fn default_crs_or_present(
         &self,
         kyma: &str,
@@ -306,11 +305,10 @@ impl Shared {
             let defined = defined_kinds(runtime, &inventory).await?;
             self.default_crs(kyma, manifest, runtime, &defined).await
         };
-        let crs = match all().await {
-            Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
-            all => all.unwrap_or_else(|_| default_cr(manifest).into_iter().collect()),
-        };
-        self.without_anothers(kyma, runtime, crs).await
+        match all().await {
+            Err(error) if error.is_passing() || error.is_cut_off() => Err(error),
+            all => Ok(all.unwrap_or_else(|_| default_cr(manifest).into_iter().collect())),
+        }
     }
 
     /// Whether another Manifest of the Kyma, which stays, has it too.

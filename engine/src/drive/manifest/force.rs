@@ -82,7 +82,16 @@ impl Shared {
             Err(_) => Vec::new(),
         };
         let mut left: Vec<String> = users.iter().map(ToString::to_string).collect();
-        for cr in crs {
+        let own = match self.without_anothers(kyma, runtime, crs.clone()).await {
+            Err(error) if error.is_passing() || error.is_cut_off() => return Err(error),
+            // Whose the runtime is by now nobody says: they may be another Kyma's.
+            Err(_) => {
+                left.extend(crs.iter().map(ToString::to_string));
+                Vec::new()
+            }
+            Ok(own) => own,
+        };
+        for cr in own {
             if self.is_needed(kyma, &manifest.name_any(), &cr).await {
                 continue;
             }
@@ -95,5 +104,66 @@ impl Shared {
         }
         left.extend(self.remove_by_force(kyma, manifest, runtime, plan::prune(inventory, &[])).await?);
         Ok(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tidewatch_api::names::{annotations, finalizers, labels};
+
+    use super::*;
+    use crate::{
+        drive::{
+            gate::Gate,
+            tests::{engine_on, not_found},
+        },
+        runtime::RuntimeClient,
+    };
+
+    fn manifest() -> Value {
+        json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Manifest",
+            "metadata": {"name": "beacon", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizers::MANIFEST],
+                "annotations": {annotations::FORCE_DELETE: "the cluster is another team's"}, "labels": {labels::KYMA_NAME: "harbour"}},
+            "spec": {"resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}},
+            "status": {"state": "Deleting", "synced": [{"version": "v1", "kind": "ConfigMap", "name": "c", "namespace": "n"}]}})
+    }
+
+    #[tokio::test]
+    async fn what_a_runtime_refuses_to_say_holds_nothing_up() {
+        for code in [401, 403, 500] {
+            let refuses = tower::service_fn(move |_: Request<Body>| async move {
+                let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            });
+            let client = RuntimeClient::new(kube::Client::new(refuses, "default"), Duration::from_secs(5));
+            let runtime = Gated::new(client, Gate::default(), "harbour");
+            let (engine, heard) = engine_on(|method, path| match method {
+                "PATCH" if path.ends_with("/manifests/beacon") => (200, manifest()),
+                "POST" => {
+                    (201, json!({"kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}}))
+                }
+                _ => not_found(),
+            });
+            let manifest: Manifest = serde_json::from_value(manifest()).unwrap();
+            let force = force::forced(&manifest).unwrap();
+            let left = engine.0.tear_down("harbour", &manifest, &runtime, &[]).await.unwrap();
+            assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
+            let finish = engine.0.force_manifest("harbour", &manifest, Some(&runtime), &force).await.unwrap();
+            assert!(matches!(finish, Finish::Done), "{code}: {finish:?}");
+            assert!(
+                heard
+                    .lock()
+                    .iter()
+                    .any(|line| line.starts_with("PATCH") && line.ends_with("/manifests/beacon")),
+                "{code}"
+            );
+        }
     }
 }
