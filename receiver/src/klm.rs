@@ -232,7 +232,7 @@ impl From<&Kyma> for KymaSeries {
 fn kymas(engine: &Engine) -> Vec<KymaSeries> {
     let state = engine.state().read();
     let names = state.kymas();
-    names.iter().filter_map(|name| state.kyma(name)).map(|kyma| KymaSeries::from(kyma.as_ref())).collect()
+    names.iter().filter_map(|name| state.kyma(name)).map(|kyma| KymaSeries::from(&kyma)).collect()
 }
 
 #[derive(Debug, PartialEq)]

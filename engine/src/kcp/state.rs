@@ -3,8 +3,10 @@
 mod agents;
 mod catalog;
 mod extensions;
+mod kymas;
 mod mandatory;
 mod manifests;
+mod packed;
 mod readers;
 mod settings;
 mod store;
@@ -66,9 +68,10 @@ pub enum RuntimeLookup {
 /// Everything the watches have seen.
 #[derive(Debug, Default)]
 pub struct KcpState {
-    kymas: HashMap<String, Arc<Kyma>>,
+    kymas: kymas::Kymas,
     told: told::Told,
-    by_runtime: HashMap<String, BTreeSet<String>>,
+    /// Runtime id → Kymas that carry it. One as a rule, as of `secrets`.
+    by_runtime: HashMap<String, Vec<String>>,
     manifests: store::Store,
     by_kyma: HashMap<String, BTreeSet<String>>,
     offered: catalog::Offered,
@@ -185,33 +188,43 @@ impl KcpState {
                 k.metadata.deletion_timestamp.is_some(),
             )
         };
-        let old = self.kymas.get(&name).cloned();
+        let old = self.kymas.insert(&kyma);
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
             Some(_) => None,
         };
-        if let Some(id) = old.as_deref().and_then(Kyma::runtime_id) {
-            unindex(&mut self.by_runtime, id, &name);
+        if let Some(id) = old.as_ref().and_then(Kyma::runtime_id) {
+            self.unregister(id, &name);
         }
         if let Some(id) = kyma.runtime_id() {
-            self.by_runtime.entry(id.to_owned()).or_default().insert(name.clone());
+            let names = self.by_runtime.entry(id.to_owned()).or_default();
+            names.reserve_exact(1);
+            names.push(name.clone());
         }
-        let labels = kyma.labels().clone();
-        self.kymas.insert(name.clone(), Arc::new(kyma));
         let Some(change) = change.filter(|_| !echo) else { return Vec::new() };
         let mut wanted = vec![(kyma_key(&name), change)];
         // Who may have what goes by labels.
-        if old.is_none_or(|old| *old.labels() != labels) && self.concerns_mandatory(&name) {
+        if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));
         }
         wanted
     }
 
+    /// A Kyma does not carry this runtime id any more.
+    fn unregister(&mut self, id: &str, kyma: &str) {
+        if let Some(names) = self.by_runtime.get_mut(id) {
+            names.retain(|name| name != kyma);
+            if names.is_empty() {
+                self.by_runtime.remove(id);
+            }
+        }
+    }
+
     /// A Kyma is gone.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
-        if let Some(id) = self.kymas.remove(name).as_deref().and_then(Kyma::runtime_id) {
-            unindex(&mut self.by_runtime, id, name);
+        if let Some(id) = self.kymas.remove(name).as_ref().and_then(Kyma::runtime_id) {
+            self.unregister(id, name);
         }
         self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
@@ -320,8 +333,8 @@ impl KcpState {
     }
 
     /// A Kyma as last seen, without what its status says of modules.
-    pub fn kyma(&self, name: &str) -> Option<Arc<Kyma>> {
-        self.kymas.get(name).cloned()
+    pub fn kyma(&self, name: &str) -> Option<Kyma> {
+        self.kymas.get(name)
     }
 
     /// The modules of which a Kyma's status tells, and their states, as last seen.
@@ -343,10 +356,9 @@ impl KcpState {
     pub fn runtime(&self, id: &str) -> RuntimeLookup {
         let names = self.by_runtime.get(id);
         match names.map(|n| (n.len(), n.first())) {
-            Some((1, Some(name))) => RuntimeLookup::One {
-                kyma: name.clone(),
-                domain: self.kymas.get(name).and_then(|k| k.skr_domain().map(str::to_owned)),
-            },
+            Some((1, Some(name))) => {
+                RuntimeLookup::One { kyma: name.clone(), domain: self.kymas.domain(name).map(str::to_owned) }
+            }
             Some((many, _)) if many > 1 => RuntimeLookup::Ambiguous(many),
             _ => RuntimeLookup::Unknown,
         }

@@ -26,7 +26,7 @@ impl Shared {
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
         let seen = self.look("forced").await.kyma(kyma)?;
-        let forced = force::forced(seen.as_ref())?;
+        let forced = force::forced(&seen)?;
         // Who has set it only KCP knows.
         let fresh = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await.ok().flatten();
         Some(fresh.as_ref().and_then(force::forced).unwrap_or(forced))

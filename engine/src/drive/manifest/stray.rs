@@ -18,7 +18,7 @@ impl Shared {
     /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
     pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Finish>, Lost> {
         let seen = self.look("leave stray").await.kyma(kyma);
-        if Stray::of(seen.as_deref(), manifest).is_none() {
+        if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
         }
         // The watch on Kymas may lag behind that on Manifests.

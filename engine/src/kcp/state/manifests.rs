@@ -99,7 +99,7 @@ impl KcpState {
         }
         // No Kyma says anything of its mandatory modules; one that is being deleted waits for them too, as does one with a
         // module that requires this one.
-        let leaving = || self.kymas.get(&kyma).is_some_and(|k| k.metadata.deletion_timestamp.is_some());
+        let leaving = || self.kymas.is_leaving(&kyma);
         let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
         let shown = !manifest.is_mandatory() || required() || leaving();
         // Whoever has planned a Manifest knows that it is not ready yet.
@@ -189,7 +189,7 @@ impl KcpState {
                 && owner(m) == owner(manifest)
                 && m.metadata.deletion_timestamp.is_none()
                 && !m.is_unmanaged()
-                && Stray::of(self.kymas.get(kyma).map(AsRef::as_ref), m).is_none()
+                && Stray::of(self.kymas.get(kyma).as_ref(), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
         // What it warns of later is no reason to leave the other's objects where they are.

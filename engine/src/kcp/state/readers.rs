@@ -52,7 +52,7 @@ impl KcpState {
     /// What a Kyma may see of the catalog as it stands. From then on a change of that asks for the catalog of its runtime; what is
     /// read and who reads it belong together, so it is noted in the same breath. `None` for a Kyma that is not there.
     pub fn view(&mut self, kyma: &str) -> Option<Arc<View>> {
-        let found = self.kymas.get(kyma).cloned()?;
+        let found = self.kymas.get(kyma)?;
         self.readers.kymas.insert(kyma.to_owned());
         let modules = self.offered.modules();
         let Readers { restricted, known, views, .. } = &mut self.readers;
@@ -81,8 +81,8 @@ impl KcpState {
     pub(super) fn seen_of(&self, modules: &BTreeSet<String>) -> BTreeMap<String, Vec<u64>> {
         let mut known = Known::default();
         let mut of = |kyma: &String| {
-            let labels = self.kymas.get(kyma)?.labels();
-            let reader = Reader { labels, restricted: &self.readers.restricted };
+            let found = self.kymas.get(kyma)?;
+            let reader = Reader { labels: found.labels(), restricted: &self.readers.restricted };
             let parts = modules.iter().map(|module| part(module, &self.offered, reader, &mut known).hash);
             Some((kyma.clone(), parts.collect()))
         };

@@ -61,7 +61,7 @@ impl KcpState {
         // The user's list is in the runtime, so the rules are compared, and not only what they make of KCP's.
         let differs = |kyma: &tidewatch_api::Kyma| unread || rules(&old, kyma) != rules(&new, kyma);
         let kymas: BTreeSet<&String> =
-            self.kymas.iter().filter(|(_, kyma)| differs(kyma)).map(|(name, _)| name).collect();
+            self.kymas.keys().filter(|name| self.kymas.get(name).as_ref().is_some_and(differs)).collect();
         kymas.into_iter().map(|kyma| (kyma_key(kyma), "central policy changed")).collect()
     }
 }

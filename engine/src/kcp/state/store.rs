@@ -1,27 +1,28 @@
 //! Manifests as they are kept. What many runtimes have in common, such as the spec of a version and the names of its objects, is held
 //! once for all of them, and of the rest what differs ([`packed`]): else they were most of what the engine remembers.
 
-mod packed;
-
 use std::{
     collections::HashMap,
     hash::Hash,
     sync::{Arc, Weak},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use tidewatch_api::{
-    InstallInfo, Manifest, ManifestSpec, RawObject, Resource, marks::mark, names::annotations,
+    InstallInfo, Manifest, ManifestSpec, ManifestStatus, RawObject, Resource, marks::mark, names::annotations,
 };
 use xxhash_rust::xxh3::Xxh3;
 
-use super::manifests::is_settled;
+use super::{
+    manifests::is_settled,
+    packed::{Packed, Patterns},
+};
 use crate::{
     plan::{manifest::inventory, object::ObjectRef, watches::Needs},
     queue::Class,
     texts::Texts,
 };
-use packed::{Packed, Patterns};
 
 /// Things that are shared, beyond which those are looked for that nobody holds any more.
 const SHELF: usize = 1024;
@@ -40,7 +41,7 @@ pub(super) struct Store {
 /// One of them.
 #[derive(Debug)]
 struct Held {
-    /// Without its spec (but see [`slight`]), and without its inventory.
+    /// Without its spec (but see [`slight`]), and without its inventory: metadata and status.
     thin: Packed,
     needs: Arc<Needs>,
     spec: Arc<ManifestSpec>,
@@ -115,7 +116,7 @@ impl Store {
         };
         let synced: Inventory = synced.unwrap_or_default().into_iter().map(number).collect();
         let synced = self.inventories.share(hash_of(&synced), synced);
-        let thin = self.patterns.pack(hash, &manifest, settled);
+        let thin = self.patterns.pack(hash, &(&manifest.metadata, &manifest.status), settled);
         let class = self.held.get(&name).and_then(|held| held.class);
         let held = Held { thin, needs, spec, synced, module, mandatory: manifest.is_mandatory(), class };
         let old = self.held.insert(name, held);
@@ -140,9 +141,14 @@ impl Store {
     }
 
     fn thin(&self, held: &Held) -> Manifest {
-        let mut thin = self.patterns.unpack(&held.thin);
+        let mut thin = self.without_spec(held);
         thin.spec = slight(&thin, &held.spec);
         thin
+    }
+
+    fn without_spec(&self, held: &Held) -> Manifest {
+        let (metadata, status): (ObjectMeta, Option<ManifestStatus>) = self.patterns.unpack(&held.thin);
+        Manifest { metadata, status, ..Manifest::default() }
     }
 
     /// Without its spec, and without its inventory.
@@ -197,7 +203,7 @@ impl Store {
     pub(super) fn without_inventory(&self, name: &str) -> Option<Manifest> {
         let held = self.held.get(name)?;
         let spec = ManifestSpec::clone(&held.spec);
-        Some(Manifest { spec, ..self.patterns.unpack(&held.thin) })
+        Some(Manifest { spec, ..self.without_spec(held) })
     }
 
     /// The objects in its inventory.

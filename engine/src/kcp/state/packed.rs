@@ -1,14 +1,13 @@
-//! Texts of Manifests that are almost those of others: what is kept of one is how it differs from a pattern, the text of another
-//! Manifest of the same version.
+//! Objects that are almost like others: what is kept of one is how its text differs from a pattern, the text of another one of its
+//! kind, such as a Manifest of the same version.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
-use tidewatch_api::{Manifest, ManifestStatus};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     lists::{List, Lists},
@@ -25,12 +24,12 @@ const BLOCK: usize = 60;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
-    /// The last pattern of each version, by its spec's hash.
+    /// The last pattern of each kind.
     last: HashMap<u64, Weak<[u8]>>,
     differences: Lists<[u8; BLOCK]>,
 }
 
-/// Metadata and status of a Manifest. Whoever has one gives it back ([`Patterns::let_go`]).
+/// An object. Whoever has one gives it back ([`Patterns::let_go`]).
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Packed {
@@ -43,12 +42,11 @@ pub(super) struct Packed {
 }
 
 impl Patterns {
-    /// Packs metadata and status of a Manifest whose spec has this hash. As most of a fleet is at rest most of the time, those that
-    /// are `settled` are patterns for the others.
-    pub(super) fn pack(&mut self, hash: u64, manifest: &Manifest, settled: bool) -> Packed {
-        // Never fails: there are no maps in it but of texts.
-        let text = serde_json::to_vec(&(&manifest.metadata, &manifest.status)).unwrap_or_default();
-        if let Some(pattern) = self.last.get(&hash).and_then(Weak::upgrade) {
+    /// Packs one of a kind, which is any number. As most of a fleet is at rest most of the time, those that are `settled` are patterns
+    /// for the others. It has no maps but those of texts: such cannot fail.
+    pub(super) fn pack(&mut self, kind: u64, object: &impl Serialize, settled: bool) -> Packed {
+        let text = serde_json::to_vec(object).unwrap_or_default();
+        if let Some(pattern) = self.last.get(&kind).and_then(Weak::upgrade) {
             let differences = compress_with_dict(&text, &pattern);
             if !settled || differences.len() * WORTH <= text.len() {
                 return self.keep(pattern, text.len(), &differences);
@@ -58,7 +56,7 @@ impl Patterns {
             self.last.retain(|_, pattern| pattern.strong_count() > 0);
         }
         let pattern: Arc<[u8]> = text.into();
-        self.last.insert(hash, Arc::downgrade(&pattern));
+        self.last.insert(kind, Arc::downgrade(&pattern));
         let differences = compress_with_dict(&pattern, &pattern);
         self.keep(Arc::clone(&pattern), pattern.len(), &differences)
     }
@@ -73,20 +71,19 @@ impl Patterns {
         Packed { pattern, size, taken, differences: self.differences.put(blocks) }
     }
 
-    /// The Manifest, without a spec.
-    pub(super) fn unpack(&self, packed: &Packed) -> Manifest {
+    /// The object as it was packed.
+    pub(super) fn unpack<T: Default + DeserializeOwned>(&self, packed: &Packed) -> T {
         let mut differences =
             self.differences.of(&packed.differences).flatten().copied().collect::<Vec<u8>>();
         differences.truncate(packed.taken as usize);
         let text = decompress_with_dict(&differences, packed.size as usize, &packed.pattern);
-        let parts = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let object = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
         // What was packed is unpacked: neither can fail.
-        debug_assert!(parts.is_some(), "a Manifest cannot be unpacked");
-        if parts.is_none() {
-            tracing::error!("a Manifest that is kept cannot be read; restart this receiver and report it");
+        debug_assert!(object.is_some(), "what is kept cannot be unpacked");
+        if object.is_none() {
+            tracing::error!("an object that is kept cannot be read; restart this receiver and report it");
         }
-        let (metadata, status): (ObjectMeta, Option<ManifestStatus>) = parts.unwrap_or_default();
-        Manifest { metadata, status, ..Manifest::default() }
+        object.unwrap_or_default()
     }
 
     /// Forgets what was packed.
@@ -104,6 +101,7 @@ impl Patterns {
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
+    use tidewatch_api::Manifest;
 
     use super::*;
 
@@ -147,7 +145,7 @@ mod tests {
         let size: usize = all.iter().map(|packed| packed.size as usize).sum();
         assert!(kept * 4 < size, "{kept} of {size} bytes");
         for (packed, name) in all.iter().zip(&names) {
-            assert_eq!(patterns.unpack(packed), manifest(name, "Ready"));
+            assert_eq!(patterns.unpack::<Manifest>(packed), manifest(name, "Ready"));
         }
         assert_eq!((patterns.unpack(&first), patterns.unpack(&settled)), (bare, manifest("kyma-1", "Ready")));
     }
@@ -169,7 +167,7 @@ mod tests {
             for (text, settled) in texts.iter().zip(states) {
                 let manifest = manifest(text, if settled { "Ready" } else { "Processing" });
                 let packed = patterns.pack(7, &manifest, settled);
-                prop_assert_eq!(patterns.unpack(&packed), manifest);
+                prop_assert_eq!(patterns.unpack::<Manifest>(&packed), manifest);
             }
         }
     }
