@@ -392,6 +392,7 @@ impl Shared {
         if says.is_some_and(|says| says.operation.contains(&why.to_string())) {
             return Ok(());
         }
+        tracing::warn!(kyma = kyma.metadata.name, why = %why, "parked");
         let status = failed_status(&kyma, tidewatch_api::State::Error, why.to_string(), self.now());
         self.write_kyma_status(&kyma, &status).await
     }

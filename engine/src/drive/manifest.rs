@@ -107,6 +107,11 @@ impl Stopped {
         }
     }
 
+    /// Whether what stopped it may be wrong with one object alone, so that others can be tried.
+    const fn is_of_one_thing(&self) -> bool {
+        self.lost.is_none() && !self.passing && !self.discredits_client
+    }
+
     const fn unrendered(mut self) -> Self {
         self.at = Some(Stage::Render);
         self
@@ -235,7 +240,7 @@ impl Shared {
         let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
         let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
             Ok(only.cr())
-        } else if applied.failed.is_none() {
+        } else if applied.failed.as_ref().is_none_or(Stopped::is_of_one_thing) {
             stage(Stage::Apply, create_default_cr(manifest, runtime, |cr, live| self.seen.saw(key, cr, live)))
                 .await
         } else {
@@ -257,7 +262,10 @@ impl Shared {
             }
             Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
             Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
-            Err(error) => applied.failed = Some(error.into()),
+            // What failed first is said.
+            Err(error) => {
+                applied.failed.get_or_insert_with(|| error.into());
+            }
         }
 
         let cr_state = cr_id.clone().zip(cr_said.clone());

@@ -302,14 +302,19 @@ fn plan_module(
         Ok(chosen) => chosen,
         Err(why) => return fault(why.state(installed), why.to_string()),
     };
-    let source = match input.sources.of(chosen) {
-        Some(Ok(source)) => source,
-        Some(Err(why)) => {
+    let read = input.sources.of(chosen);
+    let noted = match read {
+        Some(Ok(_)) => None,
+        _ => existing.and_then(|old| Source::noted(old, chosen)),
+    };
+    let source = match (read, &noted) {
+        (Some(Ok(source)), _) | (_, Some(source)) => source,
+        (Some(Err(why)), None) => {
             plan.retry |= why.retryable;
             let state = if installed { State::Warning } else { State::Error };
             return fault(state, why.message.clone());
         }
-        None => {
+        (None, None) => {
             plan.retry = true;
             return fault(
                 State::Processing,

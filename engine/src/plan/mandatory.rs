@@ -14,7 +14,8 @@ use tidewatch_api::{
 use super::{
     access::{self, Denied},
     kyma::{
-        Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
+        Decided, Decision, Plan, Source, Sources, keep_default_cr, manifest_for, orphan, remember, same,
+        take_over,
     },
     naming::manifest_name,
     notice::{About, Kind, Notice},
@@ -155,13 +156,18 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     if let Err(why) = may_replace(installed.map(|m| m.spec.version.as_str()), &chosen.version, allowed) {
         return made.fault(module, why.to_string());
     }
-    let source = match input.sources.of(chosen) {
-        Some(Ok(source)) => source,
-        Some(Err(why)) => {
+    let read = input.sources.of(chosen);
+    let noted = match read {
+        Some(Ok(_)) => None,
+        _ => installed.and_then(|old| Source::noted(old, chosen)),
+    };
+    let source = match (read, &noted) {
+        (Some(Ok(source)), _) | (_, Some(source)) => source,
+        (Some(Err(why)), None) => {
             made.plan.retry |= why.retryable;
             return made.fault(module, why.message.clone());
         }
-        None => {
+        (None, None) => {
             made.plan.retry = true;
             return;
         }

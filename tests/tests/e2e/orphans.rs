@@ -85,6 +85,50 @@ async fn a_skipped_kyma_or_manifest_is_left_alone_and_a_deletion_still_goes_on()
     observed::no_panic(&solo.receiver.process)
 }
 
+/// Offers a version under another name of its component.
+async fn offer_renamed(solo: &Solo, mut new: Version) -> Result<()> {
+    let renamed = format!("{}-renamed", kcp::component(&new.module));
+    let documents: Vec<String> = new.objects.iter().map(ToString::to_string).collect();
+    let package = ModulePackage {
+        sources: Vec::new(),
+        component_name: renamed.clone(),
+        version: new.version.clone(),
+        raw_manifest: documents.join("\n---\n"),
+        default_cr: None,
+        images: Vec::new(),
+    };
+    push(&Registry::new(RegistryConfig::default())?, &solo.env.registry.of(solo.namespace), &package).await?;
+    new.release = json!({"ocmComponentName": renamed});
+    solo.offer(&new).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renamed_component_may_make_anew_what_it_takes_over() -> Result<()> {
+    let solo = Solo::start("kcp-recast", "isthmus").await?;
+    solo.offer(&version("pontoon", "1.0.0")).await?;
+    solo.enable(&json!([{"name": "pontoon"}])).await?;
+    solo.ready("pontoon", "1.0.0").await?;
+    let before = objects(&solo, "pontoon").await?;
+    let mut new = version("pontoon", "1.1.0");
+    for deployment in new.objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        for labels in ["/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
+            let labels = deployment.pointer_mut(labels).context("no labels")?;
+            labels["cast"] = "second".into();
+        }
+    }
+    new.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"}]});
+    offer_renamed(&solo, new).await?;
+    settled(&solo, "pontoon", "1.1.0").await?;
+    wait::until("one Manifest", SOON, || async {
+        Ok((of_module(&solo, "pontoon").await?.len() == 1).then_some(()))
+    })
+    .await?;
+    let after = objects(&solo, "pontoon").await?;
+    ensure!(uids(&after)[2] != uids(&before)[2], "the Deployment is the old one");
+    ensure!(after[2].data["spec"]["selector"]["matchLabels"]["cast"] == "second", "{:?}", after[2].data);
+    observed::no_panic(&solo.receiver.process)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Result<()> {
     let solo = Solo::start("kcp-renamed", "estuary").await?;
@@ -101,20 +145,7 @@ async fn a_renamed_component_takes_over_what_it_has_and_removes_the_rest() -> Re
     let quay = json!({"apiVersion": format!("{group}/v1"), "kind": "Quay", "metadata": {"name": "users"}});
     quays.patch("users", &PatchParams::apply("user"), &Patch::Apply(&quay)).await?;
 
-    let renamed = format!("{}-renamed", kcp::component("pontoon"));
-    let mut new = version("pontoon", "1.1.0");
-    let documents: Vec<String> = new.objects.iter().map(ToString::to_string).collect();
-    let package = ModulePackage {
-        sources: Vec::new(),
-        component_name: renamed.clone(),
-        version: new.version.clone(),
-        raw_manifest: documents.join("\n---\n"),
-        default_cr: None,
-        images: Vec::new(),
-    };
-    push(&Registry::new(RegistryConfig::default())?, &solo.env.registry.of(solo.namespace), &package).await?;
-    new.release = json!({"ocmComponentName": renamed});
-    solo.offer(&new).await?;
+    offer_renamed(&solo, version("pontoon", "1.1.0")).await?;
     settled(&solo, "pontoon", "1.1.0").await?;
     let second = wait::until("one Manifest, of the new component", SOON, || async {
         let all = of_module(&solo, "pontoon").await?;

@@ -81,7 +81,7 @@ impl Shared {
             Ok(Some(obstacle)) if obstacle.of == Whose::Leaving => {
                 return self.make_way(kyma, manifest, runtime, obstacle).await;
             }
-            Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle).await,
+            Ok(Some(obstacle)) => return self.wait_for(kyma, manifest, runtime, obstacle, |_| false).await,
             Err(stopped) => return self.stopped(manifest, stopped).await,
         }
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
@@ -108,42 +108,36 @@ impl Shared {
         }
     }
 
-    /// Lets go of what others that are on their way out may wait for, the module's custom resources, and waits for theirs: the rest, and
-    /// with it what takes care of those, goes after them.
+    /// Lets go of what others that are on their way out may wait for, the module's custom resources of their kinds, and waits for
+    /// theirs: the rest, and with it what takes care of those, is kept in good order meanwhile, and goes after them.
     async fn make_way(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        Obstacle { what, kinds, .. }: Obstacle,
+        obstacle: Obstacle,
     ) -> Result<Finish, Lost> {
+        let groups = self.look("make way").await.groups_of_leaving(kyma);
+        let goes =
+            |object: &ObjectRef| plan::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let all = plan::prune(&inventory, &[]);
-        let (first, rest): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|object| plan::removal_rank(&object.gvk) == 0);
+        let first = plan::prune(&inventory, &[]).into_iter().filter(&goes).collect();
+        // Whether or not what is kept can be found out.
         let removing = self.remove(kyma, manifest, runtime, first, Theirs::HoldsBack);
-        let remains = match stage(Stage::Delete, removing).await {
-            Ok(remains) => remains.all(),
-            Err(error) => return self.stopped(manifest, error.into()).await,
-        };
-        let left: Vec<_> = remains.into_iter().map(|(object, _)| object).chain(rest).collect();
-        let progress = Progress::Deleting(what.clone());
-        let status = plan::manifest_status(manifest, &progress, &left, None, self.now());
-        self.write_manifest_status(manifest, &status).await?;
-        Ok(if self.is_told_of(kyma, runtime, &kinds).await {
-            Finish::Waiting(what)
-        } else {
-            Finish::Patient(what)
-        })
+        if let Err(error) = stage(Stage::Delete, removing).await {
+            return self.stopped(manifest, error.into()).await;
+        }
+        self.wait_for(kyma, manifest, runtime, obstacle, goes).await
     }
 
-    /// Keeps a module that cannot go yet in good order, and says what it waits for.
+    /// Keeps a module that cannot go yet in good order, but for what `goes` already, and says what it waits for.
     async fn wait_for(
         &self,
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
         Obstacle { what, kinds, of }: Obstacle,
+        goes: impl Fn(&ObjectRef) -> bool + Send,
     ) -> Result<Finish, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
@@ -155,7 +149,7 @@ impl Shared {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
                 let work = Work { key: &key, kyma, mark: Mark::default(), only: None, again: true };
-                let synced = self.sync(&work, manifest, runtime, bundle, first).await?;
+                let synced = self.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
             Err(stopped) => {

@@ -89,8 +89,10 @@ impl Shared {
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let installer =
-                    self.installer(work, (&manifest, &before, &shared), runtime, (&terms, &definitions));
+                let heir_to = self.heir_to(kyma, &manifest, &terms).await;
+                let own = (&manifest, before.as_slice(), shared.as_slice());
+                let installer = self.installer(work, own, runtime, (&terms, &definitions));
+                let installer = Installer { heir_to: &heir_to, ..installer };
                 applied =
                     Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new())).await;
             }
@@ -135,13 +137,9 @@ impl Shared {
         match manifest.terms() {
             Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
             Ok(terms) => {
-                let heir_to = if terms.recreate.is_empty() {
-                    Vec::new()
-                } else {
-                    self.look("predecessors").await.predecessors(work.kyma, manifest)
-                };
-                let installer =
-                    self.installer(work, (manifest, before, &shared), runtime, (&terms, &definitions));
+                let heir_to = self.heir_to(work.kyma, manifest, &terms).await;
+                let own = (manifest, before, shared.as_slice());
+                let installer = self.installer(work, own, runtime, (&terms, &definitions));
                 let installer = Installer { heir_to: &heir_to, ..installer };
                 let stood = only.stood(&definitions);
                 applied = Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], stood)).await;
@@ -152,6 +150,14 @@ impl Shared {
         applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
         let (manifest, left, objects) = (manifest.clone(), Vec::new(), bundle.objects);
         Synced { manifest, applied, left, objects, gone: Some(gone), only: Some(only) }
+    }
+
+    /// The Manifests whose objects it may make anew as its own; none where it makes none anew.
+    async fn heir_to(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
+        if terms.recreate.is_empty() {
+            return Vec::new();
+        }
+        self.look("predecessors").await.predecessors(kyma, manifest)
     }
 
     fn installer<'a>(

@@ -1,5 +1,7 @@
 //! Manifests: what is installed where.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
@@ -7,6 +9,7 @@ use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, store, unindex}
 use crate::{
     key::WorkKey,
     plan::{
+        blockers,
         kyma::{Stray, is_nobodys, leaving_message, progress_at},
         manifest::{Claim, has_been_ready, inventory, is_current},
         object::ObjectRef,
@@ -102,8 +105,9 @@ impl KcpState {
         let leaving = || self.kymas.is_leaving(&kyma);
         let required = || manifest.module_name().is_some_and(|module| self.required(&kyma).contains(module));
         let shown = !manifest.is_mandatory() || required() || leaving();
-        // Whoever has planned a Manifest knows that it is not ready yet.
-        let planned = old.is_none() && echo;
+        // Whoever has planned a Manifest knows that it is not ready yet. A watch that broke off may show it first as it is after its own
+        // reconcile, whose write that is then.
+        let planned = old.is_none() && echo && manifest.status.is_none();
         if shown && !planned && old.as_ref().map(told) != Some(told(&manifest)) {
             wanted.push((kyma_key(&kyma), STATUS_CHANGED));
         }
@@ -164,6 +168,23 @@ impl KcpState {
             self.other_claims(kyma, manifest, object).iter().any(|claim| !claim.deleting)
         };
         leaving.flatten().filter(|object| !stays(object)).collect()
+    }
+
+    /// The groups of the kinds that the Manifests of a Kyma which are being deleted define or declare: they may wait for the end of all
+    /// objects of those. As last seen.
+    pub fn groups_of_leaving(&self, kyma: &str) -> BTreeSet<String> {
+        let all = self.manifests_of(kyma).into_iter();
+        let leaving = all.filter(|manifest| manifest.metadata.deletion_timestamp.is_some());
+        let groups = leaving.flat_map(|manifest| {
+            let declared = blockers::declared(&manifest).unwrap_or_default();
+            let installed = self.manifests.inventory(&manifest.name_any());
+            let defined =
+                installed.into_iter().filter(|object| object.gvk.kind == "CustomResourceDefinition");
+            let defined =
+                defined.filter_map(|crd| crd.name.split_once('.').map(|(_, group)| group.to_owned()));
+            declared.into_iter().map(|gvk| gvk.group).chain(defined)
+        });
+        groups.collect()
     }
 
     /// Whether there is a Manifest of this name that belongs to another Kyma, as last seen.

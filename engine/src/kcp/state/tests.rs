@@ -123,6 +123,18 @@ fn a_runtime_id_must_be_registered_once() {
     assert_eq!(state.runtime("r1"), one);
 }
 
+/// As where the watch broke off while the Manifest was made, and lists again.
+#[test]
+fn a_manifest_that_is_first_seen_after_its_own_reconcile_is_news_for_its_kyma() {
+    let mut state = KcpState::default();
+    state.wrote("Manifest", "m", Some("1".into()));
+    let planned = Manifest { status: None, ..manifest("m", 1, "Ready", None) };
+    assert!(state.apply_manifest(planned).is_empty(), "whoever has planned it knows of it");
+    let mut state = KcpState::default();
+    state.wrote("Manifest", "m", Some("3".into()));
+    assert_eq!(keys(state.apply_manifest(manifest("m", 3, "Ready", None))), ["Kyma/a"]);
+}
+
 #[test]
 fn a_manifest_status_reaches_its_kyma_at_once() {
     let mut state = KcpState::default();

@@ -2,7 +2,8 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 
-use tidewatch_api::{Layer, SourceType};
+use kube::ResourceExt;
+use tidewatch_api::{Layer, Manifest, SourceType, names::annotations};
 
 use crate::plan::versions::{Chosen, Origin};
 
@@ -22,6 +23,30 @@ pub struct Source {
 }
 
 impl Source {
+    /// What a Manifest of the chosen version says of it. A version is immutable (mission S1.1), so that is all that its descriptor
+    /// would say, and a registry that cannot be asked after a start changes nothing of what is installed. `None` if it is another version,
+    /// one that nobody has released, from another registry, or if the Manifest does not know all that is wanted of it.
+    pub(in crate::plan) fn noted(manifest: &Manifest, chosen: &Chosen) -> Option<Self> {
+        let component = manifest.annotations().get(annotations::FQDN);
+        let is_it = manifest.spec.version == chosen.version && component == Some(&chosen.component);
+        if !is_it || chosen.origin == Origin::Local || manifest.is_of_runtime_template() {
+            return None;
+        }
+        let image = manifest.install_source().ok()?;
+        if chosen.registry.as_ref().is_some_and(|registry| *registry != image.repo) {
+            return None;
+        }
+        let layers = manifest.terms().ok()?.layers;
+        let noted = Self {
+            repo: image.repo,
+            layer: image.ref_,
+            type_: image.type_,
+            images: manifest.spec.localized_images.clone(),
+            further: layers.into_iter().map(|layer| (layer.name.clone(), Some(layer))).collect(),
+        };
+        noted.layers(&chosen.template.spec.sources).is_ok().then_some(noted)
+    }
+
     /// The layers that a template names besides the raw manifest.
     ///
     /// # Errors

@@ -213,6 +213,19 @@ fn an_unreadable_descriptor_keeps_what_is_installed() {
     };
     let sources = sources_read(|_| Err(fault.clone()));
     let plan = run_with(&wanted(&["lighthouse"]), &[installed(State::Ready)], &sources);
+    assert_eq!(plan.status.state, State::Ready, "its Manifest says all that the descriptor would");
+    assert!(!plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
+    let mut ignored = wanted(&["lighthouse"]);
+    ignored.modules[0].custom_resource_policy = CustomResourcePolicy::Ignore;
+    let plan = run_with(&ignored, &[installed(State::Ready)], &sources);
+    assert_eq!(
+        plan.apply[0].spec.install,
+        installed(State::Ready).spec.install,
+        "what its user changes comes"
+    );
+    let mut newer = wanted(&["lighthouse"]);
+    newer.modules[0].channel = Some("fast".into());
+    let plan = run_with(&newer, &[installed(State::Ready)], &sources);
     assert!(plan.retry && plan.delete.is_empty() && plan.apply.is_empty());
     assert_eq!(plan.status.modules[0].state, State::Warning);
     let plan = run_with(&wanted(&["lighthouse"]), &[], &sources);

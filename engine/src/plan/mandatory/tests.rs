@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tidewatch_api::{SourceType, names::annotations};
 
 use super::*;
-use crate::plan::kyma::{ComponentVersion, Source};
+use crate::plan::kyma::{ComponentVersion, Source, SourceFault};
 use crate::plan::versions::fixtures::{FakeCatalog, catalog as base};
 
 mod settles;
@@ -273,4 +273,27 @@ fn what_users_make_themselves_stays_theirs_when_the_module_becomes_mandatory() {
     let held = crate::plan::blockers::declared(manifest).unwrap();
     assert!(held.iter().any(|kind| kind.kind == "Guard"), "{held:?}");
     assert!(nothing(&run(&catalog(), std::slice::from_ref(manifest))), "once");
+}
+
+#[test]
+fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
+    let offers = [Arc::new(Offer::of("guard", &catalog()).unwrap())];
+    let component = "tidewatch.dev/module/guard".to_owned();
+    let key = ComponentVersion { component, version: "2.0.0".into(), registry: None, local: false };
+    let fault = SourceFault { message: "it answers 429".into(), retryable: true, retry_after: None };
+    let sources: Sources = [(key, Err(fault))].into_iter().collect();
+    let made = |manifests: &[Manifest]| {
+        plan(&Input {
+            kyma: &kyma(&json!({})),
+            offers: &offers,
+            sources: &sources,
+            manifests,
+            restricted: &[],
+            chosen_by_users: &BTreeSet::new(),
+            asked: None,
+        })
+    };
+    assert!(nothing(&made(&[installed()])), "its Manifest says all that the descriptor would");
+    let new = made(&[]);
+    assert!(new.plan.retry && new.plan.apply.is_empty() && new.faults.len() == 1);
 }

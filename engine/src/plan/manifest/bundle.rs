@@ -37,6 +37,16 @@ impl Bundle {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.first.iter_mut().chain(&mut self.main).chain(&mut self.custom)
     }
+
+    /// The same without some of the objects.
+    #[must_use]
+    pub fn without(mut self, which: impl Fn(&ObjectRef) -> bool) -> Self {
+        for phase in [&mut self.first, &mut self.main, &mut self.custom] {
+            phase.retain(|object| !ObjectRef::of(object).is_some_and(|id| which(&id)));
+        }
+        self.objects.retain(|id| !which(id));
+        self
+    }
 }
 
 /// Why rendered objects make no bundle.
