@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 use tidewatch_tests::{modules::Version, observed, wait};
 
-use super::{SOON, World, crds, dynamic, put};
+use super::{SOON, World, config_maps, crds, dynamic, put, set_finalizers};
 
 const MODULES: [&str; 2] = ["port", "starboard"];
 
@@ -20,14 +20,17 @@ fn light(of: &str, module: &str, name: &str) -> Value {
            "metadata": {"name": name, "namespace": RUNTIME_NAMESPACE}, "spec": {}})
 }
 
-/// A kind, and an object of the other module's kind.
-fn objects(of: &str, module: &str, other: &str) -> Vec<Value> {
-    let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+fn crd(of: &str, module: &str) -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("lights.{}", group(of, module))},
         "spec": {"group": group(of, module), "scope": "Namespaced", "names": {"kind": "Light", "plural": "lights"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
-                {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
-    vec![crd, light(of, other, "others")]
+                {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
+}
+
+/// A kind, and an object of the other module's kind.
+fn objects(of: &str, module: &str, other: &str) -> Vec<Value> {
+    vec![crd(of, module), light(of, other, "others")]
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,6 +72,58 @@ async fn two_modules_that_have_objects_of_each_others_kinds_go_together() -> Res
         let name = format!("lights.{}", group(of, module));
         let left = crds(&runtime).get_opt(&name).await?.map(|crd| crd.name_any());
         ensure!(left.is_none(), "{left:?} is left");
+    }
+    observed::no_panic(&world.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_that_go_together_are_kept_in_order_while_their_default_crs_are_cleaned_up() -> Result<()> {
+    let world = World::start("kcp-abreast").await?;
+    let (runtime, of) = (world.runtime()?, world.namespace);
+    let gear = |module: &str| format!("{module}-gear-abreast");
+    for module in MODULES {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"cleans": "up"},
+                         "metadata": {"name": gear(module), "namespace": RUNTIME_NAMESPACE}});
+        let mut offered = Version::new(module, "1.0.0", vec![crd(of, module), map]);
+        offered.template = json!({"data": light(of, module, "default")});
+        offered.offer(&world.kcp, of, &world.env.registry.of(of)).await?;
+    }
+    world.enable(&MODULES).await?;
+    let lights = |module: &str| {
+        dynamic(&runtime, &format!("{}/v1", group(of, module)), "Light", "lights", Some(RUNTIME_NAMESPACE))
+    };
+    for module in MODULES {
+        world.ready(module).await?;
+        set_finalizers(&lights(module), "default", &["example.test/cleans-up"]).await?;
+    }
+    world.kymas().delete(of, &DeleteParams::default()).await?;
+    for module in MODULES {
+        world.blocked(module, &["Light", "default"]).await?;
+    }
+    // What would clean up is deleted by somebody, and comes back.
+    for module in MODULES {
+        config_maps(&runtime).delete(&gear(module), &DeleteParams::default()).await?;
+        wait::until("what cleans up to be back", SOON, || async {
+            world.tell_of(("", "v1", "ConfigMap"), &gear(module)).await?;
+            Ok(config_maps(&runtime).get_opt(&gear(module)).await?.map(drop))
+        })
+        .await?;
+    }
+    for module in MODULES {
+        set_finalizers(&lights(module), "default", &[]).await?;
+    }
+    wait::until("the Kyma to be gone", SOON, || async {
+        if world.kymas().get_opt(of).await?.is_none() {
+            return Ok(Some(()));
+        }
+        for module in MODULES {
+            world.tell_of((&group(of, module), "v1", "Light"), "default").await?;
+        }
+        Ok(None)
+    })
+    .await?;
+    for module in MODULES {
+        ensure!(config_maps(&runtime).get_opt(&gear(module)).await?.is_none(), "{} is left", gear(module));
     }
     observed::no_panic(&world.receiver.process)
 }
