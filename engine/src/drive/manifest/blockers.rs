@@ -1,7 +1,8 @@
 //! What is in the way of a Manifest's deletion: objects of users, and the default CR.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, HashMap, btree_map::Entry};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, watcher::WatchedField};
 
@@ -26,6 +27,10 @@ use crate::{
 const OWN: usize = 200;
 /// The same, where some are found that are of the module though nobody could know their names before.
 const OWNED: u32 = 2_000;
+
+/// Owners of owners that are asked for: in one chain, and in one look at what is in the way.
+const CHAIN: usize = 4;
+const LOOKS: usize = 50;
 
 /// What a deletion waits for.
 pub(super) struct Obstacle {
@@ -155,6 +160,55 @@ pub(super) async fn users_in(
     Ok(users.named())
 }
 
+/// What owns objects, found by going up from owner to owner.
+#[derive(Default)]
+struct Lineage {
+    /// By the uid of an owner: its own owners.
+    known: HashMap<String, Vec<OwnerReference>>,
+}
+
+impl Lineage {
+    /// Whether an object with these owners goes with something of the module's, if not at once: an owner of its owner is, or is owned so
+    /// in turn. In doubt it is its users'.
+    async fn is_of(
+        &mut self,
+        runtime: &Gated,
+        object: &ObjectRef,
+        owners: &[OwnerReference],
+        own: &[ObjectRef],
+    ) -> Result<bool, ObjectError> {
+        let mut owners = owners.to_vec();
+        for _ in 0..CHAIN {
+            let Some(next) = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first())
+            else {
+                return Ok(false);
+            };
+            let gvk = Gvk::of(&next.api_version, &next.kind);
+            let scope = apply::scope(runtime, &gvk).await?;
+            let is_in_none = matches!(scope, Some(plan::Scope::Cluster));
+            let namespace = if is_in_none { String::new() } else { object.namespace.clone() };
+            let owner = ObjectRef { gvk, namespace, name: next.name.clone() };
+            let above = match self.known.get(&next.uid) {
+                Some(above) => above.clone(),
+                None if scope.is_none() || self.known.len() >= LOOKS => return Ok(false),
+                None => {
+                    let there = apply::get(runtime, &owner).await?.unwrap_or_default();
+                    let metadata = &there["metadata"];
+                    let is_it = metadata["uid"].as_str() == Some(&next.uid);
+                    let above = Some(&metadata["ownerReferences"]).filter(|_| is_it);
+                    let above = above.and_then(|above| serde_json::from_value(above.clone()).ok());
+                    self.known.entry(next.uid.clone()).or_insert(above.unwrap_or_default()).clone()
+                }
+            };
+            if blockers::is_owned(&owner, &above, own) {
+                return Ok(true);
+            }
+            owners = above;
+        }
+        Ok(false)
+    }
+}
+
 /// Objects of these kinds that are not of the module itself.
 async fn users_of(
     runtime: &Gated,
@@ -162,6 +216,7 @@ async fn users_of(
     own: &[ObjectRef],
 ) -> Result<Users, ObjectError> {
     let mut users = Users::default();
+    let mut lineage = Lineage::default();
     for gvk in kinds {
         let is_owned = |listed: &Listed| blockers::is_owned(&listed.object, &listed.owners, own);
         let mut of_kind: Vec<&ObjectRef> =
@@ -169,7 +224,7 @@ async fn users_of(
         // A page with room for our own always has as many of the others as are named.
         let limit = u32::try_from(NAMED + 1 + of_kind.len().min(OWN)).unwrap_or(u32::MAX);
         let mut page = apply::list(runtime, gvk, "", limit).await?;
-        if page.more > 0 && page.first.iter().any(is_owned) {
+        if page.more > 0 && page.first.iter().any(|listed| !listed.owners.is_empty()) {
             page = apply::list(runtime, gvk, "", OWNED).await?;
         }
         let Page { first, mut more } = page;
@@ -178,6 +233,7 @@ async fn users_of(
             match of_kind.iter().position(|o| o.same_object(&found.object)) {
                 Some(at) => drop(of_kind.swap_remove(at)),
                 None if is_owned(&found) => {}
+                None if lineage.is_of(runtime, &found.object, &found.owners, own).await? => {}
                 None => others.push(found.object),
             }
         }
@@ -420,6 +476,41 @@ mod tests {
         });
         let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
         Gated::new(client, Gate::default(), "harbour")
+    }
+
+    #[tokio::test]
+    async fn what_belongs_to_what_belongs_to_the_module_is_no_users() {
+        let owned_by = |uid: &str, kind: &str, name: &str| json!([{"apiVersion": "x.dev/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
+        let lamp = move |name: &str, owners: Value| json!({"metadata": {"name": name, "namespace": "n", "uid": format!("lamp-{name}"), "ownerReferences": owners}});
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let (code, answer) = match request.uri().path() {
+                "/apis/x.dev/v1" => (
+                    200,
+                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
+                        {"name": "beacons", "singularName": "", "namespaced": true, "kind": "Beacon", "verbs": ["get", "list"]},
+                        {"name": "lamps", "singularName": "", "namespaced": true, "kind": "Lamp", "verbs": ["get", "list"]},
+                        {"name": "bulbs", "singularName": "", "namespaced": true, "kind": "Bulb", "verbs": ["get", "list"]}]}),
+                ),
+                "/apis/x.dev/v1/bulbs" => (
+                    200,
+                    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"},
+                           "items": [lamp("of-ours", owned_by("lamp-a", "Lamp", "a")), lamp("of-theirs", owned_by("lamp-b", "Lamp", "b")),
+                                     lamp("of-another", owned_by("gone", "Lamp", "a")), lamp("of-itself", owned_by("lamp-c", "Lamp", "c")),
+                                     lamp("of-nobody", json!([]))]}),
+                ),
+                "/apis/x.dev/v1/namespaces/n/lamps/a" => (200, lamp("a", owned_by("u", "Beacon", "default"))),
+                "/apis/x.dev/v1/namespaces/n/lamps/b" => (200, lamp("b", owned_by("v", "Beacon", "users"))),
+                "/apis/x.dev/v1/namespaces/n/lamps/c" => (200, lamp("c", owned_by("lamp-c", "Lamp", "c"))),
+                _ => not_found(),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        });
+        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+        let runtime = Gated::new(client, Gate::default(), "harbour");
+        let users = users_of(&runtime, &[Gvk::of("x.dev/v1", "Bulb")], &[cr("default")]).await.unwrap();
+        let named: Vec<&str> = users.first.iter().map(|object| object.name.as_str()).collect();
+        assert_eq!((named, users.count), (vec!["of-theirs", "of-another", "of-itself", "of-nobody"], 4));
     }
 
     fn cr(name: &str) -> ObjectRef {
