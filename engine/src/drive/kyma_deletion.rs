@@ -349,43 +349,27 @@ async fn delete(runtime: &Gated, thing: Thing) -> Result<Vec<String>, ObjectErro
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, time::Duration};
-
-    use http::{Request, Response};
-    use kube::client::Body;
     use serde_json::json;
     use tidewatch_api::names::annotations;
 
     use super::*;
-    use crate::{
-        drive::{
-            gate::Gate,
-            tests::{engine_on, not_found},
-        },
-        runtime::RuntimeClient,
-    };
+    use crate::drive::tests::{engine_on, not_found, runtime_on};
 
     /// A runtime whose Kyma, if it has one, is of this one in KCP.
     fn runtime(owner: Option<&'static str>) -> Gated {
-        let service = tower::service_fn(move |request: Request<Body>| async move {
-            let (code, answer) = match (request.uri().path(), owner) {
-                ("/apis/operator.kyma-project.io/v1beta2", _) => (
-                    200,
-                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "operator.kyma-project.io/v1beta2",
+        runtime_on(move |path| match (path, owner) {
+            ("/apis/operator.kyma-project.io/v1beta2", _) => (
+                200,
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "operator.kyma-project.io/v1beta2",
                            "resources": [{"name": "kymas", "singularName": "", "namespaced": true, "kind": "Kyma", "verbs": ["get"]}]}),
-                ),
-                (_, Some(owner)) => (
-                    200,
-                    json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "metadata": {"name": "default",
+            ),
+            (_, Some(owner)) => (
+                200,
+                json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "metadata": {"name": "default",
                            "namespace": "kyma-system", "annotations": {annotations::OWNED_BY: owner}}}),
-                ),
-                _ => not_found(),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-        });
-        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-        Gated::new(client, Gate::default(), "harbour")
+            ),
+            _ => not_found(),
+        })
     }
 
     #[tokio::test]

@@ -47,6 +47,18 @@ pub(super) fn engine_on(
     (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), heard)
 }
 
+/// The runtime of `harbour`, which answers like this to a path: a code and a body.
+pub(super) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> gate::Gated {
+    let answer = Arc::new(answer);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (code, answer) = answer(request.uri().path());
+        let body = kube::client::Body::from(answer.to_string().into_bytes());
+        async move { Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap()) }
+    });
+    let client = crate::runtime::RuntimeClient::new(Client::new(service, "default"), Duration::from_secs(5));
+    gate::Gated::new(client, gate::Gate::default(), "harbour")
+}
+
 pub(super) fn not_found() -> (u16, Value) {
     let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
         "message": "not found", "reason": "NotFound", "code": 404});

@@ -302,19 +302,14 @@ fn plan_module(
         Ok(chosen) => chosen,
         Err(why) => return fault(why.state(installed), why.to_string()),
     };
-    let read = input.sources.of(chosen);
-    let noted = match read {
-        Some(Ok(_)) => None,
-        _ => existing.and_then(|old| Source::noted(old, chosen)),
-    };
-    let source = match (read, &noted) {
-        (Some(Ok(source)), _) | (_, Some(source)) => source,
-        (Some(Err(why)), None) => {
+    let source = match input.sources.of_or_noted(chosen, existing) {
+        Some(Ok(source)) => source,
+        Some(Err(why)) => {
             plan.retry |= why.retryable;
             let state = if installed { State::Warning } else { State::Error };
             return fault(state, why.message.clone());
         }
-        (None, None) => {
+        None => {
             plan.retry = true;
             return fault(
                 State::Processing,
@@ -323,7 +318,7 @@ fn plan_module(
         }
     };
     let asked = (&choice.module, choice.channel.as_str());
-    if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, source)) {
+    if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, &source)) {
         let status = shown(choice, chosen, old, chosen.template.metadata.generation);
         return if old.is_unmanaged() {
             says(status, State::Processing, GIVEN_UP.into())
@@ -334,7 +329,7 @@ fn plan_module(
             says(status, state, message)
         };
     }
-    let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, source) {
+    let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, &source) {
         Ok(wanted) => wanted,
         Err(why) => return fault(if installed { State::Warning } else { State::Error }, why),
     };

@@ -14,8 +14,7 @@ use tidewatch_api::{
 use super::{
     access::{self, Denied},
     kyma::{
-        Decided, Decision, Plan, Source, Sources, keep_default_cr, manifest_for, orphan, remember, same,
-        take_over,
+        Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
     },
     naming::manifest_name,
     notice::{About, Kind, Notice},
@@ -156,18 +155,13 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     if let Err(why) = may_replace(installed.map(|m| m.spec.version.as_str()), &chosen.version, allowed) {
         return made.fault(module, why.to_string());
     }
-    let read = input.sources.of(chosen);
-    let noted = match read {
-        Some(Ok(_)) => None,
-        _ => installed.and_then(|old| Source::noted(old, chosen)),
-    };
-    let source = match (read, &noted) {
-        (Some(Ok(source)), _) | (_, Some(source)) => source,
-        (Some(Err(why)), None) => {
+    let source = match input.sources.of_or_noted(chosen, installed) {
+        Some(Ok(source)) => source,
+        Some(Err(why)) => {
             made.plan.retry |= why.retryable;
             return made.fault(module, why.message.clone());
         }
-        (None, None) => {
+        None => {
             made.plan.retry = true;
             return;
         }
@@ -176,7 +170,7 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
     let managed = installed.filter(|old| !old.is_unmanaged());
     let custom_resource_policy = managed.map(|old| old.spec.custom_resource_policy).unwrap_or_default();
     let entry = Module { name: module.to_owned(), custom_resource_policy, ..Module::default() };
-    let mut wanted = match manifest_for(input.kyma, &entry, "", chosen, source) {
+    let mut wanted = match manifest_for(input.kyma, &entry, "", chosen, &source) {
         Ok(wanted) => wanted,
         Err(why) => return made.fault(module, why),
     };

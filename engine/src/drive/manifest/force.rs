@@ -109,21 +109,11 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, time::Duration};
-
-    use http::{Request, Response};
-    use kube::client::Body;
     use serde_json::{Value, json};
     use tidewatch_api::names::{annotations, finalizers, labels};
 
     use super::*;
-    use crate::{
-        drive::{
-            gate::Gate,
-            tests::{engine_on, not_found},
-        },
-        runtime::RuntimeClient,
-    };
+    use crate::drive::tests::{engine_on, not_found, runtime_on};
 
     fn manifest() -> Value {
         json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Manifest",
@@ -137,13 +127,12 @@ mod tests {
     #[tokio::test]
     async fn what_a_runtime_refuses_to_say_holds_nothing_up() {
         for code in [401, 403, 500] {
-            let refuses = tower::service_fn(move |_: Request<Body>| async move {
-                let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code});
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            let runtime = runtime_on(move |_| {
+                (
+                    code,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code}),
+                )
             });
-            let client = RuntimeClient::new(kube::Client::new(refuses, "default"), Duration::from_secs(5));
-            let runtime = Gated::new(client, Gate::default(), "harbour");
             let (engine, heard) = engine_on(|method, path| match method {
                 "PATCH" if path.ends_with("/manifests/beacon") => (200, manifest()),
                 "POST" => {

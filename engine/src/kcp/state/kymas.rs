@@ -125,11 +125,8 @@ mod tests {
         let mut one = kyma("a", "Ready", "paid");
         kymas.insert(&one);
         assert!(!kymas.is_leaving("a") && !kymas.is_leaving("b"));
-        one.metadata.deletion_timestamp = one
-            .metadata
-            .creation_timestamp
-            .clone()
-            .or(Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)));
+        let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+        one.metadata.deletion_timestamp = Some(now);
         kymas.insert(&one);
         assert!(kymas.is_leaving("a"));
     }

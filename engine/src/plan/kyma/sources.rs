@@ -1,6 +1,6 @@
 //! What the versions of modules consist of.
 
-use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, time::Duration};
 
 use kube::ResourceExt;
 use tidewatch_api::{Layer, Manifest, SourceType, names::annotations};
@@ -26,7 +26,7 @@ impl Source {
     /// What a Manifest of the chosen version says of it. A version is immutable (mission S1.1), so that is all that its descriptor
     /// would say, and a registry that cannot be asked after a start changes nothing of what is installed. `None` if it is another version,
     /// one that nobody has released, from another registry, or if the Manifest does not know all that is wanted of it.
-    pub(in crate::plan) fn noted(manifest: &Manifest, chosen: &Chosen) -> Option<Self> {
+    fn noted(manifest: &Manifest, chosen: &Chosen) -> Option<Self> {
         let component = manifest.annotations().get(annotations::FQDN);
         let is_it = manifest.spec.version == chosen.version && component == Some(&chosen.component);
         if !is_it || chosen.origin == Origin::Local || manifest.is_of_runtime_template() {
@@ -116,6 +116,22 @@ impl Sources {
     pub fn of(&self, chosen: &Chosen) -> Option<&Result<Source, SourceFault>> {
         let found = self.0.binary_search_by(|(key, _)| key.cmp_of(chosen)).ok()?;
         Some(&self.0[found].1)
+    }
+
+    /// The same, or where it was not read what a Manifest of the version says of it ([`Source::noted`]).
+    pub(in crate::plan) fn of_or_noted(
+        &self,
+        chosen: &Chosen,
+        installed: Option<&Manifest>,
+    ) -> Option<Result<Cow<'_, Source>, &SourceFault>> {
+        let read = self.of(chosen);
+        if let Some(Ok(source)) = read {
+            return Some(Ok(Cow::Borrowed(source)));
+        }
+        match installed.and_then(|manifest| Source::noted(manifest, chosen)) {
+            Some(noted) => Some(Ok(Cow::Owned(noted))),
+            None => read.map(|read| read.as_ref().map(Cow::Borrowed)),
+        }
     }
 
     /// Those that could not be read.
