@@ -9,6 +9,7 @@ mod give_up;
 mod hand_over;
 mod hold;
 mod incomplete;
+mod lineage;
 mod passed;
 mod remove;
 mod rendered;

@@ -1,12 +1,11 @@
 //! What is in the way of a Manifest's deletion: objects of users, and the default CR.
 
-use std::collections::{BTreeMap, HashMap, btree_map::Entry};
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, watcher::WatchedField};
 
-use super::{Stopped, is_crd};
+use super::{Stopped, is_crd, lineage::Lineage};
 use crate::{
     drive::{
         Shared,
@@ -27,10 +26,6 @@ use crate::{
 const OWN: usize = 200;
 /// The same, where some are found that are of the module though nobody could know their names before.
 const OWNED: u32 = 2_000;
-
-/// Owners of owners that are asked for: in one chain, and in one look at what is in the way.
-const CHAIN: usize = 4;
-const LOOKS: usize = 50;
 
 /// What a deletion waits for.
 pub(super) struct Obstacle {
@@ -158,55 +153,6 @@ pub(super) async fn users_in(
         users.add(there, count);
     }
     Ok(users.named())
-}
-
-/// What owns objects, found by going up from owner to owner.
-#[derive(Default)]
-struct Lineage {
-    /// By the uid of an owner: its own owners.
-    known: HashMap<String, Vec<OwnerReference>>,
-}
-
-impl Lineage {
-    /// Whether an object with these owners goes with something of the module's, if not at once: an owner of its owner is, or is owned so
-    /// in turn. In doubt it is its users'.
-    async fn is_of(
-        &mut self,
-        runtime: &Gated,
-        object: &ObjectRef,
-        owners: &[OwnerReference],
-        own: &[ObjectRef],
-    ) -> Result<bool, ObjectError> {
-        let mut owners = owners.to_vec();
-        for _ in 0..CHAIN {
-            let Some(next) = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first())
-            else {
-                return Ok(false);
-            };
-            let gvk = Gvk::of(&next.api_version, &next.kind);
-            let scope = apply::scope(runtime, &gvk).await?;
-            let is_in_none = matches!(scope, Some(plan::Scope::Cluster));
-            let namespace = if is_in_none { String::new() } else { object.namespace.clone() };
-            let owner = ObjectRef { gvk, namespace, name: next.name.clone() };
-            let above = match self.known.get(&next.uid) {
-                Some(above) => above.clone(),
-                None if scope.is_none() || self.known.len() >= LOOKS => return Ok(false),
-                None => {
-                    let there = apply::get(runtime, &owner).await?.unwrap_or_default();
-                    let metadata = &there["metadata"];
-                    let is_it = metadata["uid"].as_str() == Some(&next.uid);
-                    let above = Some(&metadata["ownerReferences"]).filter(|_| is_it);
-                    let above = above.and_then(|above| serde_json::from_value(above.clone()).ok());
-                    self.known.entry(next.uid.clone()).or_insert(above.unwrap_or_default()).clone()
-                }
-            };
-            if blockers::is_owned(&owner, &above, own) {
-                return Ok(true);
-            }
-            owners = above;
-        }
-        Ok(false)
-    }
 }
 
 /// Objects of these kinds that are not of the module itself.
@@ -425,145 +371,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{convert::Infallible, time::Duration};
-
-    use http::{Request, Response};
-    use kube::client::Body;
-    use serde_json::{Value, json};
-    use tidewatch_api::names::{annotations, field_managers};
-
-    use super::*;
-    use crate::{
-        drive::{
-            Engine,
-            gate::Gate,
-            tests::{engine_on, not_found},
-        },
-        plan::owners::Speaker,
-        runtime::RuntimeClient,
-    };
-
-    fn kinds(group: &str, version: &str, plural: &str, kind: &str) -> (u16, Value) {
-        let answer = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/{version}"),
-            "resources": [{"name": plural, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get", "list"]}]});
-        (200, answer)
-    }
-
-    /// A runtime whose Kyma is `owner`'s by now, with a Beacon that was made as a default CR.
-    fn runtime(owner: &'static str) -> Gated {
-        let service = tower::service_fn(move |request: Request<Body>| async move {
-            let (code, answer) = match request.uri().path() {
-                "/apis/operator.kyma-project.io/v1beta2" => {
-                    kinds("operator.kyma-project.io", "v1beta2", "kymas", "Kyma")
-                }
-                "/apis/x.dev/v1" => kinds("x.dev", "v1", "beacons", "Beacon"),
-                "/apis/x.dev/v1/beacons" => (
-                    200,
-                    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"},
-                           "items": [{"metadata": {"name": "old", "namespace": "n", "managedFields": [
-                               {"manager": field_managers::DEFAULT_CR, "operation": "Apply"}]}}]}),
-                ),
-                path if path.ends_with("/kymas/default") => (
-                    200,
-                    json!({"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "metadata": {"name": "default",
-                           "namespace": "kyma-system", "annotations": {annotations::OWNED_BY: owner}}}),
-                ),
-                _ => not_found(),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-        });
-        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-        Gated::new(client, Gate::default(), "harbour")
-    }
-
-    #[tokio::test]
-    async fn what_belongs_to_what_belongs_to_the_module_is_no_users() {
-        let owned_by = |uid: &str, kind: &str, name: &str| json!([{"apiVersion": "x.dev/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
-        let lamp = move |name: &str, owners: Value| json!({"metadata": {"name": name, "namespace": "n", "uid": format!("lamp-{name}"), "ownerReferences": owners}});
-        let service = tower::service_fn(move |request: Request<Body>| async move {
-            let (code, answer) = match request.uri().path() {
-                "/apis/x.dev/v1" => (
-                    200,
-                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
-                        {"name": "beacons", "singularName": "", "namespaced": true, "kind": "Beacon", "verbs": ["get", "list"]},
-                        {"name": "lamps", "singularName": "", "namespaced": true, "kind": "Lamp", "verbs": ["get", "list"]},
-                        {"name": "bulbs", "singularName": "", "namespaced": true, "kind": "Bulb", "verbs": ["get", "list"]}]}),
-                ),
-                "/apis/x.dev/v1/bulbs" => (
-                    200,
-                    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"},
-                           "items": [lamp("of-ours", owned_by("lamp-a", "Lamp", "a")), lamp("of-theirs", owned_by("lamp-b", "Lamp", "b")),
-                                     lamp("of-another", owned_by("gone", "Lamp", "a")), lamp("of-itself", owned_by("lamp-c", "Lamp", "c")),
-                                     lamp("of-nobody", json!([]))]}),
-                ),
-                "/apis/x.dev/v1/namespaces/n/lamps/a" => (200, lamp("a", owned_by("u", "Beacon", "default"))),
-                "/apis/x.dev/v1/namespaces/n/lamps/b" => (200, lamp("b", owned_by("v", "Beacon", "users"))),
-                "/apis/x.dev/v1/namespaces/n/lamps/c" => (200, lamp("c", owned_by("lamp-c", "Lamp", "c"))),
-                _ => not_found(),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-        });
-        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-        let runtime = Gated::new(client, Gate::default(), "harbour");
-        let users = users_of(&runtime, &[Gvk::of("x.dev/v1", "Bulb")], &[cr("default")]).await.unwrap();
-        let named: Vec<&str> = users.first.iter().map(|object| object.name.as_str()).collect();
-        assert_eq!((named, users.count), (vec!["of-theirs", "of-another", "of-itself", "of-nobody"], 4));
-    }
-
-    fn cr(name: &str) -> ObjectRef {
-        ObjectRef { gvk: Gvk::of("x.dev/v1", "Beacon"), namespace: "n".into(), name: name.into() }
-    }
-
-    fn crd() -> ObjectRef {
-        let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
-        ObjectRef { gvk, namespace: String::new(), name: "beacons.x.dev".into() }
-    }
-
-    async fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
-        engine.0.change("test").await.owners.claim(Speaker::Watch, kyma, manifest, [object]);
-    }
-
-    #[tokio::test]
-    async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
-        for (theirs, is_theirs) in
-            [(None, false), (Some(cr("b")), true), (Some(crd()), true), (Some(cr("c")), false)]
-        {
-            let (engine, _) = engine_on(|_, _| not_found());
-            let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
-            drop(engine.0.change("test").await.apply_kyma(serde_json::from_value(lagoon).unwrap()));
-            if let Some(theirs) = &theirs {
-                claim(&engine, "lagoon", "lagoon-beacon", theirs).await;
-            }
-            let of = async |owner| {
-                engine.0.without_anothers("harbour", &runtime(owner), vec![cr("b")]).await.unwrap()
-            };
-            assert_eq!(of("kcp-system/lagoon").await.is_empty(), is_theirs, "{theirs:?}");
-            assert_eq!(of("kcp-system/harbour").await, [cr("b")], "the runtime is still this one's");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
-        let module = json!({"metadata": {"name": "harbour-beacon", "namespace": "kcp-system"},
-            "spec": {"resource": {"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "new", "namespace": "n"}}}});
-        let module: Manifest = serde_json::from_value(module).unwrap();
-        let defined =
-            BTreeMap::from([(("x.dev".to_owned(), "Beacon".to_owned()), Gvk::of("x.dev/v1", "Beacon"))]);
-        for (theirs, goes) in [(None, true), (Some(crd()), false), (Some(cr("old")), false)] {
-            let (engine, _) = engine_on(|_, _| not_found());
-            if let Some(theirs) = &theirs {
-                claim(&engine, "harbour", "harbour-lamp", theirs).await;
-            }
-            let crs = engine
-                .0
-                .default_crs("harbour", &module, &runtime("kcp-system/harbour"), &defined)
-                .await
-                .unwrap();
-            let wanted = if goes { vec![cr("new"), cr("old")] } else { vec![cr("new")] };
-            assert_eq!(crs, wanted, "{theirs:?}");
-        }
-    }
-}
+mod tests;
