@@ -16,7 +16,7 @@ use tidewatch_telemetry::stdio;
 use tokio::sync::oneshot;
 
 use crate::{
-    modules,
+    modules::{self, Size},
     progress::Progress,
     receiver,
     report::Report,
@@ -52,6 +52,9 @@ pub struct Simulate {
     /// How many modules each of them has.
     #[arg(long, default_value_t = 3, value_name = "COUNT")]
     modules: usize,
+    /// How many objects each module has, besides its default custom resource.
+    #[arg(long, default_value_t = modules::FEWEST_OBJECTS, value_name = "COUNT")]
+    objects: usize,
     /// What happens: a file, or one that is shipped (see --list).
     #[arg(long, default_value = "steady", value_name = "NAME|FILE")]
     scenario: String,
@@ -158,9 +161,12 @@ fn writable(flag: &str, file: &Path) -> Result<()> {
 
 /// What is asked for, and the locks of the folders that are written.
 fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
-    let Simulate { runtimes, modules, seed, .. } = *simulate;
+    let Simulate { runtimes, modules, objects, seed, .. } = *simulate;
     ensure!((1..=MOST).contains(&runtimes), "--runtimes: 1 to {MOST} are allowed");
     ensure!((1..=modules::MOST).contains(&modules), "--modules: 1 to {} are allowed", modules::MOST);
+    let allowed = modules::FEWEST_OBJECTS..=modules::MOST_OBJECTS;
+    let (fewest, most) = (allowed.start(), allowed.end());
+    ensure!(allowed.contains(&objects), "--objects: {fewest} to {most} are allowed");
     let scenario = Scenario::load(&simulate.scenario)?;
     scenario.fits(modules)?;
     if simulate.serve.is_some()
@@ -207,7 +213,8 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
         args,
         agents_check: simulate.agents_check,
     });
-    Ok((Settings { runtimes, modules, seed, scenario, folder, receiver }, taken))
+    let size = Size { modules, objects };
+    Ok((Settings { runtimes, size, seed, scenario, folder, receiver }, taken))
 }
 
 /// What this program has put there is removed; anything else is not touched.

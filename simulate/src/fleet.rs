@@ -24,7 +24,7 @@ use tidewatch_simulator::{
 };
 
 use crate::{
-    modules::{self, Id},
+    modules::{self, Id, Size},
     names, role,
     scenario::Channel,
 };
@@ -53,8 +53,8 @@ pub struct Fleet {
     pub tally: Arc<Tally>,
     /// Of the receiver, for KCP.
     pub kcp_kubeconfig: String,
-    /// How many modules there are.
-    pub modules: usize,
+    /// What modules there are.
+    pub size: Size,
     /// What tokens are made of.
     pub secret: String,
     somebody: Arc<User>,
@@ -62,7 +62,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Starts everything: KCP with CRDs and modules, runtimes that nobody has registered.
-    pub async fn start(runtimes: usize, modules: usize, seed: u64, drain: &Drain) -> Result<Self> {
+    pub async fn start(runtimes: usize, size: Size, seed: u64, drain: &Drain) -> Result<Self> {
         let script = Arc::new(Script::new(seed));
         let faults = Arc::clone(&script) as _;
         let tally = Arc::new(Tally::new(faults, vec![names::KCP.to_owned()]));
@@ -108,7 +108,7 @@ impl Fleet {
             script,
             tally,
             kcp_kubeconfig,
-            modules,
+            size,
             secret,
             somebody,
         };
@@ -126,7 +126,7 @@ impl Fleet {
         let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
         config.proxy_url = None;
         fleet::prepare_kcp(&Client::try_from(config)?, KCP_NAMESPACE).await?;
-        for module in 0..self.modules {
+        for module in 0..self.size.modules {
             for version in [1, 2] {
                 self.offer(module, version).await?;
             }
@@ -143,7 +143,7 @@ impl Fleet {
             sources: Vec::new(),
             component_name: modules::component(module),
             version: version.clone(),
-            raw_manifest: modules::raw_manifest(module, number),
+            raw_manifest: modules::raw_manifest(module, number, self.size.objects),
             default_cr: Some(cr.to_string()),
             images: vec![format!("example.local/{name}:{version}")],
         };
@@ -182,7 +182,7 @@ impl Fleet {
             "stringData": {"config": kubeconfig},
         });
         let modules: Vec<Value> =
-            (0..self.modules).map(|module| json!({"name": modules::name(module)})).collect();
+            (0..self.size.modules).map(|module| json!({"name": modules::name(module)})).collect();
         let body = json!({
             "apiVersion": API_VERSION, "kind": "Kyma",
             "metadata": {"name": kyma, "namespace": KCP_NAMESPACE,

@@ -7,6 +7,19 @@ use tidewatch_api::names::RUNTIME_NAMESPACE;
 pub const VERSIONS: u32 = 9;
 /// Most modules; each is a CRD in each runtime.
 pub const MOST: usize = 100;
+/// Fewest objects of a module.
+pub const FEWEST_OBJECTS: usize = 4;
+/// Most objects of a module.
+pub const MOST_OBJECTS: usize = 100;
+
+/// How large what each runtime has is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// How many modules there are.
+    pub modules: usize,
+    /// How many objects each of them has; every other version has one more. Its default CR is not counted.
+    pub objects: usize,
+}
 
 /// Something that identifies an object in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,16 +60,19 @@ fn meta(name: &str, namespace: &str) -> Value {
     json!({"name": name, "namespace": namespace})
 }
 
-/// The objects of a version of a module, what tells most about progress first.
-pub fn objects(module: usize, number: u32) -> Vec<(Id, Value)> {
-    let (own, version) = (name(module), version(number));
-    let id = |group: &str, version: &str, resource: &str, namespace: &str, name: &str| Id {
+fn id(group: &str, version: &str, resource: &str, namespace: &str, name: &str) -> Id {
+    Id {
         group: group.into(),
         version: version.into(),
         resource: resource.into(),
         namespace: namespace.into(),
         name: name.into(),
-    };
+    }
+}
+
+/// The objects of a version of a module of so many, what tells most about progress first.
+pub fn objects(module: usize, number: u32, count: usize) -> Vec<(Id, Value)> {
+    let (own, version) = (name(module), version(number));
     let space = RUNTIME_NAMESPACE;
     let keeper = format!("{own}-keeper");
     let app = json!({"app.kubernetes.io/name": own});
@@ -93,6 +109,7 @@ pub fn objects(module: usize, number: u32) -> Vec<(Id, Value)> {
             crd(module, &crd_name),
         ),
     ];
+    all.extend((0..count.saturating_sub(FEWEST_OBJECTS)).map(|place| further(&own, place)));
     if number.is_multiple_of(2) {
         // So that each step up creates or prunes something.
         let extra = format!("{own}-extra");
@@ -102,6 +119,54 @@ pub fn objects(module: usize, number: u32) -> Vec<(Id, Value)> {
         all.push((id("", "v1", "configmaps", space, &extra), body));
     }
     all
+}
+
+/// What a module has besides: of kinds that modules have, the same in all versions.
+fn further(own: &str, place: usize) -> (Id, Value) {
+    const RBAC: &str = "rbac.authorization.k8s.io";
+    let (space, name) = (RUNTIME_NAMESPACE, format!("{own}-{place}"));
+    let app = json!({"app.kubernetes.io/name": own});
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
+    let subjects = json!([{"kind": "ServiceAccount", "name": format!("{own}-keeper"), "namespace": space}]);
+    let role = |kind: &str| json!({"apiGroup": RBAC, "kind": kind, "name": format!("{own}-{}", place.saturating_sub(1))});
+    // A role before its binding.
+    let (group, version, kind, resource, rest) = match place % 7 {
+        0 => (
+            "",
+            "v1",
+            "Service",
+            "services",
+            json!({"spec": {"selector": app, "ports": [{"port": 8080, "protocol": "TCP"}]}}),
+        ),
+        1 => (RBAC, "v1", "ClusterRole", "clusterroles", json!({"rules": rules})),
+        2 => {
+            let rest = json!({"roleRef": role("ClusterRole"), "subjects": subjects});
+            (RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", rest)
+        }
+        3 => (RBAC, "v1", "Role", "roles", json!({"rules": rules})),
+        4 => (
+            RBAC,
+            "v1",
+            "RoleBinding",
+            "rolebindings",
+            json!({"roleRef": role("Role"), "subjects": subjects}),
+        ),
+        5 => {
+            let spec = json!({"spec": {"podSelector": {"matchLabels": app}, "policyTypes": ["Egress"]}});
+            ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", spec)
+        }
+        _ => ("", "v1", "ConfigMap", "configmaps", json!({"data": {"place": place.to_string()}})),
+    };
+    let namespace = if kind.starts_with("Cluster") { "" } else { space };
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let mut body = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
+    if !namespace.is_empty() {
+        body["metadata"]["namespace"] = namespace.into();
+    }
+    for (field, value) in rest.as_object().into_iter().flatten() {
+        body[field] = value.clone();
+    }
+    (id(group, version, resource, namespace, &name), body)
 }
 
 fn crd(module: usize, name: &str) -> Value {
@@ -136,9 +201,9 @@ pub fn default_cr(module: usize) -> (Id, Value) {
 }
 
 /// A version's manifest: YAML of several documents.
-pub fn raw_manifest(module: usize, number: u32) -> String {
+pub fn raw_manifest(module: usize, number: u32, count: usize) -> String {
     let documents: Vec<String> =
-        objects(module, number).iter().map(|(_, object)| object.to_string()).collect();
+        objects(module, number, count).iter().map(|(_, object)| object.to_string()).collect();
     documents.join("\n---\n")
 }
 
@@ -171,12 +236,24 @@ mod tests {
 
     #[test]
     fn each_step_up_changes_creates_or_prunes() {
-        let ids = |number| objects(0, number).into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>();
+        let ids = |number| {
+            objects(0, number, FEWEST_OBJECTS).into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>()
+        };
         assert_eq!(ids(2).difference(&ids(1)).count(), 1);
         assert_eq!(ids(2).difference(&ids(3)).count(), 1);
-        let image =
-            |number| objects(0, number)[0].1["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+        let image = |number| {
+            objects(0, number, FEWEST_OBJECTS)[0].1["spec"]["template"]["spec"]["containers"][0]["image"]
+                .clone()
+        };
         assert_ne!(image(1), image(2));
+    }
+
+    #[test]
+    fn a_module_has_as_many_objects_as_are_asked_for_and_each_once() {
+        for count in [FEWEST_OBJECTS, 14, MOST_OBJECTS] {
+            let ids: BTreeSet<Id> = objects(0, 1, count).into_iter().map(|(id, _)| id).collect();
+            assert_eq!(ids.len(), count);
+        }
     }
 
     #[test]

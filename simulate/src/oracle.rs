@@ -111,10 +111,10 @@ pub struct Oracle {
 impl Oracle {
     /// Of a fleet; its tasks end with `drain`.
     pub fn new(fleet: Arc<Fleet>, drain: Drain) -> Arc<Self> {
-        let (runtimes, modules) = (fleet.runtimes.len(), fleet.modules);
+        let (runtimes, size) = (fleet.runtimes.len(), fleet.size);
         Arc::new(Self {
-            world: RwLock::new(World::new(runtimes, modules)),
-            catalog: Catalog::new(modules),
+            world: RwLock::new(World::new(runtimes, size.modules)),
+            catalog: Catalog::new(size),
             slots: (0..runtimes).map(|_| follow::Slot::default()).collect(),
             lags: Mutex::default(),
             fleet,
@@ -179,7 +179,7 @@ impl Oracle {
     pub async fn judge(&self) -> Result<Verdict> {
         let mut verdict = Verdict::default();
         for runtime in self.world(World::registered) {
-            for module in 0..self.fleet.modules {
+            for module in 0..self.fleet.size.modules {
                 let mut found = Vec::new();
                 verdict.compared += self.differences(runtime, module, |id, is| {
                     let object = format!("{}/{} {}", id.namespace, id.name, id.resource);
@@ -201,7 +201,7 @@ impl Oracle {
 
     /// The object that a user changes: the Deployment of a module, in the version that is desired.
     pub fn deployment(module: usize) -> Option<Id> {
-        modules::objects(module, 1).into_iter().next().map(|(id, _)| id)
+        modules::objects(module, 1, modules::FEWEST_OBJECTS).into_iter().next().map(|(id, _)| id)
     }
 }
 
@@ -225,7 +225,10 @@ mod tests {
     #[tokio::test]
     async fn an_empty_runtime_has_lost_everything_that_it_should_have() -> Result<()> {
         let drain = Drain::new();
-        let fleet = Arc::new(Fleet::start(2, 1, 7, &drain).await?);
+        let fleet = Arc::new(
+            Fleet::start(2, modules::Size { modules: 1, objects: modules::FEWEST_OBJECTS }, 7, &drain)
+                .await?,
+        );
         let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
         assert_eq!(oracle.judge().await?, Verdict::default(), "nobody is registered");
         oracle.change_world(|world| world.runtimes[1].registered = true);

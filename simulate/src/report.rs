@@ -20,6 +20,8 @@ pub struct Report {
     pub runtimes: usize,
     /// Modules of each.
     pub modules: usize,
+    /// Objects of each module.
+    pub objects: usize,
     /// Cores of the machine, which all processes of the simulation share.
     pub cores: usize,
     /// The machine's load average over the last 15 minutes, at the end: well above the cores, others were at work, too.
@@ -204,8 +206,9 @@ impl Report {
     /// For people; with bars and rules of a document, or aligned for a terminal.
     pub fn text(&self, markdown: bool) -> String {
         let mut out = Text { markdown, text: String::new() };
-        let Self { scenario, about, runtimes, modules, seed, cores, .. } = self;
-        out.heading(&format!("{scenario}: {runtimes} runtimes, {modules} modules each, seed {seed}"));
+        let Self { scenario, about, runtimes, modules, objects, seed, cores, .. } = self;
+        let of_each = format!("{modules} modules of {objects} objects each");
+        out.heading(&format!("{scenario}: {runtimes} runtimes, {of_each}, seed {seed}"));
         let build = if self.optimized { "" } else { " A debug build: its times say nothing." };
         let load = self
             .load
@@ -399,6 +402,7 @@ mod tests {
             receiver_flags: "--fallback-poll 0".into(),
             runtimes: 5,
             modules: 2,
+            objects: 4,
             seed: 7,
             lags: vec![Lag::of("drift", vec![0.5, 0.25, 2.0])],
             phases: vec![Phase {
@@ -416,7 +420,7 @@ mod tests {
     #[test]
     fn a_document_has_bars_and_a_terminal_columns() {
         let text = report().text(true);
-        assert!(text.starts_with("### storm: 5 runtimes, 2 modules each, seed 7"), "{text}");
+        assert!(text.starts_with("### storm: 5 runtimes, 2 modules of 4 objects each, seed 7"), "{text}");
         assert!(text.contains("| lost | 1 | of 50 objects compared at the end |"), "{text}");
         assert!(text.contains("| drift | 3 | 500 ms | 2.0 s | 2.0 s | 2.0 s |"), "{text}");
         assert!(text.contains("| age in the queue, p50 | 4.0 ms |"), "{text}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::modules::{self, Id};
+use crate::modules::{self, Id, Size};
 
 /// Objects that a version has, and those that only others have.
 type Version = (Vec<(Id, Value)>, Vec<Id>);
@@ -11,8 +11,8 @@ type Version = (Vec<(Id, Value)>, Vec<Id>);
 pub(super) struct Catalog(Vec<Vec<Version>>);
 
 impl Catalog {
-    pub(super) fn new(modules: usize) -> Self {
-        let of = |module| (0..=modules::VERSIONS).map(|number| version(module, number)).collect();
+    pub(super) fn new(Size { modules, objects }: Size) -> Self {
+        let of = |module| (0..=modules::VERSIONS).map(|number| version(module, number, objects)).collect();
         Self((0..modules).map(of).collect())
     }
 
@@ -25,14 +25,15 @@ impl Catalog {
     }
 }
 
-fn version(module: usize, number: u32) -> Version {
+fn version(module: usize, number: u32, objects: usize) -> Version {
     let mut wanted = Vec::new();
     if number > 0 {
-        wanted = modules::objects(module, number);
+        wanted = modules::objects(module, number, objects);
         wanted.push(modules::default_cr(module));
     }
     let mut unwanted: Vec<Id> = Vec::new();
-    let all = [1, 2].into_iter().flat_map(|number| modules::objects(module, number)).map(|(id, _)| id);
+    let all =
+        [1, 2].into_iter().flat_map(|number| modules::objects(module, number, objects)).map(|(id, _)| id);
     for id in all.chain([modules::default_cr(module).0]) {
         if !wanted.iter().any(|(have, _)| *have == id) && !unwanted.contains(&id) {
             unwanted.push(id);
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn each_version_wants_its_own_and_nothing_of_the_others() {
-        let catalog = Catalog::new(1);
+        let catalog = Catalog::new(Size { modules: 1, objects: modules::FEWEST_OBJECTS });
         let sizes = |number| {
             let (wanted, unwanted) = catalog.of(0, number);
             (wanted.len(), unwanted.len())

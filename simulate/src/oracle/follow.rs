@@ -153,7 +153,7 @@ impl Oracle {
     fn settle(&self, runtime: usize) -> bool {
         let Some(slot) = self.slots.get(runtime) else { return true };
         let seen = Instant::now();
-        let modules = self.fleet.modules;
+        let modules = self.fleet.size.modules;
         let mut verdicts = vec![None; modules];
         let mut as_desired = |module: usize| match verdicts.get_mut(module) {
             Some(verdict) => *verdict.get_or_insert_with(|| self.is_as_desired(runtime, module)),

@@ -24,6 +24,7 @@ use self::live::Live;
 use crate::{
     agents::{Agents, Setup},
     fleet::{Fleet, kcp_kyma},
+    modules::Size,
     oracle::{Kind, Oracle, World},
     progress::Progress,
     receiver::{self, Receiver},
@@ -44,8 +45,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// How many runtimes.
     pub runtimes: usize,
-    /// How many modules each.
-    pub modules: usize,
+    /// The modules of each.
+    pub size: Size,
     /// Of everything that is chosen.
     pub seed: u64,
     /// What happens.
@@ -84,11 +85,12 @@ pub struct Run {
 impl Run {
     /// Starts KCP, runtimes and registry; then receiver and agents' process, if they are ours.
     pub async fn start(settings: Settings, progress: Arc<Progress>) -> Result<Self> {
-        let Settings { runtimes, modules, seed, ref folder, .. } = settings;
+        let Settings { runtimes, size, seed, ref folder, .. } = settings;
         usage::allow_files(runtimes)?;
         let (drain, servers) = (Drain::new(), Drain::new());
-        progress.say(&format!("starting KCP, {runtimes} runtimes and a registry with {modules} modules"));
-        let fleet = Arc::new(Fleet::start(runtimes, modules, seed, &servers).await?);
+        progress
+            .say(&format!("starting KCP, {runtimes} runtimes and a registry with {} modules", size.modules));
+        let fleet = Arc::new(Fleet::start(runtimes, size, seed, &servers).await?);
         let oracle = Oracle::new(Arc::clone(&fleet), drain.clone());
         let mut ours = None;
         if let Some(settings) = &settings.receiver {
@@ -185,7 +187,8 @@ impl Run {
             about: about.clone(),
             seed: self.settings.seed,
             runtimes: self.settings.runtimes,
-            modules: self.settings.modules,
+            modules: self.settings.size.modules,
+            objects: self.settings.size.objects,
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
             load: usage::load(),
             receiver_flags: self.ours.as_ref().map(|ours| ours.receiver.flags()).unwrap_or_default(),

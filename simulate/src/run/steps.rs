@@ -275,7 +275,7 @@ impl Run {
         // What others have is not what the scenario changes for everybody.
         let first = if matches!(kind, Kind::Without | Kind::Beside) { self.bumped() } else { 0 };
         let wanted: Vec<usize> = self.oracle.world(|world| {
-            (first..self.settings.modules)
+            (first..self.settings.size.modules)
                 .filter(|module| world.desired(runtime, *module).is_some())
                 .collect()
         });
@@ -296,7 +296,7 @@ impl Run {
 
     /// The user changes the Kyma; false: there is none.
     fn edit(&self, what: What, kind: Kind, runtime: usize, step: usize) -> Result<bool> {
-        let all: Vec<usize> = (0..self.settings.modules).collect();
+        let all: Vec<usize> = (0..self.settings.size.modules).collect();
         let module = pick::one(self.settings.seed, step, runtime, &all);
         let Some((before, after)) = self.oracle.change_world(|world| {
             let wish = world.runtimes.get_mut(runtime)?;
@@ -336,7 +336,7 @@ impl Run {
 
     async fn bump(&self, bump: &Bump) -> Result<Played> {
         let mut count = 0;
-        for module in 0..bump.modules.min(self.settings.modules) {
+        for module in 0..bump.modules.min(self.settings.size.modules) {
             let channel = bump.channel.name();
             let number = |channel: Channel| {
                 let of = |world: &World| world.versions.get(channel.name())?.get(module).copied();
