@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use jiff::Timestamp;
 use tidewatch_tls::{IdentityError, PeerIdentity};
 
 /// What is registered under a runtime id.
@@ -36,6 +37,13 @@ pub struct Runtime {
     pub kyma: String,
     /// The client certificate that proved it (DER).
     pub certificate: Arc<[u8]>,
+    /// When it should have been renewed: a tenth of its life is left then. Whoever renews does so after two thirds of it, as a rule.
+    pub renewed_by: Timestamp,
+}
+
+fn renewed_by(peer: &PeerIdentity) -> Timestamp {
+    let tenth = peer.not_after.duration_since(peer.not_before).checked_div(10).unwrap_or_default();
+    peer.not_after.saturating_sub(tenth).unwrap_or(peer.not_after)
 }
 
 /// Why a peer is not listened to.
@@ -97,7 +105,8 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
         RuntimeLookup::One { domain: None, .. } => Err(Refusal::NoDomain(id)),
         RuntimeLookup::One { kyma, domain: Some(domain) } => {
             if carries(peer, &domain) {
-                Ok(Runtime { id, kyma, certificate: Arc::clone(&peer.certificate) })
+                let (certificate, renewed_by) = (Arc::clone(&peer.certificate), renewed_by(peer));
+                Ok(Runtime { id, kyma, certificate, renewed_by })
             } else {
                 Err(Refusal::OtherDomain(id))
             }
@@ -115,8 +124,6 @@ fn carries(peer: &PeerIdentity, domain: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
 
     fn peer(dns: &[&str]) -> PeerIdentity {
@@ -125,7 +132,8 @@ mod tests {
             dns_names: dns.iter().map(|d| (*d).to_owned()).collect(),
             ip_addrs: vec!["10.1.2.3".parse().unwrap()],
             uris: vec!["spiffe://r1".into()],
-            not_after: Timestamp::UNIX_EPOCH,
+            not_before: Timestamp::UNIX_EPOCH,
+            not_after: Timestamp::from_second(1_000).unwrap(),
             serial: "1".into(),
             fingerprint_sha256: "f".into(),
             certificate: Arc::from(*b"der"),
@@ -138,7 +146,10 @@ mod tests {
 
     #[test]
     fn the_registered_domain_must_be_in_the_certificate() {
-        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(*b"der") };
+        // A tenth before its end, at 1,000 s.
+        let renewed_by = Timestamp::from_second(900).unwrap();
+        let certificate = Arc::from(*b"der");
+        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into(), certificate, renewed_by };
         for good in ["a.example", "A.Example", "spiffe://r1", "10.1.2.3"] {
             assert_eq!(
                 identify(&peer(&["x", "a.example"]), registered(Some(good))),

@@ -20,6 +20,7 @@ use tidewatch_wire::{
     standing::{self, Standing},
     v2, v3,
 };
+use tokio::time::Instant;
 
 use crate::{
     admission::{Admission, Throttled},
@@ -166,6 +167,8 @@ impl Intake {
             _ if v2::manager_of_path(path).is_some() => "v2",
             _ => "other",
         };
+        let known = &self.metrics.known;
+        let (_in_flight, began) = (known.begin(), Instant::now());
         // Else the connection would end, and with it the other requests on it.
         let handled = AssertUnwindSafe(self.handle(&peer, request)).catch_unwind().await;
         let answer = match handled.unwrap_or(Err(Fault::Panicked)) {
@@ -183,9 +186,17 @@ impl Intake {
                     "request refused"
                 );
                 self.metrics.refused.with_label_values(&[fault.label()]).inc();
+                match fault {
+                    Fault::TooLarge(_) => known.was_too_large(),
+                    Fault::Identity(_) | Fault::Forwarded(_) => known.was_not_verified(endpoint),
+                    _ => {}
+                }
                 error_answer(&fault, message)
             }
         };
+        if endpoint == "v2" {
+            known.took(began.elapsed());
+        }
         self.metrics.answered(endpoint, answer.status());
         answer
     }

@@ -20,6 +20,7 @@ mod fair;
 pub mod host;
 pub mod identity;
 pub mod intake;
+mod known;
 pub mod limits;
 pub mod listener;
 pub mod metrics;

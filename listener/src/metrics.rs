@@ -6,7 +6,7 @@ use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 use tidewatch_tls::HandshakeFailure;
 use tidewatch_wire::v3::Change;
 
-use crate::host::Fate;
+use crate::{host::Fate, known::Known};
 
 /// Longest figure that is taken from an agent.
 const MAX_RECONCILED_MS: f64 = 3_600_000.0;
@@ -38,6 +38,7 @@ pub struct Metrics {
     /// Requests and events whose handling panicked.
     pub panics: IntCounter,
     agent_reconciled: Histogram,
+    pub(crate) known: Known,
 }
 
 impl Metrics {
@@ -85,6 +86,7 @@ impl Metrics {
                 "From an object's first unreconciled change to its acknowledgement, as the agents measure it.",
                 LAG_SECONDS,
             )?,
+            known: Known::register(registry)?,
         };
         for reason in HandshakeFailure::ALL {
             metrics.handshake_failures.with_label_values(&[reason.label()]);

@@ -304,8 +304,12 @@ pub(crate) mod tests {
                 listed: false,
                 observed_at: Timestamp::UNIX_EPOCH,
             };
-            let runtime =
-                Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(*b"der") };
+            let runtime = Runtime {
+                id: "r1".into(),
+                kyma: "harbour".into(),
+                certificate: Arc::from(*b"der"),
+                renewed_by: Timestamp::MAX,
+            };
             let request = request(seq, vec![event]);
             if self.deliveries.receive("r1", &request).fresh.is_empty() {
                 return Fate::Overloaded;

@@ -151,7 +151,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let known = Arc::new(AtomicBool::new(false));
     sizes::register(&registry, &engine, &deliveries, &paths)?;
     let store = Arc::new(store);
-    klm::register_sizes(&registry, &engine, &store, object_metrics)?;
+    let certificates = klm::register_sizes(&registry, &engine, &store, object_metrics)?;
 
     let events_listener = bind(listen).await?;
     let admin_listener = bind(admin_address).await?;
@@ -177,6 +177,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             namespace: namespace.clone(),
             refused,
             seen,
+            certificates,
         }),
         deliveries: deliveries.clone(),
         metrics: intake_metrics,

@@ -26,6 +26,7 @@ use crate::{
         lane::{Change, Key, Settle},
         target::Target,
     },
+    klm::Certificates,
     path_watch::PathWatch,
     route::{self, Direction, Refused, SECOND_LOOK, V2},
 };
@@ -51,6 +52,8 @@ pub struct EngineHost {
     pub refused: IntCounterVec,
     /// Events about a version that a reconcile has seen.
     pub seen: IntCounter,
+    /// Whose certificates should have been renewed, if there is a metric of it.
+    pub certificates: Option<Certificates>,
 }
 
 /// Declares the metric of refused events.
@@ -192,6 +195,9 @@ impl Host for EngineHost {
 
     fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         self.paths.heard(&runtime.kyma, request.health.clone());
+        if let Some(certificates) = &self.certificates {
+            certificates.seen(&runtime.kyma, runtime.renewed_by);
+        }
         self.claims.must_resync(&runtime.kyma, &runtime.id, request)
     }
 

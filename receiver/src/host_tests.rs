@@ -68,6 +68,7 @@ fn host() -> EngineHost {
         namespace: "kcp".into(),
         refused,
         seen,
+        certificates: None,
     }
 }
 
@@ -76,7 +77,8 @@ fn runtime() -> Runtime {
     let hour = jiff::SignedDuration::from_hours(1);
     let ca = tidewatch_certs::Ca::create("test", hour, jiff::Timestamp::now()).unwrap();
     let der = rustls::pki_types::CertificateDer::from_pem_slice(ca.cert_pem().as_bytes()).unwrap();
-    Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(der.as_ref()) }
+    let renewed_by = jiff::Timestamp::MAX;
+    Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(der.as_ref()), renewed_by }
 }
 
 fn kyma_event() -> v2::WatchEvent {

@@ -1,10 +1,14 @@
 //! The metrics that dashboards and alerts of fleets know from the Go lifecycle manager, under the names they know
 //! (`docs/metrics.md`, "Names of the Go lifecycle manager"). What grows with the fleet is off by default.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use prometheus::{GaugeVec, IntCounterVec};
 use rustls::ServerConfig;
 use tidewatch_api::{
@@ -32,6 +36,51 @@ const KYMA_STATES: [State; 5] =
 const MODULE_STATES: [State; 6] =
     [State::Processing, State::Deleting, State::Ready, State::Error, State::Warning, State::Unmanaged];
 
+/// All reasons that are known, those among them that no reconcile of ours ends with: a panel of one shows 0, and not nothing.
+const REASONS: [&str; 40] = [
+    "kyma_under_deletion_with_no_access_secret",
+    "kyma_status_update_to_deleting",
+    "labels_and_finalizers_update",
+    "crds_sync",
+    "image_pull_secret_sync",
+    "manifest_reconciliation",
+    "module_catalog_sync",
+    "skr_webhook_installation",
+    "initial_state_handling",
+    "sync_context_retrieval",
+    "remote_kyma_deletion",
+    "spec_replacement_from_remote",
+    "status_sync_to_remote",
+    "processing_kyma_state",
+    "finalizers_removal_from_remote_kyma",
+    "remote_module_catalog_deletion",
+    "manifest_crs_cleanup",
+    "kyma_deletion",
+    "kyma_retrieval",
+    "kyma_unauthorized",
+    "manifest_retrieval",
+    "manifest_initialize",
+    "manifest_add_finalizer",
+    "manifest_parse_spec",
+    "manifest_update_synced_oci_ref",
+    "manifest_init_synced_oci_ref",
+    "manifest_client_init",
+    "manifest_render_resources",
+    "manifest_prune_diff_not_finished",
+    "manifest_prune_diff",
+    "manifest_pre_delete_enqueue_required",
+    "manifest_pre_delete",
+    "manifest_sync_resources_enqueue_required",
+    "manifest_sync_resources",
+    "manifest_sync_state",
+    "manifest_unauthorized",
+    "manifest_reconcile_finished",
+    "manifest_unmanaged_update",
+    "manifest_labels_removal",
+    "manifest_orphaned",
+];
+const TYPES: [&str; 2] = ["intended", "unexpected"];
+
 /// Those that are counted when a reconcile ends. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KlmMetrics {
@@ -47,6 +96,9 @@ impl KlmMetrics {
             "Reconciles that are done again by themselves, by what they wait for or failed at.",
             &["requeue_reason", "requeue_type"],
         )?;
+        for (reason, kind) in REASONS.iter().flat_map(|reason| TYPES.map(|kind| (*reason, kind))) {
+            requeues.with_label_values(&[reason, kind]);
+        }
         let duration = || {
             registry.named_as("").gauge_vec(
                 "reconcile_duration_seconds",
@@ -121,13 +173,38 @@ fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'s
     Some((reason, kind))
 }
 
-/// Registers those that are computed when they are asked for.
+/// When the certificates by which agents were last heard should have been renewed, by Kyma. As many as there are runtimes. Cheap to
+/// clone.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates(Arc<Mutex<HashMap<String, Timestamp>>>);
+
+impl Certificates {
+    /// The agent of a Kyma was heard, with one that should be renewed by then.
+    pub fn seen(&self, kyma: &str, renewed_by: Timestamp) {
+        let mut all = self.0.lock();
+        match all.get_mut(kyma) {
+            Some(known) => *known = renewed_by,
+            None => drop(all.insert(kyma.to_owned(), renewed_by)),
+        }
+    }
+
+    /// Tells of each Kyma that there is still whether its certificate is not renewed.
+    fn each(&self, is_there: impl Fn(&str) -> bool, now: Timestamp, mut tell: impl FnMut(&str, f64)) {
+        let mut all = self.0.lock();
+        all.retain(|kyma, _| is_there(kyma));
+        for (kyma, renewed_by) in &*all {
+            tell(kyma, f64::from(u8::from(*renewed_by <= now)));
+        }
+    }
+}
+
+/// Registers those that are computed when they are asked for. With `objects`, who may tell of agents' certificates.
 pub fn register_sizes(
     registry: &Registry,
     engine: &Engine,
     store: &Arc<Store<ServerConfig>>,
     objects: bool,
-) -> Result<(), MetricsError> {
+) -> Result<Option<Certificates>, MetricsError> {
     let registry = registry.named_as("lifecycle_mgr");
     let known = engine.clone();
     #[allow(clippy::cast_precision_loss, reason = "a count of modules is far below 2^52")]
@@ -146,14 +223,25 @@ pub fn register_sizes(
         "Whether the certificate by which agents know the receiver ends within a day.",
         move || f64::from(u8::from(is_close(own.not_after(), Timestamp::now()))),
     )?;
-    if objects { register_objects(&registry, engine) } else { Ok(()) }
+    if objects { register_objects(&registry, engine).map(Some) } else { Ok(None) }
 }
 
 fn is_close(end: Timestamp, now: Timestamp) -> bool {
     end.duration_since(now) < CLOSE_TO_EXPIRY
 }
 
-fn register_objects(registry: &Registry, engine: &Engine) -> Result<(), MetricsError> {
+fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates, MetricsError> {
+    let (certificates, known) = (Certificates::default(), engine.clone());
+    let seen = certificates.clone();
+    registry.gauge_vec_fn(
+        "self_signed_cert_not_renew",
+        "Whether the certificate by which a Kyma's agent was last heard should have been renewed by now.",
+        &["kyma_name"],
+        move |set| {
+            let names: HashSet<String> = known.state().read().kymas().into_iter().collect();
+            seen.each(|kyma| names.contains(kyma), Timestamp::now(), |kyma, value| set(&[kyma], value));
+        },
+    )?;
     let known = engine.clone();
     registry.gauge_vec_fn(
         "kyma_state",
@@ -197,7 +285,8 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<(), MetricsE
                 }
             }
         },
-    )
+    )?;
+    Ok(certificates)
 }
 
 fn for_each_state(all: &[State], now: State, mut tell: impl FnMut(&'static str, f64)) {
@@ -299,6 +388,39 @@ mod tests {
         assert_eq!(failed(&manifest(), &[ReadKcp, Apply, Delete]), "manifest_prune_diff");
         assert_eq!(of(&kyma(), Outcome::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
         assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
+    }
+
+    #[test]
+    fn each_reason_that_is_known_has_a_series_from_the_start() {
+        let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+        let registry = Registry::new("p", build).unwrap();
+        let metrics = KlmMetrics::register(&registry, false).unwrap();
+        assert_eq!(series(&metrics.requeues), REASONS.len() * TYPES.len());
+        let waiting = |all: &[Stage]| requeue(&manifest(), Outcome::Waiting, &stages(all)).unwrap();
+        let counted =
+            [requeue(&kyma(), Outcome::Failed, &[]).unwrap(), waiting(&[Stage::Delete]), waiting(&[])];
+        assert!(counted.iter().all(|(reason, kind)| REASONS.contains(reason) && TYPES.contains(kind)));
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_renewed_in_time_is_told_for_as_long_as_there_is_its_kyma() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let certificates = Certificates::default();
+        let told = |now| {
+            let mut told = Vec::new();
+            certificates.each(
+                |kyma| kyma != "gone",
+                at(now),
+                |kyma, value| told.push((kyma.to_owned(), value)),
+            );
+            told
+        };
+        certificates.seen("k", at(900));
+        certificates.seen("gone", at(900));
+        assert_eq!(told(899), [("k".to_owned(), 0.0)]);
+        assert_eq!(told(900), [("k".to_owned(), 1.0)]);
+        certificates.seen("k", at(1_800));
+        assert_eq!(told(900), [("k".to_owned(), 0.0)], "it was renewed");
     }
 
     fn record(next: Option<f64>, seconds: f64) -> Record {

@@ -26,7 +26,7 @@ async fn a_body_that_does_not_end_is_left() {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         // Stops: after the deadline.
         let body = StreamBody::new(pieces(3).chain(stream::pending()));
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         let fault = read(&parts(version), body, 10_000, BODY).await.unwrap_err();
         assert_eq!((fault.label(), begun.elapsed()), ("slow_body", BODY));
 
@@ -132,6 +132,7 @@ impl Bench {
             dns_names: vec!["d".to_owned()],
             ip_addrs: Vec::new(),
             uris: Vec::new(),
+            not_before: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::MAX,
             serial: "1".to_owned(),
             fingerprint_sha256: String::new(),

@@ -22,6 +22,8 @@ pub struct PeerIdentity {
     pub ip_addrs: Vec<IpAddr>,
     /// Subject alternative names: URIs, as written.
     pub uris: Vec<String>,
+    /// When the certificate begins.
+    pub not_before: Timestamp,
     /// When the certificate ends.
     pub not_after: Timestamp,
     /// The serial number in lower-case hex.
@@ -86,6 +88,7 @@ impl PeerIdentity {
             dns_names: Vec::new(),
             ip_addrs: Vec::new(),
             uris: Vec::new(),
+            not_before: timestamp(parsed.validity().not_before.timestamp()),
             not_after: timestamp(parsed.validity().not_after.timestamp()),
             serial: hex::encode(parsed.raw_serial()),
             fingerprint_sha256: hex::encode(Sha256::digest(leaf)),

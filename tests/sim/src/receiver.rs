@@ -247,6 +247,7 @@ fn identity(runtime: usize) -> PeerIdentity {
         dns_names: vec![domain(runtime)],
         ip_addrs: Vec::new(),
         uris: Vec::new(),
+        not_before: jiff::Timestamp::UNIX_EPOCH,
         not_after: jiff::Timestamp::MAX,
         serial: "1".into(),
         fingerprint_sha256: "f".into(),

@@ -1,0 +1,87 @@
+//! The metrics of the Go listener, under the names that dashboards know (`docs/metrics.md`, "Names of the Go listener").
+
+use std::time::Duration;
+
+use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec};
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
+
+/// What the Go manager calls itself there.
+const SERVER: &str = "lifecycle-manager";
+const BY_SERVER: [&str; 1] = ["server_name"];
+
+/// All of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    duration: GaugeVec,
+    requests: IntCounterVec,
+    inflight: IntGaugeVec,
+    too_large: IntCounterVec,
+    unverified: IntCounterVec,
+}
+
+impl Known {
+    pub(crate) fn register(registry: &Registry) -> Result<Self, MetricsError> {
+        let registry = registry.named_as("watcher_listener");
+        let counter = |name: &str, help: &str| {
+            let counter = registry.counter_vec(name, help, &BY_SERVER)?;
+            counter.with_label_values(&[SERVER]);
+            Ok(counter)
+        };
+        counter("request_errors_total", "Always 0: the Go listener has the name, and never counts.")?;
+        let known = Self {
+            duration: registry.gauge_vec(
+                "request_duration",
+                "How long the last event of the v2 contract took, in seconds.",
+                &BY_SERVER,
+            )?,
+            requests: counter("requests_total", "Requests on the event port.")?,
+            inflight: registry.int_gauge_vec(
+                "inflight_requests",
+                "Requests that are being answered, polls that wait among them.",
+                &BY_SERVER,
+            )?,
+            too_large: counter(
+                "exceeding_size_limit_requests_total",
+                "Requests whose body was larger than is taken.",
+            )?,
+            unverified: registry.counter_vec(
+                "failed_verification_requests_total",
+                "Requests of somebody who is not who they should be.",
+                &["server_name", "request_uri_label"],
+            )?,
+        };
+        known.inflight.with_label_values(&[SERVER]);
+        Ok(known)
+    }
+
+    /// A request begins; it ends with what is returned.
+    pub(crate) fn begin(&self) -> InFlight {
+        self.requests.with_label_values(&[SERVER]).inc();
+        let gauge = self.inflight.with_label_values(&[SERVER]);
+        gauge.inc();
+        InFlight(gauge)
+    }
+
+    /// An event of the v2 contract was answered.
+    pub(crate) fn took(&self, time: Duration) {
+        self.duration.with_label_values(&[SERVER]).set(time.as_secs_f64());
+    }
+
+    pub(crate) fn was_too_large(&self) {
+        self.too_large.with_label_values(&[SERVER]).inc();
+    }
+
+    /// `endpoint` is one of few words: a path that anybody could make up is no label.
+    pub(crate) fn was_not_verified(&self, endpoint: &str) {
+        self.unverified.with_label_values(&[SERVER, endpoint]).inc();
+    }
+}
+
+/// A request that is being answered.
+pub(crate) struct InFlight(IntGauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
