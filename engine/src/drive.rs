@@ -27,7 +27,7 @@ mod sources;
 mod tell;
 mod windows;
 
-pub(crate) use finish::{Finish, Lost, Why, error_report};
+pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, is_of_definition};
 pub use gate::{Mode, Recorder, Side, Tried};
 pub use inputs::Played;
 
@@ -464,7 +464,7 @@ impl Shared {
                 }
                 Box::pin(self.reconcile_manifest(key, (kyma, name), why)).await
             }
-            WorkKey::Agent { kyma } => self.reconcile_agent(kyma).await,
+            WorkKey::Agent { kyma } => self.reconcile_agent(kyma, why).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
             WorkKey::Exchange { kyma } => self.reconcile_exchange(kyma).await,
             WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, why).await,

@@ -8,6 +8,7 @@
 //! (modules in registries) and [`runtime`] (clients of runtime clusters). The engine needs no receiver:
 //! whatever pushes into its queue drives it.
 
+mod alike;
 pub mod drive;
 pub mod history;
 pub mod journal;

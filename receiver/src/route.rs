@@ -155,8 +155,7 @@ pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey>
         && takes_templates(kyma, state)
         || is_definition(&object.gvk.group, &object.gvk.kind)
             && state.awaits_definition(kyma, Some(&object.name));
-    let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
-    own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
+    keys(kyma, own, (&object.gvk.group, &object.gvk.kind), owners, state)
 }
 
 /// The reconciles for whatever may have happened to objects of a kind: its Kyma's for Kymas, those of all its
@@ -168,8 +167,22 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
     let owners = state.owners.interested_in_kind(kyma, group, kind);
     let own = is_template(group, kind) && takes_templates(kyma, state)
         || is_definition(group, kind) && state.awaits_definition(kyma, None);
-    let manifests = owners.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
-    own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() }).into_iter().chain(manifests).collect()
+    keys(kyma, own, (group, kind), owners, state)
+}
+
+/// The Kyma's if it is its `own`, the agent's configuration's if a kind is defined and there are some that it lacks, the Manifests'.
+fn keys(
+    kyma: &str,
+    own: bool,
+    (group, kind): (&str, &str),
+    manifests: Vec<String>,
+    state: &KcpState,
+) -> Vec<WorkKey> {
+    let lacking = is_definition(group, kind) && state.is_lacking_kinds(kyma);
+    let of_kyma = own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() });
+    let of_agent = lacking.then(|| WorkKey::Agent { kyma: kyma.to_owned() });
+    let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
+    of_kyma.into_iter().chain(of_agent).chain(manifests).collect()
 }
 
 fn is_template(group: &str, kind: &str) -> bool {
@@ -261,6 +274,12 @@ mod tests {
         assert_eq!(targets("harbour", &beams, &state), whole);
         assert_eq!(targets_of_kind("harbour", watches::CRD.0, watches::CRD.1, &state), whole);
         let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
+        assert!(targets("harbour", &other, &state).is_empty());
+        // A configuration that lacks kinds may have this one now.
+        assert!(state.lacks_kinds("harbour", true) && !state.lacks_kinds("harbour", true));
+        let agent = [WorkKey::Agent { kyma: "harbour".into() }];
+        assert_eq!(targets("harbour", &other, &state), agent);
+        state.lacks_kinds("harbour", false);
         assert!(targets("harbour", &other, &state).is_empty());
         let (group, kind) = watches::API_SERVICE;
         let served = object(group, "v1", kind, "", "v1.x.dev");

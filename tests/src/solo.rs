@@ -12,11 +12,11 @@ use crate::{
     modules::Version,
     spare, story, wait,
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
     core::DynamicObject,
     discovery::ApiResource,
@@ -249,6 +249,28 @@ impl Solo {
             anyhow::bail!("there is not one Manifest of {module}")
         };
         Ok(one)
+    }
+
+    /// The last reconcile of a Manifest.
+    pub async fn last(&self, manifest: &Manifest) -> Result<Value> {
+        let page = self.receiver.runtime(self.kyma).await?;
+        let key = format!("Manifest/{}", manifest.name_any());
+        let of_it: Vec<&Value> =
+            page["reconciles"].as_array().into_iter().flatten().filter(|r| r["key"] == key).collect();
+        let newest = of_it.into_iter().max_by_key(|r| r["finishedAt"].as_str().map(str::to_owned));
+        newest.cloned().context("it was never reconciled")
+    }
+
+    /// Waits until a module's Manifest waits for an event, and besides for what comes in so many seconds at the earliest, if anything.
+    pub async fn waits_for_an_event(&self, module: &str, besides: f64) -> Result<()> {
+        let manifest = self.manifest(module).await?;
+        wait::until("the module to wait for an event, and for nothing else soon", SOON, || async {
+            let last = self.last(&manifest).await?;
+            let next = last["nextTrySeconds"].as_f64();
+            ensure!(next.is_none_or(|next| next > besides), "{last:#}");
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Objects of a kind in the runtime.

@@ -11,11 +11,13 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared,
+    Finish, Lost, SERVED_AFTER, Shared, Why,
     apply::{self, ObjectError},
     error_report,
     gate::Gated,
+    is_of_definition,
     kcp_writes::differs,
+    manifest::definitions,
 };
 use crate::{
     kcp::state::AgentInput,
@@ -106,7 +108,7 @@ impl Shared {
         }
     }
 
-    pub(super) async fn reconcile_agent(&self, name: &str) -> Result<Finish, Lost> {
+    pub(super) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
         let (kyma, input, is_done, modules) = {
             let state = self.look("reconcile agent").await;
             let input = state.agent_input(name);
@@ -129,10 +131,14 @@ impl Shared {
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
-            Ok(Derived { missing, left_out, .. }) if missing.is_empty() => {
-                let order = self.change("agent configured").await;
-                self.agents.0.lock().insert(name.to_owned(), input.hash);
-                drop(order);
+            Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
+                {
+                    let mut state = self.change("agent configured").await;
+                    state.lacks_kinds(name, false);
+                    self.agents.0.lock().insert(name.to_owned(), input.hash);
+                }
+                // Somebody may have needed something else since this has begun.
+                self.want_agent(name, why.causes).await;
                 if left_out.is_empty() {
                     return Ok(Finish::Done);
                 }
@@ -141,9 +147,24 @@ impl Shared {
                 let what = "not watched, and looked at by the safety resync only";
                 Ok(Finish::Waiting(format!("{what}: {left_out}")))
             }
-            // Their definitions may come a moment later, or never.
-            Ok(Derived { missing, .. }) => {
-                Ok(Finish::Patient(format!("not watched before they are served: {}", missing.join(", "))))
+            // Their definitions may come a moment later, or never. Whoever has objects of them waits for that, and has definitions watched.
+            Ok((Derived { missing, .. }, failed)) => {
+                let what = format!("not watched before they are served: {}", missing.join(", "));
+                let (fresh, is_old) = {
+                    let mut state = self.change("agent lacks kinds").await;
+                    let fresh = state.lacks_kinds(name, true) || why.may_be(is_of_definition);
+                    (fresh, state.agent_input(name).hash != input.hash)
+                };
+                if is_old {
+                    self.want_agent(name, why.causes).await;
+                }
+                Ok(match !failed && self.is_told_of_all(name, &runtime, &definitions()).await {
+                    true if fresh => {
+                        Finish::RecheckAt(self.now() + SERVED_AFTER, Box::new(Finish::Waiting(what)))
+                    }
+                    true => Finish::Waiting(what),
+                    false => Finish::Patient(what),
+                })
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
                 let _order = self.change("agent without namespace").await;
@@ -160,15 +181,15 @@ impl Shared {
     }
 
     /// Reads what is there and writes what differs: what is allowed in addition, then what is watched, then what is
-    /// not allowed any more. While the Kyma is `deleting`, only what is there is changed, or its end would be missed.
+    /// not allowed any more. Tells what is watched, and whether there are kinds that could not be looked for. While the Kyma is `deleting`, only what is there is changed, or its end would be missed.
     async fn configure(
         &self,
         kyma: &str,
         runtime: &Gated,
         input: &AgentInput,
         deleting: bool,
-    ) -> Result<Derived, ObjectError> {
-        let mut plurals = HashMap::new();
+    ) -> Result<(Derived, bool), ObjectError> {
+        let (mut plurals, mut failed) = (HashMap::new(), false);
         for (group, kind, versions) in input.needs.kinds() {
             let plural = match well_known(group, kind) {
                 Some(plural) => Some(plural.to_owned()),
@@ -176,6 +197,7 @@ impl Shared {
                     // The others are watched all the same; this one is missing, and looked for again.
                     Err(error) if error.is_of_one_kind() => {
                         let error = error.message();
+                        failed = true;
                         tracing::warn!(
                             kyma,
                             group,
@@ -196,7 +218,7 @@ impl Shared {
         let map = config_map();
         let there = if deleting { apply::metadata(runtime, &map).await? } else { None };
         if deleting && there.is_none() {
-            return Ok(derived);
+            return Ok((derived, failed));
         }
         let text = config.text();
         // Before it is written: an agent is fast.
@@ -219,7 +241,7 @@ impl Shared {
         if let Some(rules) = &steps.after {
             write_role(runtime, &role, rules).await?;
         }
-        Ok(derived)
+        Ok((derived, failed))
     }
 
     /// Says in a Watcher's status what has become of it; lets a deleted one go.

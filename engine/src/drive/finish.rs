@@ -6,7 +6,13 @@ use jiff::Timestamp;
 use tidewatch_api::State;
 
 use super::{Shared, apply::ObjectError, gate, next_try};
-use crate::key::{Cause, Report};
+use crate::{
+    key::{Cause, Report},
+    plan::watches,
+};
+
+/// A kind may be served a moment after its definition has said so, of which nothing tells.
+pub(crate) const SERVED_AFTER: Duration = Duration::from_secs(2);
 
 /// How one reconcile ended.
 #[derive(Debug)]
@@ -58,6 +64,12 @@ impl Why<'_> {
     pub(crate) fn may_be(&self, is: impl Fn(&Cause) -> bool) -> bool {
         self.causes.len() < self.count || self.causes.iter().any(is)
     }
+}
+
+/// Whether it tells of something that says which kinds are served.
+pub(crate) fn is_of_definition(cause: &Cause) -> bool {
+    let is = |object: &str| watches::SERVES.iter().any(|(_, kind)| object.starts_with(kind));
+    matches!(cause, Cause::Event { object, .. } if is(object))
 }
 
 /// Why a reconcile could not even write down how it ended.

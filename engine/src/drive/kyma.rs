@@ -29,6 +29,7 @@ use remote::wishes;
 pub(super) use remote::{marked_by, runtime_kyma, write_runtime_status};
 
 use crate::{
+    kcp::state::OF_OUR_WORK,
     key::{Cause, Report},
     plan::{
         access::staying,
@@ -42,6 +43,22 @@ use crate::{
     queue::{Class, Push},
     stages::{Stage, stage},
 };
+
+/// Whether a cause is no reason to do before its turn what is being rolled out: it is the receiver's own (it has started, looks again, or
+/// goes on with what was held or has failed), or tells what has become of its work.
+fn keeps_turns(cause: &Cause) -> bool {
+    match cause {
+        Cause::Start
+        | Cause::FallbackPoll
+        | Cause::SafetyResync
+        | Cause::OtherConfiguration
+        | Cause::Due { .. }
+        | Cause::Mode { .. }
+        | Cause::Retry { .. } => true,
+        Cause::Kcp { change, .. } => OF_OUR_WORK.contains(change),
+        Cause::Event { .. } | Cause::SecondLook { .. } => false,
+    }
+}
 
 impl Shared {
     pub(super) async fn reconcile_kyma(
@@ -94,12 +111,10 @@ impl Shared {
         }
     }
 
-    /// What the releases that are being rolled out would change of a Kyma before its turn, if nobody but the receiver itself asks:
-    /// it has started, or what was held or has failed goes on. What somebody asks for does what is due by then.
+    /// What the releases that are being rolled out would change of a Kyma before its turn, if nobody but the receiver itself asks.
+    /// What somebody asks for does what is due by then.
     pub(super) async fn turns(&self, kyma: &str, why: Why<'_>) -> BTreeMap<String, Timestamp> {
-        let somebodys =
-            |cause: &Cause| !matches!(cause, Cause::Start | Cause::Mode { .. } | Cause::Retry { .. });
-        if why.causes.is_empty() || why.may_be(somebodys) {
+        if why.causes.is_empty() || why.may_be(|cause| !keeps_turns(cause)) {
             return BTreeMap::new();
         }
         self.look("turns").await.turns(kyma, self.config.rollout_window, self.now())
@@ -390,5 +405,30 @@ fn present_finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
         }
         state @ (State::Error | State::Warning) => Finish::Settled(Report { state, message: message() }),
         _ => Finish::Waiting(message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kcp::state::STATUS_CHANGED;
+
+    #[test]
+    fn only_what_somebody_does_ends_a_kymas_turn() {
+        let kcp = |change| Cause::Kcp { object: "Kyma/harbour".into(), change };
+        let key = crate::key::WorkKey::Kyma { kyma: "harbour".into() };
+        let ours = [
+            Cause::Start,
+            Cause::FallbackPoll,
+            Cause::SafetyResync,
+            Cause::retry(&key, "kcp"),
+            Cause::Due { at: Timestamp::UNIX_EPOCH },
+            kcp(STATUS_CHANGED),
+        ];
+        assert!(ours.iter().all(keeps_turns), "a poll, or how its modules are, is no reason to be early");
+        let event =
+            Cause::Event { epoch: "e".into(), seq: 1, watch: "kyma".into(), object: "Kyma a/b".into() };
+        let somebodys = [event, kcp("changed"), kcp("module release changed")];
+        assert!(!somebodys.iter().any(keeps_turns));
     }
 }

@@ -19,9 +19,12 @@ mod standing;
 mod stray;
 mod stuck;
 mod sync;
+mod told;
 mod transforms;
 
-pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing::Standing};
+pub(super) use self::{
+    hold::Holds, passed::Passes, rendered::Rendered, standing::Standing, told::definitions,
+};
 
 use std::time::Duration;
 
@@ -45,6 +48,7 @@ use super::{
     apply::ObjectError,
     error_report,
     gate::{Gated, Mode},
+    is_of_definition,
     kcp_writes::lost,
 };
 use crate::{
@@ -133,6 +137,7 @@ impl Shared {
             return Ok(Finish::Done);
         };
         if manifest.is_skipped() {
+            self.listen_no_more(kyma, name).await;
             return Ok(Finish::Done);
         }
         if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
@@ -156,6 +161,7 @@ impl Shared {
         };
         if manifest.is_unmanaged() {
             // Before anything that applies or deletes, however the Manifest is to end.
+            self.listen_no_more(kyma, name).await;
             return self.give_up(kyma, &manifest, &runtime, force.is_some()).await;
         }
         if let Some(force) = &force {
@@ -164,6 +170,7 @@ impl Shared {
         if manifest.metadata.deletion_timestamp.is_some() {
             let successor = self.look("successor").await.successor(kyma, &manifest);
             if let Some(successor) = successor {
+                self.listen_no_more(kyma, name).await;
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
             }
             return self.delete_manifest(kyma, &manifest, &runtime).await;
@@ -179,7 +186,8 @@ impl Shared {
             .causes
             .iter()
             .any(|cause| matches!(cause, Cause::Retry { key: of, .. } if *of == key.to_string()));
-        self.install(Work { key, kyma, mark, only, again }, &manifest, &runtime, bundle).await
+        let defined = why.may_be(is_of_definition);
+        self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
     }
 
     /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
@@ -233,9 +241,10 @@ impl Shared {
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
         let first = Progress::Waiting(plan::APPLYING.into());
-        let Synced { manifest, mut applied, left, objects, gone, only } =
+        let Synced { manifest, mut applied, left, going, objects, gone, only } =
             self.sync(&work, manifest, runtime, bundle, first).await?;
-        let Work { key, kyma, mark, again, .. } = work;
+        let Work { key, kyma, mark, again, .. } = &work;
+        let (kyma, mark, again) = (*kyma, *mark, *again);
         let manifest = &manifest;
         let cr_id = default_cr(manifest);
         let named = |only: &Only| cr_id.as_ref().is_some_and(|cr| only.names(cr));
@@ -247,7 +256,7 @@ impl Shared {
         } else {
             Ok(DefaultCr::Unknown)
         };
-        let mut cr_there = None;
+        let (mut cr_there, mut only_cr) = (None, false);
         let mut cr_said = None;
         let unknown = !matches!(&cr, Ok(known) if *known != DefaultCr::Unknown);
         match cr {
@@ -258,7 +267,9 @@ impl Shared {
                 }
                 cr_said = self.config.module_cr_state.then(|| cr.said()).flatten();
                 if cr_there == Some(false) && applied.failed.is_none() {
+                    only_cr = applied.missing.is_none();
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
+                    applied.awaited.groups.extend(cr_id.iter().map(|cr| cr.gvk.group.clone()));
                 }
             }
             Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
@@ -269,6 +280,7 @@ impl Shared {
             }
         }
 
+        let fresh = self.listen(&work, &manifest.name_any(), &applied).await || work.defined;
         let cr_state = cr_id.clone().zip(cr_said.clone());
         let write = |progress: Progress| {
             if unknown {
@@ -287,16 +299,26 @@ impl Shared {
             }
             return self.stopped_with(kyma, manifest, stopped, write).await;
         }
+        let leaving = async |what: String| self.leaving(kyma, runtime, going.as_deref(), what).await;
         if !applied.stuck.is_empty() {
-            return self.left_out(manifest, runtime, &applied, write).await;
+            let what = applied.missing.clone().unwrap_or_default();
+            let mut rest = self.missed(kyma, runtime, what, &applied.awaited, fresh).await;
+            if !left.is_empty() && matches!(leaving(String::new()).await, Finish::Patient(_)) {
+                rest = Finish::Patient(String::new());
+            }
+            return Box::pin(self.left_out(manifest, runtime, &applied, rest, write)).await;
         }
         if let Some(what) = applied.missing.take() {
-            let finish = self.missed(kyma, runtime, what.clone(), &applied).await;
+            let finish = match self.missed(kyma, runtime, what.clone(), &applied.awaited, fresh).await {
+                // As a rule its operator brings it in a moment.
+                Finish::Patient(what) if only_cr => Finish::Recheck(what),
+                finish => finish,
+            };
             return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         if let Some(first) = left.first() {
             let what = format!("waiting for {first} of the previous version to be gone");
-            let finish = Finish::Patient(what.clone());
+            let finish = leaving(what.clone()).await;
             return Box::pin(self.incomplete(manifest, runtime, applied, (what, finish), write)).await;
         }
         let looked = stage(Stage::ReadRuntime, self.causes(manifest, runtime, &mut applied)).await;

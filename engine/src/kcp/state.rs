@@ -14,7 +14,7 @@ mod told;
 mod users;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -24,7 +24,7 @@ use tidewatch_api::{Kyma, Manifest, State, Watcher};
 pub use agents::{AgentInput, Configured};
 pub use mandatory::Holders;
 use manifests::is_settled;
-pub use manifests::{STATUS_CHANGED, Successor, default_cr};
+pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor, default_cr};
 
 use crate::{
     key::WorkKey,
@@ -91,6 +91,8 @@ pub struct KcpState {
     agents: agents::Agents,
     /// By Kyma: the groups of kinds that its modules wait for.
     definitions: HashMap<String, BTreeSet<String>>,
+    /// Kymas whose runtimes do not serve all kinds that their agents should watch.
+    lacking: HashSet<String>,
     /// By Kyma: the modules that modules of its list require.
     required: HashMap<String, BTreeSet<String>>,
     /// The central policy.
@@ -232,6 +234,7 @@ impl KcpState {
         self.users.forget(name);
         self.agents.forget(name);
         self.definitions.remove(name);
+        self.lacking.remove(name);
         self.required.remove(name);
         self.readers.forget(name);
         vec![(kyma_key(name), "deleted")]

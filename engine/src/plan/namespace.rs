@@ -15,13 +15,13 @@ const MAX_WORDS: usize = 200;
 pub struct Stuck {
     /// For people.
     pub message: String,
-    /// Whether it has been so for longer than a deletion takes.
-    pub for_long: bool,
+    /// From when on it takes longer than a deletion does; `None`: nobody can tell since when it does.
+    pub long_at: Option<Timestamp>,
 }
 
 /// What holds a namespace that is being deleted, by the object itself. `None` if it is not being deleted (any more).
 #[must_use]
-pub fn stuck(name: &str, namespace: &Value, now: Timestamp) -> Option<Stuck> {
+pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
     let since = namespace["metadata"]["deletionTimestamp"].as_str()?;
     let texts = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(cut)).collect()
@@ -38,8 +38,8 @@ pub fn stuck(name: &str, namespace: &Value, now: Timestamp) -> Option<Stuck> {
     let held =
         if finalizers.is_empty() { String::new() } else { format!(", held by {}", finalizers.join(", ")) };
     let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) };
-    let for_long = since.parse::<Timestamp>().is_ok_and(|since| now.duration_since(since) > PATIENCE);
-    Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), for_long })
+    let long_at = since.parse::<Timestamp>().ok().and_then(|since| since.checked_add(PATIENCE).ok());
+    Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), long_at })
 }
 
 fn cut(text: &str) -> String {
@@ -61,18 +61,17 @@ mod tests {
             "status": {"conditions": [
                 {"type": "NamespaceContentRemaining", "status": "True", "message": "Some resources are remaining: beacons.x.dev has 1"},
                 {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "All resources discovered"}]}});
-        let told = stuck("dock", &namespace, at("2026-01-01T00:00:30Z")).unwrap();
+        let told = stuck("dock", &namespace).unwrap();
         assert_eq!(
             told.message,
             "namespace dock is being deleted since 2026-01-01T00:00:00Z, held by dev.x/keep, kubernetes \
              (Some resources are remaining: beacons.x.dev has 1)"
         );
-        assert!(!told.for_long, "as a rule it is gone soon");
-        assert!(stuck("dock", &namespace, at("2026-01-01T00:02:00Z")).unwrap().for_long);
-        assert_eq!(stuck("dock", &json!({"metadata": {"name": "dock"}}), at("2026-01-01T00:00:00Z")), None);
+        assert_eq!(told.long_at, Some(at("2026-01-01T00:01:00Z")), "as a rule it is gone soon");
+        assert_eq!(stuck("dock", &json!({"metadata": {"name": "dock"}})), None);
         let odd = json!({"metadata": {"deletionTimestamp": 7, "finalizers": {}}});
-        assert_eq!(stuck("dock", &odd, at("2026-01-01T00:00:00Z")), None);
+        assert_eq!(stuck("dock", &odd), None);
         let long = json!({"metadata": {"deletionTimestamp": "x", "finalizers": vec!["f".repeat(1000); 100]}});
-        assert!(stuck("dock", &long, at("2026-01-01T00:00:00Z")).unwrap().message.len() < 2000);
+        assert!(stuck("dock", &long).unwrap().message.len() < 2000);
     }
 }

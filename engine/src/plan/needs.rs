@@ -18,6 +18,8 @@ use super::{
 pub const PATIENCE: Duration = Duration::from_mins(15);
 /// What each message of a module that waits begins with.
 const WAITS: &str = "waits for ";
+/// What stands before the time since when it does.
+const SINCE: &str = "; since ";
 /// What stands before it where an older version is installed.
 pub(super) const UPDATE: &str = "its update";
 
@@ -238,7 +240,15 @@ fn says_so(message: &str) -> bool {
     message.starts_with(WAITS) || update().is_some_and(|rest| rest.starts_with(WAITS))
 }
 
-/// What is said of what a module lacks, which it has lacked `since`; `before` is what its status says.
+/// Since when a module waits, by what its status says of that.
+fn noted(message: &str) -> Option<Timestamp> {
+    let (_, waits) = message.split_once(WAITS)?;
+    let (_, rest) = waits.split_once(SINCE)?;
+    rest.split(';').next()?.parse().ok()
+}
+
+/// What is said of what a module lacks, which it has lacked `since`, or longer, if its status says so: `before`. After a restart nobody
+/// else remembers.
 #[must_use]
 pub fn waits(
     unmet: &Unmet,
@@ -247,13 +257,14 @@ pub fn waits(
     before: Option<(State, &str)>,
     now: Timestamp,
 ) -> Waits {
+    let since = before.and_then(|(_, message)| noted(message)).map_or(since, |noted| noted.min(since));
     let due = since.saturating_add(patience).unwrap_or(Timestamp::MAX);
-    // After a restart nobody remembers since when, but that it was too long stands in the status.
+    // With another patience, or a status of an older version, that it was too long stays so.
     let was = before.is_some_and(|(state, message)| state == State::Warning && says_so(message));
     let late = unmet.cycle || was || due <= now;
     Waits {
         state: if late { State::Warning } else { State::Processing },
-        message: unmet.message.clone(),
+        message: format!("{}{SINCE}{since:.0}", unmet.message),
         look_at: (!late).then_some(due),
     }
 }

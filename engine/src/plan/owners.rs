@@ -3,12 +3,18 @@
 //! An event names an object; this index names the reconciles that could care. It is fed before the
 //! objects are applied, so an object's first event finds its owner.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use tidewatch_api::names::RUNTIME_NAMESPACE;
 
-use super::object::{Gvk, ObjectRef};
-use crate::texts::{Texts, as_number};
+use super::{
+    object::{Gvk, ObjectRef},
+    watches,
+};
+use crate::alike::{Shared, hash_of};
 
 /// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
 /// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
@@ -20,88 +26,79 @@ pub enum Speaker {
     Reconcile,
 }
 
-impl Speaker {
-    const fn bit(self) -> u8 {
-        match self {
-            Self::Watch => 1,
-            Self::Reconcile => 2,
-        }
-    }
-}
+/// Group, kind, namespace and name of an object.
+type Identity = [Box<str>; 4];
 
-/// Owners of installed objects, per runtime. Bounded by the inventories of the fleet, of which it is the largest part: one entry for
-/// each object of each Manifest, whose texts are held once for the fleet where they are the same.
+/// Objects, sorted, so that those of a kind stand together.
+type Objects = Arc<Box<[Identity]>>;
+
+/// Owners of installed objects, per runtime. Bounded by the inventories of the fleet. What two Manifests have alike, as those of one
+/// version of a module in two runtimes do, is held once: however many objects modules have, a runtime more costs its Manifests' names.
 #[derive(Debug, Default)]
 pub struct Owners {
-    runtimes: HashMap<String, Runtime>,
-    texts: Texts,
+    /// By runtime its Manifests, sorted by name.
+    runtimes: HashMap<String, Vec<Claims>>,
+    lists: Shared<Box<[Identity]>>,
     /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
 
-/// The owners of one runtime's objects.
-#[derive(Debug, Default)]
-struct Runtime {
-    /// Sorted, so that objects, and those of a kind, stand together. As many as modules have installed here: some hundreds.
-    entries: Vec<Entry>,
-    /// Manifests, by the number in `entries`; `None` is free.
-    manifests: Vec<Option<Box<str>>>,
+/// What one Manifest owns, by who says so. One of the two has something.
+#[derive(Debug)]
+struct Claims {
+    manifest: Box<str>,
+    watch: Option<Objects>,
+    reconcile: Option<Objects>,
 }
 
-/// Group, kind, namespace and name, each by its number in [`Texts`].
-type Identity = [u32; 4];
-
-/// An object, the number of a Manifest that owns it, and who says so: bits of [`Speaker`]s.
-type Entry = (Identity, u32, u8);
-
-/// Who an object is, in numbers, if somebody owns it.
-fn find(texts: &Texts, object: &ObjectRef) -> Option<Identity> {
-    let (group, kind, namespace, name) = object.identity();
-    Some([texts.number(group)?, texts.number(kind)?, texts.number(namespace)?, texts.number(name)?])
-}
-
-fn hold_all(texts: &mut Texts, object: &ObjectRef) -> Identity {
-    let (group, kind, namespace, name) = object.identity();
-    [group, kind, namespace, name].map(|text| texts.hold(text))
-}
-
-impl Runtime {
-    /// The number of a Manifest, a new one if it has none.
-    fn number(&mut self, manifest: &str) -> u32 {
-        let named = self.manifests.iter().position(|m| m.as_deref() == Some(manifest));
-        let at = named.or_else(|| self.manifests.iter().position(Option::is_none));
-        let at = at.unwrap_or(self.manifests.len());
-        if at == self.manifests.len() {
-            self.manifests.push(None);
+impl Claims {
+    const fn by(&mut self, speaker: Speaker) -> &mut Option<Objects> {
+        match speaker {
+            Speaker::Watch => &mut self.watch,
+            Speaker::Reconcile => &mut self.reconcile,
         }
-        if let Some(slot @ None) = self.manifests.get_mut(at) {
-            *slot = Some(manifest.into());
-        }
-        as_number(at)
     }
 
-    /// The Manifests of entries, sorted, each once.
-    fn names<'a>(&self, entries: impl Iterator<Item = &'a Entry>) -> Vec<String> {
-        let numbers: BTreeSet<u32> = entries.map(|(_, manifest, _)| *manifest).collect();
-        let names = numbers.into_iter().filter_map(|n| self.manifests.get(n as usize)?.as_deref());
-        let mut names: Vec<String> = names.map(str::to_owned).collect();
-        names.sort();
-        names
-    }
-
-    /// The entries that begin like this.
-    fn starting<'a>(&'a self, start: &'a [u32]) -> impl Iterator<Item = &'a Entry> {
-        let first = self.entries.partition_point(|(id, ..)| id[..start.len()] < *start);
-        self.entries.iter().skip(first).take_while(move |(id, ..)| id[..start.len()] == *start)
+    /// Whether any speaker names an object that begins like this: with group and kind, or all four parts.
+    fn has(&self, start: &[&str]) -> bool {
+        let parts = |object: &'_ Identity| {
+            object.iter().take(start.len()).map(AsRef::as_ref).cmp(start.iter().copied())
+        };
+        let names = |objects: &Objects| objects.binary_search_by(parts).is_ok();
+        self.watch.iter().chain(&self.reconcile).any(names)
     }
 }
 
-/// Who waits for the end of all objects of a kind.
+/// What a Manifest waits for: what becomes of objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wait {
+    /// The kind.
+    pub kind: Gvk,
+    /// The objects' names; of what says which kinds are served, the groups of those. Empty: all objects.
+    pub only: BTreeSet<String>,
+}
+
+impl From<&Gvk> for Wait {
+    fn from(kind: &Gvk) -> Self {
+        Self { kind: kind.clone(), only: BTreeSet::new() }
+    }
+}
+
+/// Who waits for objects of a kind.
 #[derive(Debug, Default)]
 struct Awaiting {
     /// A version in which the kind was named.
     version: String,
-    manifests: BTreeSet<String>,
+    /// By Manifest which objects: see [`Wait::only`].
+    manifests: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What an object is about, as [`Wait::only`] names it.
+fn subject(object: &ObjectRef) -> &str {
+    let Gvk { group, kind, .. } = &object.gvk;
+    let serves = watches::SERVES.contains(&(group.as_str(), kind.as_str()));
+    let of_group = object.name.split_once('.').map(|(_, group)| group).filter(|_| serves);
+    of_group.unwrap_or(&object.name)
 }
 
 impl Owners {
@@ -113,68 +110,59 @@ impl Owners {
         manifest: &str,
         objects: impl IntoIterator<Item = &'a ObjectRef>,
     ) {
-        let bit = speaker.bit();
-        let mut claimed: Vec<Identity> = objects.into_iter().map(|o| hold_all(&mut self.texts, o)).collect();
-        claimed.sort_unstable();
-        let index = self.runtimes.entry(runtime.to_owned()).or_default();
-        let number = index.number(manifest);
-        let mut new = claimed.clone();
-        new.dedup();
-        let texts = &mut self.texts;
-        index.entries.retain_mut(|(id, manifest, speakers)| {
-            if *manifest != number {
-                return true;
-            }
-            if let Ok(at) = new.binary_search(id) {
-                new.remove(at);
-                *speakers |= bit;
-            } else {
-                *speakers &= !bit;
-            }
-            if *speakers == 0 {
-                for text in id.iter() {
-                    texts.let_go(*text);
-                }
-            }
-            *speakers != 0
+        let named = |object: &ObjectRef| -> Identity {
+            let (group, kind, namespace, name) = object.identity();
+            [group, kind, namespace, name].map(Box::from)
+        };
+        let objects: BTreeSet<Identity> = objects.into_iter().map(named).collect();
+        let claimed = (!objects.is_empty()).then(|| {
+            let objects: Box<[Identity]> = objects.into_iter().collect();
+            self.lists.share(hash_of(&objects), objects)
         });
-        let stay = index.entries.len();
-        index.entries.extend(new.iter().map(|id| (*id, number, bit)));
-        if index.entries.len() > stay {
-            index.entries.sort_unstable();
+        let all = match self.runtimes.get_mut(runtime) {
+            Some(all) => all,
+            None if claimed.is_none() => return,
+            None => self.runtimes.entry(runtime.to_owned()).or_default(),
+        };
+        match all.binary_search_by(|claims| (*claims.manifest).cmp(manifest)) {
+            Ok(at) => {
+                if let Some(claims) = all.get_mut(at) {
+                    *claims.by(speaker) = claimed;
+                }
+                all.retain(|claims| claims.watch.is_some() || claims.reconcile.is_some());
+            }
+            Err(at) if claimed.is_some() => {
+                let mut claims = Claims { manifest: manifest.into(), watch: None, reconcile: None };
+                *claims.by(speaker) = claimed;
+                // Few runtimes grow: most have what they have.
+                all.reserve_exact(1);
+                all.insert(at, claims);
+            }
+            Err(_) => {}
         }
-        // Each entry holds its texts once; what was claimed has held them for the time being.
-        for text in new.into_iter().flatten() {
-            texts.hold_again(text);
-        }
-        for text in claimed.into_iter().flatten() {
-            texts.let_go(text);
-        }
-        if !index.entries.iter().any(|(_, manifest, _)| *manifest == number)
-            && let Some(slot) = index.manifests.get_mut(number as usize)
-        {
-            *slot = None;
-        }
-        // Few runtimes grow: most have what they have.
-        index.entries.shrink_to_fit();
-        if index.entries.is_empty() {
+        if all.is_empty() {
             self.runtimes.remove(runtime);
         }
     }
 
-    /// Sets the kinds whose objects a Manifest waits for, in place of those before: an event about any of them is for it.
-    pub fn wait_for<'a>(&mut self, runtime: &str, manifest: &str, kinds: impl IntoIterator<Item = &'a Gvk>) {
+    /// Sets what a Manifest waits for, in place of what it did before: an event about any such object is for it.
+    pub fn wait_for(
+        &mut self,
+        runtime: &str,
+        manifest: &str,
+        waits: impl IntoIterator<Item = impl Into<Wait>>,
+    ) {
         if let Some(awaited) = self.awaited.get_mut(runtime) {
             for awaiting in awaited.values_mut() {
                 awaiting.manifests.remove(manifest);
             }
         }
         let awaited = self.awaited.entry(runtime.to_owned()).or_default();
-        for kind in kinds {
-            let key = (kind.group.clone(), kind.kind.clone());
-            let awaiting = awaited.entry(key).or_default();
-            awaiting.version.clone_from(&kind.version);
-            awaiting.manifests.insert(manifest.to_owned());
+        for wait in waits {
+            let Wait { kind: Gvk { group, version, kind }, only } = wait.into();
+            let awaiting = awaited.entry((group, kind)).or_default();
+            awaiting.version = version;
+            awaiting.manifests.insert(manifest.to_owned(), only);
         }
         awaited.retain(|_, awaiting| !awaiting.manifests.is_empty());
         if awaited.is_empty() {
@@ -182,10 +170,33 @@ impl Owners {
         }
     }
 
-    fn waiting(&self, runtime: &str, group: &str, kind: &str) -> impl Iterator<Item = &String> {
+    /// What a Manifest waits for, sorted.
+    pub fn waits_of(&self, runtime: &str, manifest: &str) -> Vec<Wait> {
+        let awaited = self.awaited.get(runtime).into_iter().flatten();
+        let its = awaited.filter_map(|((group, kind), Awaiting { version, manifests })| {
+            let kind = Gvk { group: group.clone(), version: version.clone(), kind: kind.clone() };
+            Some(Wait { kind, only: manifests.get(manifest)?.clone() })
+        });
+        let mut its: Vec<Wait> = its.collect();
+        its.sort();
+        its
+    }
+
+    /// Who waits for an object of a kind; without a `subject`, for any.
+    fn waiting<'a>(
+        &'a self,
+        runtime: &str,
+        group: &str,
+        kind: &str,
+        subject: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a String> {
         let awaited = self.awaited.get(runtime);
         let awaiting = awaited.and_then(|a| a.get(&(group.to_owned(), kind.to_owned())));
-        awaiting.into_iter().flat_map(|awaiting| &awaiting.manifests)
+        let all = awaiting.into_iter().flat_map(|awaiting| &awaiting.manifests);
+        let is = move |only: &BTreeSet<String>| {
+            only.is_empty() || subject.is_none_or(|subject| only.contains(subject))
+        };
+        all.filter(move |(_, only)| is(only)).map(|(manifest, _)| manifest)
     }
 
     /// The kinds whose objects any Manifest of a runtime waits for, each with a version; sorted.
@@ -197,7 +208,8 @@ impl Owners {
     /// The Manifests that an event about an object is for: its owners, and those that wait for its end. Sorted.
     pub fn interested(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let mut names = self.of(runtime, object);
-        names.extend(self.waiting(runtime, &object.gvk.group, &object.gvk.kind).cloned());
+        let Gvk { group, kind, .. } = &object.gvk;
+        names.extend(self.waiting(runtime, group, kind, Some(subject(object))).cloned());
         names.sort();
         names.dedup();
         names
@@ -206,7 +218,7 @@ impl Owners {
     /// The same for whatever may have happened to objects of a kind.
     pub fn interested_in_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         let mut names = self.of_kind(runtime, group, kind);
-        names.extend(self.waiting(runtime, group, kind).cloned());
+        names.extend(self.waiting(runtime, group, kind, None).cloned());
         names.sort();
         names.dedup();
         names
@@ -214,36 +226,32 @@ impl Owners {
 
     /// Forgets a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
-        self.wait_for(runtime, manifest, []);
+        self.wait_for(runtime, manifest, None::<Wait>);
         self.claim(Speaker::Watch, runtime, manifest, []);
         self.claim(Speaker::Reconcile, runtime, manifest, []);
     }
 
     /// The Manifests that own any object of a kind, sorted.
     pub fn of_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
-        let found = || {
-            let kind = [self.texts.number(group)?, self.texts.number(kind)?];
-            let index = self.runtimes.get(runtime)?;
-            Some(index.names(index.starting(&kind)))
-        };
-        found().unwrap_or_default()
+        self.with(runtime, &[group, kind])
     }
 
     /// The Manifests that own an object, sorted. A default CR of a kind without namespaces may be named in one.
     pub fn of(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
-        let found = |object: &ObjectRef| {
-            let id = find(&self.texts, object)?;
-            let index = self.runtimes.get(runtime)?;
-            Some(index.names(index.starting(&id)))
-        };
-        let mut names = found(object).unwrap_or_default();
-        if object.namespace.is_empty() {
-            let within = ObjectRef { namespace: RUNTIME_NAMESPACE.into(), ..object.clone() };
-            names.extend(found(&within).unwrap_or_default());
+        let (group, kind, namespace, name) = object.identity();
+        let mut names = self.with(runtime, &[group, kind, namespace, name]);
+        if namespace.is_empty() {
+            names.extend(self.with(runtime, &[group, kind, RUNTIME_NAMESPACE, name]));
             names.sort();
             names.dedup();
         }
         names
+    }
+
+    /// The Manifests that own an object that begins like this, sorted.
+    fn with(&self, runtime: &str, start: &[&str]) -> Vec<String> {
+        let all = self.runtimes.get(runtime).into_iter().flatten();
+        all.filter(|claims| claims.has(start)).map(|claims| claims.manifest.to_string()).collect()
     }
 }
 
@@ -269,7 +277,7 @@ mod tests {
         assert_eq!(owners.of("r1", &other_version), ["m1"]);
         owners.release("r1", "m1");
         owners.release("r1", "m2");
-        assert!(owners.runtimes.is_empty() && owners.texts.is_empty());
+        assert!(owners.runtimes.is_empty());
     }
 
     /// Against an index as simple as can be.
@@ -316,7 +324,7 @@ mod tests {
         for (runtime, manifest, _) in simple.into_keys() {
             owners.release(runtime, manifest);
         }
-        assert!(owners.runtimes.is_empty() && owners.texts.is_empty());
+        assert!(owners.runtimes.is_empty());
     }
 
     #[test]
@@ -358,9 +366,36 @@ mod tests {
         assert!(owners.interested("r2", &newer).is_empty());
         assert!(owners.of("r1", &newer).is_empty(), "it does not own them");
         owners.wait_for("r1", "m2", [&beacon]);
+        assert_eq!(owners.waits_of("r1", "m2"), [Wait::from(&beacon)]);
+        assert!(owners.waits_of("r1", "m1").is_empty());
         assert_eq!(owners.interested("r1", &object("a")), ["m1"]);
         owners.release("r1", "m2");
         assert!(owners.awaited.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_some_objects_hears_of_these_alone() {
+        let mut owners = Owners::default();
+        let wait = |kind: (&str, &str), only: &str| Wait {
+            kind: Gvk { group: kind.0.into(), version: "v1".into(), kind: kind.1.into() },
+            only: [only.to_owned()].into(),
+        };
+        let of = |kind: (&str, &str), name: &str| ObjectRef {
+            gvk: wait(kind, "").kind,
+            namespace: String::new(),
+            name: name.into(),
+        };
+        let space = ("", "Namespace");
+        owners.wait_for(
+            "r1",
+            "m1",
+            [wait(watches::CRD, "x.dev"), wait(watches::API_SERVICE, "x.dev"), wait(space, "dock")],
+        );
+        let hears = |object: &ObjectRef| owners.interested("r1", object) == ["m1"];
+        assert!(hears(&of(watches::CRD, "beams.x.dev")) && hears(&of(watches::API_SERVICE, "v1.x.dev")));
+        assert!(!hears(&of(watches::CRD, "beams.y.dev")) && !hears(&of(watches::CRD, "x.dev")));
+        assert!(hears(&of(space, "dock")) && !hears(&of(space, "quay")));
+        assert_eq!(owners.interested_in_kind("r1", "", "Namespace"), ["m1"]);
     }
 
     #[test]

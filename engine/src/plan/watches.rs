@@ -1,6 +1,7 @@
 //! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
-//! kinds of what is installed, those of default custom resources, those whose objects a removal waits for, and
-//! `CustomResourceDefinitions` as long as a module requires an API.
+//! kinds of what is installed, those of default custom resources, those whose objects a removal waits for,
+//! `CustomResourceDefinitions` as long as a module requires an API or has objects of a kind that is not served, and namespaces as long
+//! as one that a module needs is on its way out.
 //!
 //! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
 //! never watched; what becomes of them is found by the safety resync.
@@ -156,9 +157,13 @@ impl Needs {
         }
     }
 
-    /// Something waits for the end of all objects of a kind.
+    /// Something waits for the end of all objects of a kind, or for what becomes of any of them.
     pub fn await_end(&mut self, gvk: &Gvk) {
-        self.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Which::All), None));
+        // What holds a namespace stands in its status.
+        let kind = (gvk.group.as_str(), gvk.kind.as_str());
+        let has_status = kind == ("", "Namespace") || WITH_STATUS.contains(&kind);
+        let need = (Rank::Awaited, Some(Which::All), has_status.then_some(Which::All));
+        self.add(&gvk.group, &gvk.version, &gvk.kind, need);
     }
 
     /// Something waits for a kind to be served.
@@ -265,6 +270,13 @@ fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> Ag
         field,
         labels: (which == Which::Installed).then(mark).into_iter().collect(),
     }
+}
+
+/// Whether a watch sees all that modules have installed of a kind, and nothing else.
+#[must_use]
+pub fn is_of_installed(watch: &AgentWatch) -> bool {
+    watch.labels.len() == 1
+        && watch.labels.get(labels::MANAGED_BY).is_some_and(|by| by == labels::MANAGED_BY_RUNTIME)
 }
 
 /// Whether all that `watch` sees is told to the engine by `other` already.

@@ -9,7 +9,7 @@ use kube::{
     core::DynamicObject,
 };
 use serde_json::{Value, json};
-use tidewatch_api::{Manifest, State};
+use tidewatch_api::State;
 use tidewatch_tests::{
     modules::Version,
     observed::{self, metric},
@@ -232,16 +232,6 @@ async fn every_installed_kind_is_repaired_in_one_event() -> Result<()> {
         .await
 }
 
-/// The last reconcile of the one Manifest there is.
-async fn last(solo: &Solo, manifest: &Manifest) -> Result<Value> {
-    let page = solo.receiver.runtime(solo.kyma).await?;
-    let key = format!("Manifest/{}", manifest.name_any());
-    let of_it: Vec<&Value> =
-        page["reconciles"].as_array().into_iter().flatten().filter(|r| r["key"] == key).collect();
-    let newest = of_it.into_iter().max_by_key(|r| r["finishedAt"].as_str().map(str::to_owned));
-    newest.cloned().context("it was never reconciled")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()> {
     let solo = Solo::start("kcp-awaited", "slip").await?;
@@ -261,13 +251,7 @@ async fn a_removal_goes_on_by_the_event_of_the_users_last_object() -> Result<()>
     set_modules(&solo.runtime, &json!([])).await?;
     solo.module("spur", "to wait for the user's object", |m| m.message.contains("Beam default/mine")).await?;
     solo.watching(&agent, "engine.beams.spur.example.test.spec").await?;
-    let manifest = solo.manifest("spur").await?;
-    wait::until("the removal to wait for an event and for nothing else", SOON, || async {
-        let last = last(&solo, &manifest).await?;
-        ensure!(last["nextTrySeconds"].is_null(), "{last:#}");
-        Ok(Some(()))
-    })
-    .await?;
+    solo.waits_for_an_event("spur", f64::INFINITY).await?;
     let began = tokio::time::Instant::now();
     beams.delete("mine", &DeleteParams::default()).await?;
     solo.gone("spur").await?;
@@ -287,15 +271,8 @@ async fn the_address_of_a_load_balancer_is_an_event() -> Result<()> {
     set_modules(&solo.runtime, &json!([{"name": "sluice"}])).await?;
     solo.module("sluice", "to wait for an address", |m| m.message.contains("has no address yet")).await?;
     solo.watching(&agent, "engine.services.status").await?;
-    let manifest = solo.manifest("sluice").await?;
     // Only what the module is at most allowed to take is waited for besides.
-    wait::until("the module to wait for an event", SOON, || async {
-        let last = last(&solo, &manifest).await?;
-        let next = last["nextTrySeconds"].as_f64();
-        ensure!(next.is_none_or(|next| next > 60.0), "{last:#}");
-        Ok(Some(()))
-    })
-    .await?;
+    solo.waits_for_an_event("sluice", 60.0).await?;
     let services = solo.objects(("", "v1", "Service"), Some("kyma-system"));
     let address = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
     services.patch_status("sluice", &PatchParams::default(), &Patch::Merge(address)).await?;

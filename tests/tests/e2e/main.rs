@@ -1,6 +1,7 @@
 //! Everything that needs real control planes, in one binary so that they start once.
 
 mod availability;
+mod awaited;
 mod bad_input_agent;
 mod bad_input_engine;
 mod bad_input_receiver;

@@ -39,6 +39,16 @@ impl ObjectError {
         matches!(self, Self::Kind(_))
     }
 
+    /// The group of the kind that is missing.
+    pub(in crate::drive) fn group_of_kind(&self) -> Option<&str> {
+        match self {
+            Self::Kind(MapError::KindMissing { api_version, .. }) => {
+                Some(api_version.split_once('/').map_or("", |(group, _)| group))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a look for one kind may fail like this while the rest of the runtime is well: an API server answers so for a name
     /// that no kind can have, and for the kinds of a server behind it that is down.
     pub(in crate::drive) const fn is_of_one_kind(&self) -> bool {

@@ -1,9 +1,6 @@
 //! What the modules of a Kyma wait for, by what the runtime serves now.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -11,21 +8,18 @@ use tidewatch_api::{GroupVersionKind, Kyma, Manifest};
 
 use crate::{
     drive::{
-        Shared, Why,
+        SERVED_AFTER, Shared, Why,
         apply::{self, ObjectError},
         gate::Gated,
+        is_of_definition,
     },
     key::Cause,
     plan::{
         needs::{Waits, gone, is_name, kinds, look_again, unmet, waits},
         object::Gvk,
         versions::Choice,
-        watches,
     },
 };
-
-/// A kind may be served a moment after its definition has said so, of which nothing tells.
-const SERVED_AFTER: Duration = Duration::from_secs(2);
 
 /// What this process knows of what Kymas wait for.
 #[derive(Debug, Default)]
@@ -122,9 +116,7 @@ impl Shared {
     ) -> Result<Needs, ObjectError> {
         let needed = kinds(choices);
         let now = self.now();
-        let of = |object: &str| watches::SERVES.iter().any(|(_, kind)| object.starts_with(kind));
-        let told = |cause: &Cause| matches!(cause, Cause::Event { object, .. } if of(object));
-        let told = !needed.is_empty() && why.may_be(told);
+        let told = !needed.is_empty() && why.may_be(is_of_definition);
         let whole = |cause: &Cause| matches!(cause, Cause::FallbackPoll | Cause::SafetyResync);
         let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(whole);
         // Before it is looked: nobody tells what came, or went, before that.
@@ -205,7 +197,7 @@ async fn served(
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Arc};
+    use std::{convert::Infallible, sync::Arc, time::Duration};
 
     use http::{Request, Response};
     use kube::client::Body;

@@ -1,6 +1,6 @@
 //! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -35,10 +35,8 @@ pub(super) struct Applied {
     pub(super) judged: Vec<(ObjectRef, ObjectReadiness)>,
     /// A kind that is not served yet, or an object that has to go first.
     pub(super) missing: Option<String>,
-    /// Kinds whose next change of status ends what is missing, unless something is `untold`.
-    pub(super) awaited: Vec<Gvk>,
-    /// Whether something is missing of which no event tells.
-    pub(super) untold: bool,
+    /// What ends that.
+    pub(super) awaited: Awaited,
     /// Whether an object is missing that may come any moment: what it is to take the place of has to stay until then.
     pub(super) unasked: bool,
     /// Whether objects were left out: their kind, which the module defines, is not served, or others got no answer.
@@ -50,6 +48,19 @@ pub(super) struct Applied {
     pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
     pub(super) parked: Vec<Parked>,
+}
+
+/// What ends what is missing: all of these.
+#[derive(Default)]
+pub(super) struct Awaited {
+    /// Kinds of which an object changes its status.
+    pub(super) status: Vec<Gvk>,
+    /// Kinds of which one goes.
+    pub(super) end: Vec<Gvk>,
+    /// Groups of which a kind comes to be served that nothing of the module defines.
+    pub(super) groups: BTreeSet<String>,
+    /// Whether something happens of which no event tells.
+    pub(super) untold: bool,
 }
 
 /// An object that is left as somebody else has made it, for a while.
@@ -112,8 +123,10 @@ impl Applied {
     pub(super) fn take(&mut self, other: Self) {
         self.judged.extend(other.judged);
         self.parked.extend(other.parked);
-        self.awaited.extend(other.awaited);
-        self.untold |= other.untold;
+        self.awaited.status.extend(other.awaited.status);
+        self.awaited.end.extend(other.awaited.end);
+        self.awaited.groups.extend(other.awaited.groups);
+        self.awaited.untold |= other.awaited.untold;
         self.unasked |= other.unasked;
         self.left_out |= other.left_out;
         self.stuck.extend(other.stuck);
@@ -130,7 +143,7 @@ impl Applied {
     /// Something is missing, of which no event tells when it is there.
     pub(super) fn waits_for(&mut self, what: String) {
         self.missing = Some(what);
-        self.untold = true;
+        self.awaited.untold = true;
     }
 
     /// Whether nothing is left undone: a later pass need not look at what is ready.
@@ -162,7 +175,7 @@ enum Settled {
     /// A Job that has done its work and gone by itself.
     Finished(ObjectRef),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
-    Goes(String),
+    Goes(String, Option<Gvk>),
     /// Its namespace is being deleted.
     Stuck(ObjectRef),
     /// Nothing was tried, since others got no answer.
@@ -262,11 +275,17 @@ impl Installer<'_> {
                 Ok(Settled::Finished(id)) => applied.judged.push((id, ObjectReadiness::Ready)),
                 Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
-                Ok(Settled::Goes(what)) => applied.waits_for(what),
-                Err(ObjectErrorOrFinal::Object(error))
-                    if error.is_kind_missing() || error.is_of_webhook() =>
-                {
-                    applied.unasked |= error.is_of_webhook();
+                Ok(Settled::Goes(what, Some(kind))) => {
+                    applied.missing = Some(what);
+                    applied.awaited.end.push(kind);
+                }
+                Ok(Settled::Goes(what, None)) => applied.waits_for(what),
+                Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
+                    applied.awaited.groups.extend(error.group_of_kind().map(str::to_owned));
+                    applied.missing = Some(error.message());
+                }
+                Err(ObjectErrorOrFinal::Object(error)) if error.is_of_webhook() => {
+                    applied.unasked = true;
                     applied.waits_for(error.message());
                 }
                 Err(error) => {
@@ -326,7 +345,9 @@ impl Installer<'_> {
             return Ok(Settled::There(made, self.trial(id, key)));
         };
         if live["metadata"]["deletionTimestamp"].is_string() {
-            return Ok(Settled::Goes(format!("waiting for {id} to be gone, to make it anew")));
+            let marked = Marks::of(&live["metadata"]).managed;
+            let what = format!("waiting for {id} to be gone, to make it anew");
+            return Ok(Settled::Goes(what, marked.then(|| id.gvk.clone())));
         }
         if readiness::goes_when_finished(&wanted) && readiness::is_complete(&live) {
             self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted["spec"]));
@@ -465,13 +486,13 @@ impl Installer<'_> {
         tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");
         let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
         apply::delete(self.runtime, id, uid).await?;
-        Ok(Settled::Goes(format!("{id} is being made anew")))
+        Ok(Settled::Goes(format!("{id} is being made anew"), Some(id.gvk.clone())))
     }
 }
 
 /// What became of an object that has met an old schema.
 fn behind(id: &ObjectRef) -> Settled {
-    Settled::Goes(format!("waiting for the new schema of {id} to be served"))
+    Settled::Goes(format!("waiting for the new schema of {id} to be served"), None)
 }
 
 /// Why an object is not as wanted.

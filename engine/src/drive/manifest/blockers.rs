@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, watcher::WatchedField};
+use tidewatch_api::Manifest;
 
 use super::{Stopped, is_crd, lineage::Lineage};
 use crate::{
@@ -15,7 +15,6 @@ use crate::{
     },
     kcp::state::default_cr,
     plan::{
-        agent::{AgentWatch, ENGINE_ROUTE},
         blockers::{self, NAMED, Users},
         manifest as plan,
         object::{Gvk, ObjectRef},
@@ -209,7 +208,7 @@ impl Shared {
         let defined = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
-        self.change("obstacle").await.owners.wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.change("obstacle").await.wait_for(kyma, &name, declared.iter().chain(defined.values()));
         self.want_agent(kyma, &[]).await;
 
         let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
@@ -317,43 +316,6 @@ impl Shared {
     pub(super) async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
         let others = self.look("is needed").await.other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
-    }
-
-    /// Whether the end of each object of these kinds is an event for our engine.
-    pub(super) async fn is_told_of(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
-        self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
-    }
-
-    /// Whether each change of state of what modules install of these kinds is an event for our engine.
-    pub(super) async fn is_told_of_status(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
-        self.are_watched(kyma, runtime, kinds, |watch| watch.field == WatchedField::Status).await
-    }
-
-    async fn are_watched(
-        &self,
-        kyma: &str,
-        runtime: &Gated,
-        kinds: &[Gvk],
-        is: impl Fn(&AgentWatch) -> bool,
-    ) -> bool {
-        let config = {
-            let state = self.look("are watched").await;
-            state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
-        };
-        // A watch that begins later than this reports what has happened before, too.
-        let Some(config) = config else { return false };
-        for gvk in kinds {
-            let Some(plural) = apply::plural(runtime, gvk).await else { return false };
-            let watched = |watch: &AgentWatch| {
-                (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
-                    && watch.route == ENGINE_ROUTE
-                    && is(watch)
-            };
-            if !config.config.watches.iter().any(watched) {
-                return false;
-            }
-        }
-        true
     }
 
     /// What a forced deletion does not wait for, as far as it can be found out. `crs` are the module's own.

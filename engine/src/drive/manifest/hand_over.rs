@@ -32,14 +32,16 @@ impl Shared {
         };
         let gone = plan::prune(&inventory, theirs);
         let removing = self.remove(kyma, manifest, runtime, gone, Theirs::Stays);
-        let left: Vec<ObjectRef> = match stage(Stage::Delete, removing).await {
-            Ok(remains) => remains.left.into_iter().map(|(object, _)| object).collect(),
+        let (going, left): (_, Vec<ObjectRef>) = match stage(Stage::Delete, removing).await {
+            Ok(remains) => {
+                (remains.going(Theirs::Stays), remains.left.into_iter().map(|(object, _)| object).collect())
+            }
             Err(error) => return self.stopped(manifest, error.into()).await,
         };
         if let Some(first) = left.first() {
             let what = format!("waiting for {first}, which {} does not have, to be gone", successor.name);
             self.say_handing_over(manifest, &left, &what).await?;
-            return Ok(Finish::Patient(what));
+            return Ok(self.leaving(kyma, runtime, going.as_deref(), what).await);
         }
         let name = manifest.name_any();
         tracing::info!(kyma, manifest = name, successor = successor.name, "its objects are handed over");

@@ -36,9 +36,19 @@ pub(super) struct Remains {
     pub(super) left: Vec<(ObjectRef, Option<String>)>,
     /// What stays for as long as its users want: CRDs with objects, namespaces with such objects; and why.
     pub(super) theirs: Vec<(ObjectRef, String)>,
+    /// The kinds of what is on its way.
+    going: Vec<Gvk>,
+    /// Whether something has to happen besides.
+    besides: bool,
 }
 
 impl Remains {
+    /// The kinds of what the rest waits for; `None` if it waits for more than their end.
+    pub(super) fn going(&self, users: Theirs) -> Option<Vec<Gvk>> {
+        let others = self.besides || users == Theirs::HoldsBack && !self.theirs.is_empty();
+        (!others).then(|| self.going.clone())
+    }
+
     /// All of it. What is its users' comes first: the rest waits for that.
     fn all(self) -> Vec<(ObjectRef, Option<String>)> {
         let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
@@ -91,9 +101,9 @@ impl Shared {
         // Everything of ours is to go; `prune` knows what never does.
         let gone = plan::prune(&inventory, &[]);
         match stage(Stage::Delete, self.remove(kyma, manifest, runtime, gone, Theirs::HoldsBack)).await {
-            Ok(remains) => match remains.all().as_slice() {
-                [] => self.let_manifest_go(manifest).await,
-                left @ [(first, why), ..] => {
+            Ok(remains) => match (remains.going(Theirs::HoldsBack), remains.all().as_slice()) {
+                (_, []) => self.let_manifest_go(manifest).await,
+                (going, left @ [(first, why), ..]) => {
                     let what = why.as_ref().map_or_else(
                         || format!("waiting for {first} to be gone ({} left)", left.len()),
                         |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
@@ -101,7 +111,7 @@ impl Shared {
                     let left: Vec<ObjectRef> = left.iter().map(|(object, _)| object.clone()).collect();
                     self.write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
                         .await?;
-                    Ok(Finish::Patient(what))
+                    Ok(self.leaving(kyma, runtime, going.as_deref(), what).await)
                 }
             },
             Err(error) => self.stopped(manifest, error.into()).await,
@@ -148,7 +158,8 @@ impl Shared {
             Ok((bundle, _)) => {
                 let first = Progress::Deleting(what.clone());
                 let key = WorkKey::Manifest { kyma: kyma.to_owned(), name: manifest.name_any() };
-                let work = Work { key: &key, kyma, mark: Mark::default(), only: None, again: true };
+                let mark = Mark::default();
+                let work = Work { key: &key, kyma, mark, only: None, again: true, defined: false };
                 let synced = self.sync(&work, manifest, runtime, bundle.without(goes), first).await?;
                 (synced.objects, synced.applied.missing, synced.applied.failed)
             }
@@ -227,10 +238,14 @@ impl Shared {
             rank = Some(this);
             match Box::pin(self.remove_one(kyma, manifest, runtime, &object)).await? {
                 None => {}
-                Some(Left::Going) => remains.left.push((object, None)),
+                Some(Left::Going) => {
+                    remains.going.push(object.gvk.clone());
+                    remains.left.push((object, None));
+                }
                 Some(Left::Await(other)) => {
                     let why = format!("the Manifest {other} has it too, and is being deleted");
                     remains.left.push((object, Some(why)));
+                    remains.besides = true;
                 }
                 Some(Left::Instances) => {
                     remains.theirs.push((object, "objects of its kind exist".to_owned()));

@@ -3,11 +3,12 @@
 use serde_json::Value;
 
 use super::{
-    apply::{Applied, Installer},
+    apply::{Applied, Awaited, Installer},
     is_crd,
+    told::definitions,
 };
 use crate::{
-    drive::{Finish, Shared, gate::Gated},
+    drive::{Finish, SERVED_AFTER, Shared, gate::Gated},
     plan::{
         manifest::Sorted,
         object::{Gvk, ObjectRef},
@@ -24,7 +25,7 @@ impl Applied {
             self.missing.get_or_insert(what);
             // All that is judged by now was applied before: CRDs, and what they are not needed for.
             let definitions = self.judged.iter().map(|(id, _)| &id.gvk).filter(|gvk| is_crd(gvk));
-            self.awaited.extend(definitions.cloned());
+            self.awaited.status.extend(definitions.cloned());
         }
         sorted.served
     }
@@ -51,25 +52,33 @@ impl Installer<'_> {
 }
 
 impl Shared {
-    /// How a reconcile ends whose objects wait for others: by an event where all that is waited for are CRDs of which the agent
-    /// tells, else by another look, soon at first and then seldom.
+    /// How a reconcile ends whose objects wait for others: by an event where the agent tells of all that is waited for, else by another
+    /// look, soon at first and then seldom. `fresh`: of some of it nobody was told until just now.
     pub(super) async fn missed(
         &self,
         kyma: &str,
         runtime: &Gated,
         what: String,
-        applied: &Applied,
+        awaited: &Awaited,
+        fresh: bool,
     ) -> Finish {
-        let mut kinds: Vec<Gvk> = applied.awaited.clone();
-        kinds.sort();
-        kinds.dedup();
-        if kinds.is_empty() && !applied.untold {
-            // The kind of the default CR: its operator makes it in a moment, as a rule.
-            return Finish::Recheck(what);
+        let kinds = |kinds: &[Gvk]| {
+            let mut kinds = kinds.to_vec();
+            kinds.sort();
+            kinds.dedup();
+            kinds
+        };
+        let told = !awaited.untold
+            && self.is_told_of_status(kyma, runtime, &kinds(&awaited.status)).await
+            && self.is_told_of_ends(kyma, runtime, &kinds(&awaited.end)).await
+            && (awaited.groups.is_empty() || self.is_told_of_all(kyma, runtime, &definitions()).await);
+        match told {
+            true if fresh && !awaited.groups.is_empty() => {
+                // By an event that comes before that, this is not forgotten.
+                Finish::RecheckAt(self.now() + SERVED_AFTER, Box::new(Finish::Waiting(what)))
+            }
+            true => Finish::Waiting(what),
+            false => Finish::Patient(what),
         }
-        if applied.untold || !self.is_told_of_status(kyma, runtime, &kinds).await {
-            return Finish::Patient(what);
-        }
-        Finish::Waiting(what)
     }
 }

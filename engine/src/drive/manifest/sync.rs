@@ -19,7 +19,7 @@ use crate::{
     key::WorkKey,
     plan::{
         manifest::{self as plan, Bundle, Definitions, Progress},
-        object::ObjectRef,
+        object::{Gvk, ObjectRef},
         owners::Speaker,
         readiness::{self, Facts, ObjectReadiness},
         transform,
@@ -37,6 +37,8 @@ pub(super) struct Work<'a> {
     pub(super) only: Option<Only>,
     /// Whether the one before has failed.
     pub(super) again: bool,
+    /// Whether the definition of a kind was heard of.
+    pub(super) defined: bool,
 }
 
 /// What became of it.
@@ -46,6 +48,8 @@ pub(super) struct Synced {
     pub(super) applied: Applied,
     /// Objects of the version before that are not gone yet.
     pub(super) left: Vec<ObjectRef>,
+    /// The kinds of what of these is on its way; `None` if the rest waits for more.
+    pub(super) going: Option<Vec<Gvk>>,
     /// The inventory: the bundle's objects and those that are left.
     pub(super) objects: Vec<ObjectRef>,
     /// What is in the inventory that KCP has, and gone for certain; `None` if something is to be removed that is not.
@@ -98,12 +102,13 @@ impl Shared {
             }
         }
         let mut left = gone.clone();
-        let mut kept = Vec::new();
+        let (mut kept, mut going) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.unasked {
             let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
             match stage(Stage::Delete, removing).await {
                 // What is its users' stays theirs: the upgrade is complete without its removal.
                 Ok(remains) => {
+                    going = remains.going(Theirs::Stays);
                     kept = remains.theirs.into_iter().map(|(object, _)| object).collect();
                     left = remains.left.into_iter().map(|(object, _)| object).collect();
                 }
@@ -114,7 +119,7 @@ impl Shared {
         // What was let go is not held against others any more.
         self.claim(kyma, &manifest, &objects).await;
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
-        Ok(Synced { manifest, applied, left, objects, gone, only: None })
+        Ok(Synced { manifest, applied, left, going, objects, gone, only: None })
     }
 
     /// The same for some of the objects, after a pass that has looked at all of them and left nothing undone.
@@ -149,7 +154,7 @@ impl Shared {
         let others = bundle.objects.iter().filter(|id| !only.has(id));
         applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
         let (manifest, left, objects) = (manifest.clone(), Vec::new(), bundle.objects);
-        Synced { manifest, applied, left, objects, gone: Some(gone), only: Some(only) }
+        Synced { manifest, applied, left, going: None, objects, gone: Some(gone), only: Some(only) }
     }
 
     /// The Manifests whose objects it may make anew as its own; none where it makes none anew.

@@ -88,6 +88,21 @@ impl KcpState {
         AgentInput { plan, needs, hash: hash.finish() }
     }
 
+    /// Notes whether there are kinds that the agent of a Kyma should watch and its runtime does not serve: then each definition is
+    /// news for its configuration. Returns whether that was not so before.
+    pub fn lacks_kinds(&mut self, kyma: &str, any: bool) -> bool {
+        if any && self.kymas.contains_key(kyma) {
+            return self.lacking.insert(kyma.to_owned());
+        }
+        self.lacking.remove(kyma);
+        false
+    }
+
+    /// Whether there are such kinds.
+    pub fn is_lacking_kinds(&self, kyma: &str) -> bool {
+        self.lacking.contains(kyma)
+    }
+
     /// Sets the groups in whose kinds' definitions a Kyma is interested, in place of those before.
     pub fn await_kinds(&mut self, kyma: &str, groups: BTreeSet<String>) {
         if groups.is_empty() || !self.kymas.contains_key(kyma) {

@@ -7,12 +7,13 @@ use std::{
 };
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate};
 
 use super::{KcpState, Wanted, kyma_key, unindex};
 use crate::plan::{
     rollout,
-    versions::{Answer, Catalog},
+    versions::{Answer, Catalog, ends_changed},
 };
 
 /// Releases and templates as last seen.
@@ -69,13 +70,22 @@ impl KcpState {
             [&old, &new].into_iter().flatten().filter_map(|t| t.module_name()).map(str::to_owned).collect();
         // A release meta finds its templates by name: `<module>-<version>`, where both may have hyphens.
         modules.extend(name.match_indices('-').map(|(end, _)| name[..end].to_owned()));
-        self.changed(&modules, "module template changed", |offered| offered.put_template(name, new))
+        let mut have = BTreeSet::new();
+        let labels = |template: &Option<Arc<ModuleTemplate>>| template.as_ref().map(|t| t.labels().clone());
+        if labels(&old) != labels(&new) {
+            // They say who may have what is installed, be it wanted or not.
+            for (end, _) in name.match_indices('-') {
+                let versions = BTreeSet::from([name[end + 1..].to_owned()]);
+                have.extend(self.manifests.kymas_with(&name[..end], &versions));
+            }
+        }
+        self.changed(&modules, have, "module template changed", |offered| offered.put_template(name, new))
     }
 
     /// A ModuleReleaseMeta appeared, changed or is gone.
     pub fn apply_release(&mut self, name: &str, release: Option<ModuleReleaseMeta>) -> Vec<Wanted> {
         let module = BTreeSet::from([name.to_owned()]);
-        self.changed(&module, "module release changed", |offered| match release {
+        self.changed(&module, BTreeSet::new(), "module release changed", |offered| match release {
             Some(release) => drop(offered.releases.insert(name.to_owned(), Arc::new(release))),
             None => drop(offered.releases.remove(name)),
         })
@@ -101,17 +111,29 @@ impl KcpState {
     }
 
     /// Changes the catalog and asks for the Kymas to which it answers otherwise now: for what each of them has asked
-    /// last, whether it got an answer or not.
+    /// last, whether it got an answer or not; for those that have a version of whose end it says something else; and for those that
+    /// `have` what has changed.
     fn changed(
         &mut self,
         modules: &BTreeSet<String>,
+        mut have: BTreeSet<String>,
         change: &'static str,
         apply: impl FnOnce(&mut Offered),
     ) -> Vec<Wanted> {
         let before = self.answers(modules);
         let seen = self.seen_of(modules);
+        let releases = |state: &Self| -> Vec<_> {
+            modules.iter().map(|module| state.offered.releases.get(module).cloned()).collect()
+        };
+        let old = releases(self);
         apply(&mut self.offered);
         let after = self.answers(modules);
+        for (module, (old, new)) in modules.iter().zip(old.iter().zip(releases(self))) {
+            let versions = ends_changed(old.as_deref(), new.as_deref());
+            if !versions.is_empty() {
+                have.extend(self.manifests.kymas_with(module, &versions));
+            }
+        }
         let mandatory = self.mandatory_changed(modules, change);
         let readers = self.readers_concerned(modules, &seen, change);
         let wants = modules.iter().flat_map(|module| self.users.of(module));
@@ -120,7 +142,8 @@ impl KcpState {
             .filter(|(_, (before, after))| before.differs(after))
             .flat_map(|((_, kymas), _)| kymas)
             .collect();
-        kymas.into_iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
+        have.extend(kymas.into_iter().map(ToString::to_string));
+        have.iter().map(|kyma| (kyma_key(kyma), change)).chain(mandatory).chain(readers).collect()
     }
 
     /// One answer for each different wish about these modules, in the order of [`super::users::Users::of`].

@@ -13,7 +13,7 @@ use crate::{
         kyma::{Stray, is_nobodys, leaving_message, progress_at},
         manifest::{Claim, has_been_ready, inventory, is_current},
         object::ObjectRef,
-        owners::Speaker,
+        owners::{Speaker, Wait},
         watches::Needs,
     },
     queue::Class,
@@ -21,6 +21,10 @@ use crate::{
 
 /// What is said of a Manifest whose state is another one.
 pub const STATUS_CHANGED: &str = "manifest status changed";
+/// What a change is called after which a Kyma has a Manifest less.
+const DELETED: &str = "manifest deleted";
+/// Changes that tell a Kyma what has become of its Manifests.
+pub const OF_OUR_WORK: [&str; 2] = [STATUS_CHANGED, DELETED];
 /// What is said where a runtime's agent has other kinds to watch for a Manifest.
 const KINDS_CHANGED: &str = "kinds of a manifest changed";
 
@@ -128,7 +132,7 @@ impl KcpState {
         unindex(&mut self.by_kyma, kyma, name);
         self.owners.release(kyma, name);
         let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
-        let change = "manifest deleted";
+        let change = DELETED;
         let wanted = std::iter::once((kyma_key(kyma), change)).chain(self.after_manifest(&old, change));
         wanted.chain(kinds).collect()
     }
@@ -146,6 +150,13 @@ impl KcpState {
     /// nobody is known to have worked on may be what a user waits for.
     pub fn urgency(&self, manifest: &str) -> Class {
         self.manifests.class(manifest).unwrap_or(Class::UserEdit)
+    }
+
+    /// Sets what a Manifest waits for in its runtime, in place of what it did before. One that is not there waits for nothing.
+    pub fn wait_for(&mut self, kyma: &str, manifest: &str, waits: impl IntoIterator<Item = impl Into<Wait>>) {
+        if self.by_kyma.get(kyma).is_some_and(|names| names.contains(manifest)) {
+            self.owners.wait_for(kyma, manifest, waits);
+        }
     }
 
     /// The other Manifests of a Kyma with this object in their inventory, as last seen.

@@ -2,9 +2,8 @@
 //! once for all of them, and of the rest what differs ([`packed`]): else they were most of what the engine remembers.
 
 use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Weak},
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,20 +11,17 @@ use kube::ResourceExt;
 use tidewatch_api::{
     InstallInfo, Manifest, ManifestSpec, ManifestStatus, RawObject, Resource, marks::mark, names::annotations,
 };
-use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     manifests::is_settled,
     packed::{Packed, Patterns},
 };
 use crate::{
+    alike::{Shared, hash_of},
     plan::{manifest::inventory, object::ObjectRef, watches::Needs},
     queue::Class,
     texts::Texts,
 };
-
-/// Things that are shared, beyond which those are looked for that nobody holds any more.
-const SHELF: usize = 1024;
 
 /// All Manifests, by name.
 #[derive(Debug, Default)]
@@ -63,38 +59,6 @@ pub(super) struct Kept {
     pub(super) thin: Manifest,
     /// What its runtime's agent watched for it.
     pub(super) needs: Arc<Needs>,
-}
-
-/// What several hold together, by hash.
-#[derive(Debug)]
-pub(super) struct Shared<T>(HashMap<u64, Vec<Weak<T>>>);
-
-impl<T> Default for Shared<T> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<T: PartialEq> Shared<T> {
-    pub(super) fn share(&mut self, hash: u64, value: T) -> Arc<T> {
-        if self.0.len() >= SHELF {
-            self.0.retain(|_, all| all.iter().any(|one| one.strong_count() > 0));
-        }
-        let all = self.0.entry(hash).or_default();
-        if let Some(same) = all.iter().filter_map(Weak::upgrade).find(|one| **one == value) {
-            return same;
-        }
-        all.retain(|one| one.strong_count() > 0);
-        let value = Arc::new(value);
-        all.push(Arc::downgrade(&value));
-        value
-    }
-}
-
-pub(super) fn hash_of(value: &impl Hash) -> u64 {
-    let mut hash = Xxh3::new();
-    value.hash(&mut hash);
-    hash.digest()
 }
 
 impl Store {
@@ -161,6 +125,18 @@ impl Store {
         let number = self.texts.number(module);
         let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
         all.map(|held| self.thin(held))
+    }
+
+    /// Kymas that have a module in one of these versions, unless it is mandatory.
+    pub(super) fn kymas_with(
+        &self,
+        module: &str,
+        versions: &BTreeSet<String>,
+    ) -> impl Iterator<Item = String> {
+        let number = self.texts.number(module);
+        let all = self.held.values().filter(move |held| held.module.is_some() && held.module == number);
+        let having = all.filter(|held| !held.mandatory && versions.contains(&held.spec.version));
+        having.filter_map(|held| self.thin(held).kyma_name().map(str::to_owned))
     }
 
     /// The module of a Manifest, if it is a mandatory one that says which.
@@ -246,16 +222,6 @@ mod tests {
             "status": {"state": "Ready", "synced": synced}
         }))
         .unwrap()
-    }
-
-    #[test]
-    fn what_nobody_holds_any_more_goes() {
-        let mut shared = Shared::default();
-        let held = shared.share(0, 0);
-        for n in 1..2 * SHELF as u64 {
-            shared.share(n, n);
-        }
-        assert!(shared.0.len() <= SHELF && Arc::ptr_eq(&held, &shared.share(0, 0)));
     }
 
     #[test]

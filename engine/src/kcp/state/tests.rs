@@ -1,6 +1,6 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate};
+use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names};
 
 use super::*;
 use crate::{plan::object::ObjectRef, queue::Class};
@@ -73,8 +73,8 @@ fn a_manifest_that_is_taken_from_a_kyma_is_news_for_that_kyma() {
         let mut state = KcpState::default();
         let mut there = manifest("m", 1, "Ready", Some("d"));
         if mandatory {
-            there.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "guard".into());
-            there.labels_mut().insert(tidewatch_api::names::labels::MANDATORY_MODULE.into(), "true".into());
+            there.labels_mut().insert(names::labels::MODULE_NAME.into(), "guard".into());
+            there.labels_mut().insert(names::labels::MANDATORY_MODULE.into(), "true".into());
         }
         state.apply_manifest(there.clone());
         there.metadata.resource_version = Some("2".into());
@@ -267,10 +267,23 @@ fn a_release_reaches_those_who_use_the_module_and_nobody_else() {
     let listed = offer(&moved, json!([{"version": "1.0.0"}, {"version": "1.1.0"}]));
     assert!(state.apply_release("lighthouse", Some(listed)).is_empty(), "offered twice is offered");
     let ends = json!([{"version": "1.1.0", "deprecationMessage": "go on"}]);
+    let mut there = manifest("m", 1, "Ready", None);
+    there.spec.version = "1.1.0".into();
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let labels = [label(names::labels::KYMA_NAME, "slow"), label(names::labels::MODULE_NAME, "lighthouse")];
+    there.metadata.labels = Some(labels.into());
+    state.apply_manifest(there);
     assert_eq!(
         keys(state.apply_release("lighthouse", Some(offer(&moved, ends.clone())))),
-        everybody,
-        "others may have it installed, and not ask for it any more"
+        ["Kyma/quick", "Kyma/slow"],
+        "who asks for the version, and who has it installed and does not ask for it any more"
+    );
+    let mut labelled = templates("1.1.0");
+    labelled.metadata.labels = Some([label(names::labels::BETA, "true")].into());
+    assert_eq!(
+        keys(state.apply_template("lighthouse-1.1.0", Some(labelled))),
+        ["Kyma/quick", "Kyma/slow"],
+        "the same of who may have it"
     );
     let away = [("regular", "1.1.0"), ("fast", "1.1.0")];
     let to = state.apply_release("lighthouse", Some(offer(&away, ends)));
@@ -395,9 +408,7 @@ fn a_kyma_hears_of_its_manifests_as_urgently_as_they_were_worked_on() {
 fn what_is_given_up_is_nobodys_to_manage_and_is_seen_to_at_a_start() {
     let given_up = |name: &str| {
         let mut manifest = manifest(name, 1, "Ready", Some("d"));
-        manifest
-            .annotations_mut()
-            .insert(tidewatch_api::names::annotations::IS_UNMANAGED.into(), "true".into());
+        manifest.annotations_mut().insert(names::annotations::IS_UNMANAGED.into(), "true".into());
         manifest
     };
     let object = inventory_of(&manifest("m", 1, "Ready", Some("d")));
@@ -418,7 +429,7 @@ fn inventory_of(manifest: &Manifest) -> ObjectRef {
 fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     let of = |name: &str, owner: &str, state: &str| {
         let mut manifest = manifest(name, 1, state, Some("d"));
-        manifest.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "beacon".into());
+        manifest.labels_mut().insert(names::labels::MODULE_NAME.into(), "beacon".into());
         manifest.metadata.owner_references = serde_json::from_value(owned_by(owner)).unwrap();
         manifest
     };
@@ -457,7 +468,7 @@ fn a_manifest_is_heir_to_the_older_ones_of_its_module_and_what_it_has_too_does_n
     let time = |second| Some(Time(jiff::Timestamp::from_second(second).unwrap()));
     let of = |name: &str, made: i64, ended: Option<Time>| {
         let mut manifest = manifest(name, 1, "Ready", Some("d"));
-        manifest.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "beacon".into());
+        manifest.labels_mut().insert(names::labels::MODULE_NAME.into(), "beacon".into());
         manifest.metadata.creation_timestamp = time(made);
         manifest.metadata.deletion_timestamp = ended;
         manifest
@@ -557,7 +568,7 @@ fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
     assert_eq!(state.apply_manifest(again.clone()), []);
     again.metadata.resource_version = Some("5".into());
     for condition in &mut again.status.as_mut().unwrap().conditions {
-        condition.type_ = tidewatch_api::names::conditions::WAS_READY.into();
+        condition.type_ = names::conditions::WAS_READY.into();
     }
     let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");

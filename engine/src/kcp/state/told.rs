@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use tidewatch_api::{ModuleStatus, State};
 
-use super::store::{Shared, hash_of};
+use crate::alike::{Shared, hash_of};
 
 type Modules = Vec<(String, State)>;
 

@@ -7,11 +7,9 @@ use std::{
 
 use tidewatch_api::{KymaSpec, Module, ModuleTemplate};
 
-use super::{
-    KcpState, Wanted,
-    store::{Shared, hash_of},
-};
+use super::{KcpState, Wanted};
 use crate::{
+    alike::{Shared, hash_of},
     key::WorkKey,
     plan::versions::{Choice, Want, choose, further},
 };

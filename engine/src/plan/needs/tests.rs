@@ -171,6 +171,21 @@ fn a_wait_becomes_a_warning_after_a_quarter_of_an_hour_even_over_a_restart() {
     let due = at(100) + PATIENCE;
     let early = waits(&of(false), at(100), PATIENCE, None, at(200));
     assert_eq!((early.state, early.look_at), (State::Processing, Some(due)));
+    assert_eq!(early.message, "waits for module 'quay'; since 1970-01-01T00:01:40Z");
+    // The next process has heard of it just now.
+    let beside = format!("Beacon default: no light; its update {}", early.message);
+    for said in [early.message.clone(), format!("its update {}", early.message), beside] {
+        let again = waits(&of(false), at(700), PATIENCE, Some((State::Processing, &said)), at(700));
+        assert_eq!((again.look_at, &again.message), (Some(due), &early.message));
+    }
+    let other = waits(
+        &of(false),
+        at(700),
+        PATIENCE,
+        Some((State::Processing, "Beacon: dark; since 1970-01-01T00:01:40Z")),
+        at(700),
+    );
+    assert_eq!(other.look_at, Some(at(700) + PATIENCE), "something else was said");
     let late = waits(&of(false), at(100), PATIENCE, Some((State::Processing, "waits for")), due);
     assert_eq!((late.state, late.look_at), (State::Warning, None));
     assert_eq!(

@@ -1,7 +1,11 @@
 //! What the catalog answers to a wish, to be compared with what it answers later.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{KymaSpec, Module, ModuleReleaseMeta, ModuleTemplate, names};
 
@@ -59,7 +63,7 @@ impl Answer {
     }
 
     /// Whether a plan made of the one can differ from a plan made of the other. Of what a release meta says of other
-    /// channels nothing counts; of other versions their end, since one that is installed may not be the one that is wanted.
+    /// channels nothing counts, and of other versions neither: the end of one counts where it is installed ([`ends_changed`]).
     #[must_use]
     pub fn differs(&self, other: &Self) -> bool {
         let outcomes = match (&self.outcome, &other.outcome) {
@@ -71,14 +75,8 @@ impl Answer {
             _ => false,
         };
         let said = |answer: &Self| {
-            let all = answer.release.iter().flat_map(|release| release.spec.versions.clone());
-            // That one is offered beside the channels changes nothing for who has it.
-            let ends = all.filter(|v| v.deprecation_date.is_some() || !v.deprecation_message.is_empty());
-            let mut ends: Vec<_> = ends
-                .map(|v| (v.version, v.deprecation_date.map(|date| date.0), v.deprecation_message))
-                .collect();
-            ends.sort();
-            ends
+            let chosen = answer.outcome.as_ref().ok()?;
+            ends(answer.release.as_deref()).remove(&chosen.version)
         };
         let terms = |answer: &Self| {
             answer.release.as_ref().map(|release| {
@@ -88,6 +86,29 @@ impl Answer {
         };
         !outcomes || said(self) != said(other) || terms(self) != terms(other)
     }
+}
+
+/// The versions of whose end two release metas of a module say different things. For whom one of them is installed, a plan differs,
+/// whatever version is wanted.
+#[must_use]
+pub fn ends_changed(
+    before: Option<&ModuleReleaseMeta>,
+    after: Option<&ModuleReleaseMeta>,
+) -> BTreeSet<String> {
+    let (before, after) = (ends(before), ends(after));
+    let all: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    all.into_iter().filter(|version| before.get(*version) != after.get(*version)).cloned().collect()
+}
+
+/// What is said of the end of versions. That one is offered beside the channels changes nothing for who has it.
+fn ends(release: Option<&ModuleReleaseMeta>) -> BTreeMap<String, Vec<(Option<Timestamp>, String)>> {
+    let all = release.into_iter().flat_map(|release| &release.spec.versions);
+    let mut ends: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for version in all.filter(|v| v.deprecation_date.is_some() || !v.deprecation_message.is_empty()) {
+        let end = (version.deprecation_date.as_ref().map(|date| date.0), version.deprecation_message.clone());
+        ends.entry(version.version.clone()).or_default().push(end);
+    }
+    ends
 }
 
 /// Whether two templates say the same to a plan.

@@ -14,7 +14,7 @@ mod resolve;
 
 use std::sync::Arc;
 
-pub use answer::{Answer, Want};
+pub use answer::{Answer, Want, ends_changed};
 pub use deprecation::{Deprecation, Listed, NEAR, Phase, deprecation};
 pub(crate) use legacy::registry as registry_of;
 pub(in crate::plan) use legacy::{highest, is_old};

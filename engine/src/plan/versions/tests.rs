@@ -347,9 +347,10 @@ proptest! {
             let outcome = resolve(want.wish(module), catalog, &[]);
             let found = outcome.as_ref().ok().map(|c| (c.template.spec.clone(), c.version.clone()));
             let release = catalog.release(module);
-            // Any of them may be the installed one.
             let all = release.iter().flat_map(|release| release.spec.versions.clone());
-            let said: Vec<_> = all.filter(|v| !v.deprecation_message.is_empty()).collect();
+            let chosen = found.as_ref().map(|(_, version)| version);
+            let said: Vec<_> =
+                all.filter(|v| !v.deprecation_message.is_empty() && Some(&v.version) == chosen).collect();
             (self::outcome(outcome), found, said, release.map(|r| r.spec.allow_downgrade))
         };
         prop_assert_eq!(differs, taken(&before) != taken(&after));

@@ -83,6 +83,10 @@ fn what_somebody_waits_for_is_watched_as_a_whole() {
     let without_labels: Vec<_> =
         all.watches.iter().filter(|w| w.labels.is_empty()).map(|w| w.name.as_str()).collect();
     assert_eq!(without_labels, ["engine.beacons.x.dev.spec"]);
+    // What holds a namespace is said in its status.
+    needs.await_end(&Gvk::of("v1", "Namespace"));
+    let spaces = derive(&needs, plural, &[], MAX_DERIVED);
+    assert!(names(&spaces).contains(&"engine.namespaces.status"));
     needs.await_kinds();
     let kinds = derive(&needs, plural, &[], MAX_DERIVED);
     assert!(names(&kinds).contains(&"engine.customresourcedefinitions.apiextensions.k8s.io.spec"));

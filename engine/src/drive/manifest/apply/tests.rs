@@ -391,7 +391,7 @@ async fn an_answer_by_an_old_schema_is_not_the_last_word() {
             Some("waiting for the new schema of Beacon.x.dev n/a to be served"),
             "{first:?}"
         );
-        assert!(applied.untold && applied.failed.is_none() && applied.judged.is_empty());
+        assert!(applied.awaited.untold && applied.failed.is_none() && applied.judged.is_empty());
         *schema.lock() = Schema::New;
         let applied = install(&runtime, &standing, vec![beacon()], 101).await;
         assert!(applied.missing.is_none() && applied.failed.is_none() && applied.judged.len() == 1);
@@ -425,8 +425,8 @@ async fn objects_wait_for_a_definition_that_is_not_served() {
     let sorted = Definitions::of(&[crd()]).sort(vec![beacon()], &applied.judged);
     assert!(applied.hold_back(sorted).is_empty());
     assert_eq!(applied.missing.as_deref(), Some("waiting for the kind Beacon.x.dev to be served"));
-    assert_eq!(applied.awaited, [ObjectRef::of(&crd()).unwrap().gvk]);
-    assert!(!applied.untold, "its definition's next change of status is an event");
+    assert_eq!(applied.awaited.status, [ObjectRef::of(&crd()).unwrap().gvk]);
+    assert!(!applied.awaited.untold, "its definition's next change of status is an event");
     // A moment later it may be; nobody waits for that.
     for (established, served) in [(false, 0), (true, 1)] {
         let (runtime, standing) =

@@ -1,0 +1,61 @@
+//! Values that many have alike, held once.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Weak},
+};
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// Things that are shared, beyond which those are looked for that nobody holds any more.
+const SHELF: usize = 1024;
+
+/// What several hold together, by hash.
+#[derive(Debug)]
+pub(crate) struct Shared<T>(HashMap<u64, Vec<Weak<T>>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: PartialEq> Shared<T> {
+    /// The one that is held already, if there is one like it.
+    pub(crate) fn share(&mut self, hash: u64, value: T) -> Arc<T> {
+        if self.0.len() >= SHELF {
+            self.0.retain(|_, all| all.iter().any(|one| one.strong_count() > 0));
+        }
+        let all = self.0.entry(hash).or_default();
+        if let Some(same) = all.iter().filter_map(Weak::upgrade).find(|one| **one == value) {
+            return same;
+        }
+        all.retain(|one| one.strong_count() > 0);
+        let value = Arc::new(value);
+        all.push(Arc::downgrade(&value));
+        value
+    }
+}
+
+/// A hash that is the same for as long as this process runs.
+pub(crate) fn hash_of(value: &impl Hash) -> u64 {
+    let mut hash = Xxh3::new();
+    value.hash(&mut hash);
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_any_more_goes() {
+        let mut shared = Shared::default();
+        let held = shared.share(0, 0);
+        for n in 1..2 * SHELF as u64 {
+            shared.share(n, n);
+        }
+        assert!(shared.0.len() <= SHELF && Arc::ptr_eq(&held, &shared.share(0, 0)));
+    }
+}
