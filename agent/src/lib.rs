@@ -12,6 +12,7 @@ mod client;
 pub mod config;
 pub mod digest;
 mod jitter;
+mod known;
 pub mod live;
 pub mod metrics;
 mod names;

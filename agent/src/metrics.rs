@@ -1,6 +1,6 @@
 //! The agent's metrics: every name, unit and label in one place.
 
-use crate::{live::Configuration, observe::condition::Conditions};
+use crate::{known::Known, live::Configuration, observe::condition::Conditions};
 use tidewatch_telemetry::{
     metrics::{LAG_SECONDS, MetricsError, Registry},
     prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge},
@@ -66,6 +66,7 @@ pub struct Metrics {
     pub observed_to_acknowledged: Histogram,
     /// From a change's sending to its acknowledgement.
     pub sent_to_acknowledged: Histogram,
+    pub(crate) known: Known,
 }
 
 impl Metrics {
@@ -195,6 +196,7 @@ impl Metrics {
                 "sent_to_acknowledged_seconds",
                 "From a change's sending to its acknowledgement.",
             )?,
+            known: Known::register(registry)?,
         })
     }
 

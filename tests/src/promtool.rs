@@ -46,7 +46,8 @@ pub fn documented(page: &str, prefix: &str) -> Result<()> {
 
 fn documented_in(reference: &str, page: &str, prefix: &str) -> Result<()> {
     // Columns: name, type, unit, labels, clock, meaning. Both programs have metrics of the same name, each in a section of its own.
-    let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(prefix));
+    let named = format!("`{prefix}…`");
+    let is_of = |section: &&str| section.lines().next().is_some_and(|heading| heading.contains(&named));
     let section = reference.split("\n## ").find(is_of);
     let section = section.with_context(|| format!("docs/metrics.md has no section for {prefix}"))?;
     for line in page.lines() {

@@ -42,7 +42,6 @@ fn config_map(namespace: &str, name: &str) -> Value {
 async fn soon(what: &str, it: impl Future<Output = Result<()>>) -> Result<()> {
     let began = Instant::now();
     it.await?;
-    println!("{what} {:?} after what it waited for", began.elapsed());
     ensure!(began.elapsed() < BY_EVENT, "{what}: {:?}", began.elapsed());
     Ok(())
 }
@@ -91,16 +90,19 @@ async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     }
     solo.watching(&agent, "engine.configmaps.spec").await?;
 
-    // A user's namespace controller, which is not there, would finish it. Until then nothing can be made in it.
+    // Somebody deletes the module's namespace, in which there is something that does not go.
+    let held = json!({"metadata": {"finalizers": ["example.test/held"]}});
+    let mut anchor = config_map("raft", "anchor");
+    anchor["metadata"]["finalizers"] = held["metadata"]["finalizers"].clone();
+    let in_raft = solo.objects(CONFIG_MAPS, Some("raft"));
+    in_raft.create(&PostParams::default(), &serde_json::from_value(anchor)?).await?;
     let spaces = solo.objects(NAMESPACES, None);
     spaces.delete("raft", &DeleteParams::default()).await?;
-    solo.objects(CONFIG_MAPS, Some("raft")).delete("raft", &DeleteParams::default()).await?;
     solo.module("raft", "to say what holds it", |m| m.message.contains("namespace raft is being deleted"))
         .await?;
     solo.watching(&agent, "engine.namespaces.status").await?;
 
     // Meanwhile another module goes, an object of which somebody holds.
-    let held = json!({"metadata": {"finalizers": ["example.test/held"]}});
     solo.patch(CONFIG_MAPS, "kyma-system", "buoy", "somebody", &held).await?;
     set_modules(&solo.runtime, &json!([{"name": "raft"}])).await?;
     solo.module("buoy", "to wait for its object", |m| m.message.contains("waiting for ConfigMap")).await?;
@@ -113,11 +115,7 @@ async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     let long = |m: &tidewatch_api::ModuleStatus| m.state == State::Warning;
     solo.module("raft", "to say that it takes long", long).await?;
     solo.waits_for_an_event("raft", f64::INFINITY).await?;
-    let mut raft = spaces.get("raft").await?;
-    raft.data["spec"]["finalizers"] = json!([]);
-    spaces
-        .replace_subresource("finalize", "raft", &PostParams::default(), serde_json::to_vec(&raft)?)
-        .await?;
+    solo.patch(CONFIG_MAPS, "raft", "anchor", "somebody", &free).await?;
     soon("raft", async { solo.module("raft", "to be Ready", |m| m.state == State::Ready).await.map(drop) })
         .await?;
     ensure!(spaces.get("raft").await?.metadata.deletion_timestamp.is_none(), "it is the old one");

@@ -355,7 +355,7 @@ async fn drift_of_a_secret_is_found_by_the_resync() -> Result<()> {
     let resyncs = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"resync\"}").await?;
     ensure!(resyncs > 0, "nobody has looked");
     let manifest = solo.manifest("spile").await?;
-    let found = last(&solo, &manifest).await?;
+    let found = solo.last(&manifest).await?;
     ensure!(found["causes"].to_string().contains("safetyResync"), "{found:#}");
     Ok(())
 }

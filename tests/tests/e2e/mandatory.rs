@@ -47,6 +47,8 @@ async fn metrics_have_the_names_that_are_known(solo: &Solo) -> Result<()> {
         r#"lifecycle_mgr_kyma_state{instance_id="",kyma_name="pier",shoot="pier",state="Ready"} 1"#,
         "lifecycle_mgr_maintenance_window_config_read_success 1",
         "lifecycle_mgr_gateway_secret_server_cert_close_to_expiry 0",
+        r#"lifecycle_mgr_requeue_reason_total{requeue_reason="kyma_unauthorized",requeue_type="unexpected"} 0"#,
+        r#"watcher_listener_requests_total{server_name="lifecycle-manager"} 0"#,
     ];
     let page = wait::until("the state of the module in the metrics", SOON, || async {
         let page = http::text(&format!("{}/metrics", solo.receiver.admin)).await?;

@@ -29,7 +29,9 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
     for (admin, prefix) in [
         (&world.receiver.admin, "tidewatch_receiver_"),
         (&world.receiver.admin, "lifecycle_mgr_"),
+        (&world.receiver.admin, "watcher_listener_"),
         (&agent.admin, "tidewatch_agent_"),
+        (&agent.admin, "watcher_"),
     ] {
         let page = http::text(&format!("{admin}/metrics")).await?;
         promtool::check(&program, &page).with_context(|| prefix.to_owned())?;

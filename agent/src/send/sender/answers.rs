@@ -30,6 +30,9 @@ impl<T: Transport> Sender<T> {
             let lag = now.duration_since(*observed).as_secs_f64().max(0.0);
             self.metrics.observed_to_sent.observe(lag);
         }
+        if let Some(last) = sent.observed.iter().max() {
+            self.metrics.known.answered(now.duration_since(*last).as_secs_f64().max(0.0));
+        }
     }
 
     /// Takes a good answer in. Returns whether it brought anything new.
@@ -116,6 +119,9 @@ impl<T: Transport> Sender<T> {
             None => {}
         }
         self.metrics.failures.with_label_values(&[what, error.label()]).inc();
+        if sent.is_some_and(|sent| !sent.observed.is_empty()) {
+            self.metrics.known.failed();
+        }
         let now = Instant::now();
         let failures = self.failures;
         self.failures = self.failures.saturating_add(1);
