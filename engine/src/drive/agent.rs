@@ -221,8 +221,13 @@ impl Shared {
             return Ok((derived, failed));
         }
         let text = config.text();
-        // Before it is written: an agent is fast.
-        self.change("configure").await.configure_agent(kyma, config);
+        {
+            // Before it is written: an agent is fast.
+            let mut state = self.change("configure").await;
+            state.configure_agent(kyma, config);
+            // What was there before is no more, whoever needs the same again.
+            self.agents.forget(kyma);
+        }
 
         let role = rbac("ClusterRole");
         let present = apply::get(runtime, &role).await?;
@@ -287,4 +292,21 @@ async fn write_if_different(runtime: &Gated, id: &ObjectRef, wanted: &Value) -> 
         }
     }
     apply::apply(runtime, wanted, field_managers::AGENT).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::tests::{engine_on, not_found, runtime_on};
+
+    /// As where a kind comes back whose watch was taken out of the configuration while it was not served.
+    #[tokio::test]
+    async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        let runtime = runtime_on(|_| (500, json!({"kind": "Status", "status": "Failure", "code": 500})));
+        let input = engine.0.look("test").await.agent_input("harbour");
+        engine.0.agents.0.lock().insert("harbour".into(), input.hash);
+        assert!(engine.0.configure("harbour", &runtime, &input, false).await.is_err());
+        assert!(!engine.0.agents.has("harbour", &input), "nobody knows how much of it was written");
+    }
 }

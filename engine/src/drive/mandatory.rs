@@ -1,5 +1,7 @@
 //! Mandatory modules: their Manifests in KCP, and the finalizers of what makes them mandatory.
 
+use std::collections::BTreeSet;
+
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -46,7 +48,7 @@ impl Shared {
         };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
-        let made_of = |kyma: &Kyma, manifests: &[Manifest]| {
+        let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
             plan(&Input {
                 kyma,
                 offers: &offers,
@@ -54,16 +56,24 @@ impl Shared {
                 manifests,
                 restricted: &self.config.restricted_modules,
                 chosen_by_users: &chosen_by_users,
-                asked: asked.as_ref(),
+                asked,
             })
         };
-        let mut made = made_of(&kyma, &manifests);
+        let mut made = made_of(&kyma, &manifests, asked.as_ref());
         if !made.plan.apply.is_empty() || !made.plan.delete.is_empty() {
             // What was last seen is good enough to do nothing. Nothing is made for a Kyma that goes meanwhile.
             let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
             let fresh = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
             let Some(fresh) = fresh.filter(|fresh| !leave(fresh)) else { return Ok(Finish::Done) };
-            made = made_of(&fresh, &manifests);
+            let list = if made.plan.delete.is_empty() || chosen_by_users.is_empty() {
+                asked
+            } else {
+                // What is removed for not being on a list is removed for not being on it now. A list that cannot be read is none; its
+                // Kyma's next reconcile that reads it asks for this again.
+                let now = self.list_now(name).await?;
+                now.zip(asked).map(|(now, noted)| &now | &noted)
+            };
+            made = made_of(&fresh, &manifests, list.as_ref());
             let Executed { behind, refused } =
                 self.execute(name, &made.plan, &manifests, class, why.causes).await?;
             if let Some(behind) = behind {

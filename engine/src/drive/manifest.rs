@@ -269,7 +269,9 @@ impl Shared {
                 if cr_there == Some(false) && applied.failed.is_none() {
                     only_cr = applied.missing.is_none();
                     applied.missing.get_or_insert("the kind of the default CR is not served yet".into());
-                    applied.awaited.groups.extend(cr_id.iter().map(|cr| cr.gvk.group.clone()));
+                    if let Some(cr) = &cr_id {
+                        applied.awaits_kind(&cr.gvk.group, &objects);
+                    }
                 }
             }
             Err(error) if error.is_of_leaving_namespace() => applied.stuck.extend(cr_id.clone()),
@@ -403,6 +405,14 @@ impl Shared {
 
     async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Parked) {
         let (about, message) = (About::Manifest(manifest.name_any()), conflict.message());
+        if !conflict.is_trial() {
+            tracing::warn!(
+                kyma,
+                manifest = manifest.name_any(),
+                message,
+                "an object is left as somebody else makes it"
+            );
+        }
         let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
         self.tell(kyma, None, &[notice]).await;
     }

@@ -50,16 +50,16 @@ async fn soon(what: &str, it: impl Future<Output = Result<()>>) -> Result<()> {
 async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
     let solo = Solo::start("kcp-brought", "wharf").await?;
     let agent = solo.agent().await?;
-    solo.offer(&Version::new("wharf", "1.0.0", vec![crane("wharf.example.test")])).await?;
-    let mut with_cr = Version::new("jetty", "1.0.0", vec![config_map("kyma-system", "jetty")]);
-    with_cr.template = json!({"data": crane("jetty.example.test")});
+    solo.offer(&Version::new("gantry", "1.0.0", vec![crane("gantry.example.test")])).await?;
+    let mut with_cr = Version::new("derrick", "1.0.0", vec![config_map("kyma-system", "derrick")]);
+    with_cr.template = json!({"data": crane("derrick.example.test")});
     solo.offer(&with_cr).await?;
-    set_modules(&solo.runtime, &json!([{"name": "wharf"}, {"name": "jetty"}])).await?;
-    solo.module("wharf", "to wait for a kind", |m| m.message.contains("does not know the kind Crane"))
+    set_modules(&solo.runtime, &json!([{"name": "gantry"}, {"name": "derrick"}])).await?;
+    solo.module("gantry", "to wait for a kind", |m| m.message.contains("does not know the kind Crane"))
         .await?;
-    solo.module("jetty", "to wait for one", |m| m.message.contains("the kind of the default CR")).await?;
+    solo.module("derrick", "to wait for one", |m| m.message.contains("the kind of the default CR")).await?;
     solo.watching(&agent, "engine.customresourcedefinitions.apiextensions.k8s.io.status").await?;
-    for module in ["wharf", "jetty"] {
+    for module in ["gantry", "derrick"] {
         // Their deadline is besides.
         solo.waits_for_an_event(module, 60.0).await?;
         let crd = cranes(&format!("{module}.example.test"));
@@ -73,6 +73,13 @@ async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
         solo.watching(&agent, &format!("engine.cranes.{module}.example.test.status")).await?;
     }
     ensure!(metric(&solo.receiver.admin, POLLS).await? == 0, "it was polled");
+    // Another test may use the runtime.
+    set_modules(&solo.runtime, &json!([])).await?;
+    for module in ["gantry", "derrick"] {
+        solo.gone(module).await?;
+        let crd = format!("cranes.{module}.example.test");
+        solo.objects(CRDS, None).delete(&crd, &DeleteParams::default()).await?;
+    }
     observed::no_panic(&solo.receiver.process)
 }
 
@@ -80,45 +87,51 @@ async fn a_kind_that_others_bring_is_an_event() -> Result<()> {
 async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     let solo = Solo::start("kcp-leaving", "pontoon").await?;
     let agent = solo.agent().await?;
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "raft"}});
-    let objects = vec![namespace, config_map("raft", "raft"), config_map("kyma-system", "raft")];
-    solo.offer(&Version::new("raft", "1.0.0", objects)).await?;
-    solo.offer(&Version::new("buoy", "1.0.0", vec![config_map("kyma-system", "buoy")])).await?;
-    set_modules(&solo.runtime, &json!([{"name": "raft"}, {"name": "buoy"}])).await?;
-    for module in ["raft", "buoy"] {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "pallet"}});
+    let objects = vec![namespace, config_map("pallet", "pallet"), config_map("kyma-system", "pallet")];
+    solo.offer(&Version::new("pallet", "1.0.0", objects)).await?;
+    solo.offer(&Version::new("fender", "1.0.0", vec![config_map("kyma-system", "fender")])).await?;
+    set_modules(&solo.runtime, &json!([{"name": "pallet"}, {"name": "fender"}])).await?;
+    for module in ["pallet", "fender"] {
         solo.ready(module, "1.0.0").await?;
     }
     solo.watching(&agent, "engine.configmaps.spec").await?;
 
     // Somebody deletes the module's namespace, in which there is something that does not go.
     let held = json!({"metadata": {"finalizers": ["example.test/held"]}});
-    let mut anchor = config_map("raft", "anchor");
+    let mut anchor = config_map("pallet", "anchor");
     anchor["metadata"]["finalizers"] = held["metadata"]["finalizers"].clone();
-    let in_raft = solo.objects(CONFIG_MAPS, Some("raft"));
-    in_raft.create(&PostParams::default(), &serde_json::from_value(anchor)?).await?;
+    let in_it = solo.objects(CONFIG_MAPS, Some("pallet"));
+    in_it.create(&PostParams::default(), &serde_json::from_value(anchor)?).await?;
     let spaces = solo.objects(NAMESPACES, None);
-    spaces.delete("raft", &DeleteParams::default()).await?;
-    solo.module("raft", "to say what holds it", |m| m.message.contains("namespace raft is being deleted"))
-        .await?;
+    spaces.delete("pallet", &DeleteParams::default()).await?;
+    solo.module("pallet", "to say what holds it", |m| {
+        m.message.contains("namespace pallet is being deleted")
+    })
+    .await?;
     solo.watching(&agent, "engine.namespaces.status").await?;
 
     // Meanwhile another module goes, an object of which somebody holds.
-    solo.patch(CONFIG_MAPS, "kyma-system", "buoy", "somebody", &held).await?;
-    set_modules(&solo.runtime, &json!([{"name": "raft"}])).await?;
-    solo.module("buoy", "to wait for its object", |m| m.message.contains("waiting for ConfigMap")).await?;
-    solo.waits_for_an_event("buoy", f64::INFINITY).await?;
+    solo.patch(CONFIG_MAPS, "kyma-system", "fender", "somebody", &held).await?;
+    set_modules(&solo.runtime, &json!([{"name": "pallet"}])).await?;
+    solo.module("fender", "to wait for its object", |m| m.message.contains("waiting for ConfigMap")).await?;
+    solo.waits_for_an_event("fender", f64::INFINITY).await?;
     let free = json!({"metadata": {"finalizers": null}});
-    solo.patch(CONFIG_MAPS, "kyma-system", "buoy", "somebody", &free).await?;
-    soon("buoy", solo.gone("buoy")).await?;
+    solo.patch(CONFIG_MAPS, "kyma-system", "fender", "somebody", &free).await?;
+    soon("fender", solo.gone("fender")).await?;
 
     // That it takes longer than a deletion does comes by the clock, and then nothing does.
     let long = |m: &tidewatch_api::ModuleStatus| m.state == State::Warning;
-    solo.module("raft", "to say that it takes long", long).await?;
-    solo.waits_for_an_event("raft", f64::INFINITY).await?;
-    solo.patch(CONFIG_MAPS, "raft", "anchor", "somebody", &free).await?;
-    soon("raft", async { solo.module("raft", "to be Ready", |m| m.state == State::Ready).await.map(drop) })
-        .await?;
-    ensure!(spaces.get("raft").await?.metadata.deletion_timestamp.is_none(), "it is the old one");
+    solo.module("pallet", "to say that it takes long", long).await?;
+    solo.waits_for_an_event("pallet", f64::INFINITY).await?;
+    solo.patch(CONFIG_MAPS, "pallet", "anchor", "somebody", &free).await?;
+    soon("pallet", async {
+        solo.module("pallet", "to be Ready", |m| m.state == State::Ready).await.map(drop)
+    })
+    .await?;
+    ensure!(spaces.get("pallet").await?.metadata.deletion_timestamp.is_none(), "it is the old one");
+    set_modules(&solo.runtime, &json!([])).await?;
+    solo.gone("pallet").await?;
     ensure!(metric(&solo.receiver.admin, POLLS).await? == 0, "it was polled");
     observed::no_panic(&solo.receiver.process)
 }

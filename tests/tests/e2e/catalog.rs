@@ -127,6 +127,8 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     has(&solo, &["raft-mine"]).await?;
     let templates: Api<ModuleTemplate> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     templates.get("limpet-1.0.0").await.context("KCP's own are none of this")?;
+    // Another test may use the runtime.
+    both(&solo)[0].delete("raft-mine", &DeleteParams::default()).await?;
     observed::no_panic(&solo.receiver.process)
 }
 

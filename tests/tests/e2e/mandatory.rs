@@ -13,7 +13,9 @@ use tidewatch_api::{
     Kyma, Manifest, ModuleReleaseMeta, State,
     names::{finalizers, labels},
 };
-use tidewatch_tests::{fleet, http, modules::Version, observed, promtool, solo::Solo, wait};
+use tidewatch_tests::{
+    fleet, http, modules::Version, observed, promtool, solo::Solo, story::set_modules, wait,
+};
 
 use crate::managed::{CONFIG_MAP, manifests};
 
@@ -123,5 +125,34 @@ async fn a_mandatory_module_comes_upgrades_and_goes_by_itself() -> Result<()> {
     ensure!(left.is_empty(), "a Manifest is left");
     let settings = solo.objects(CONFIG_MAP, Some("kyma-system")).get_opt("guard").await?;
     ensure!(settings.is_none(), "its objects are left");
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_user_asks_for_by_now_stays_though_nobody_was_told() -> Result<()> {
+    let solo = Solo::start("kcp-lately", "mole").await?;
+    solo.offer(&guard("1.0.0")).await?;
+    let first = ready(&solo, "1.0.0").await?;
+    fleet::settled(&solo.receiver).await?;
+    // There is no agent, so that nobody hears of this.
+    set_modules(&solo.runtime, &json!([{"name": "guard"}])).await?;
+    let mut chosen = guard("1.0.0");
+    chosen.release = json!({});
+    chosen.channels = vec!["regular".to_owned()];
+    solo.offer(&chosen).await?;
+    fleet::settled(&solo.receiver).await?;
+    let same = solo.manifest("guard").await?.metadata;
+    ensure!(same.uid == first.metadata.uid && same.deletion_timestamp.is_none(), "it was removed: {same:?}");
+    solo.look().await?;
+    solo.ready("guard", "1.0.0").await?;
+    let taken = solo.manifest("guard").await?;
+    ensure!(
+        taken.metadata.uid == first.metadata.uid && !taken.is_mandatory(),
+        "it is another one, or mandatory still"
+    );
+    // And one that nobody asks for goes.
+    set_modules(&solo.runtime, &json!([])).await?;
+    solo.look().await?;
+    solo.gone("guard").await?;
     observed::no_panic(&solo.receiver.process)
 }

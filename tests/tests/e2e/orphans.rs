@@ -105,11 +105,11 @@ async fn offer_renamed(solo: &Solo, mut new: Version) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renamed_component_may_make_anew_what_it_takes_over() -> Result<()> {
     let solo = Solo::start("kcp-recast", "isthmus").await?;
-    solo.offer(&version("pontoon", "1.0.0")).await?;
-    solo.enable(&json!([{"name": "pontoon"}])).await?;
-    solo.ready("pontoon", "1.0.0").await?;
-    let before = objects(&solo, "pontoon").await?;
-    let mut new = version("pontoon", "1.1.0");
+    solo.offer(&version("causeway", "1.0.0")).await?;
+    solo.enable(&json!([{"name": "causeway"}])).await?;
+    solo.ready("causeway", "1.0.0").await?;
+    let before = objects(&solo, "causeway").await?;
+    let mut new = version("causeway", "1.1.0");
     for deployment in new.objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
         for labels in ["/spec/selector/matchLabels", "/spec/template/metadata/labels"] {
             let labels = deployment.pointer_mut(labels).context("no labels")?;
@@ -118,12 +118,12 @@ async fn a_renamed_component_may_make_anew_what_it_takes_over() -> Result<()> {
     }
     new.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"}]});
     offer_renamed(&solo, new).await?;
-    settled(&solo, "pontoon", "1.1.0").await?;
+    settled(&solo, "causeway", "1.1.0").await?;
     wait::until("one Manifest", SOON, || async {
-        Ok((of_module(&solo, "pontoon").await?.len() == 1).then_some(()))
+        Ok((of_module(&solo, "causeway").await?.len() == 1).then_some(()))
     })
     .await?;
-    let after = objects(&solo, "pontoon").await?;
+    let after = objects(&solo, "causeway").await?;
     ensure!(uids(&after)[2] != uids(&before)[2], "the Deployment is the old one");
     ensure!(after[2].data["spec"]["selector"]["matchLabels"]["cast"] == "second", "{:?}", after[2].data);
     observed::no_panic(&solo.receiver.process)

@@ -1,5 +1,7 @@
 //! The Kyma in the runtime: what its user wants, what we mark it with, and what its status says.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tidewatch_api::{
@@ -9,7 +11,7 @@ use tidewatch_api::{
 
 use crate::{
     drive::{
-        Shared,
+        Lost, Shared,
         apply::{self, ObjectError},
         gate::Gated,
         kcp_writes::{catalog_condition_of, differs},
@@ -20,6 +22,7 @@ use crate::{
         object::{Gvk, ObjectRef},
         ownership::{has_stale_condition, take_over_status},
     },
+    stages::{Stage, stage},
 };
 
 /// The runtime's Kyma.
@@ -69,6 +72,23 @@ impl Shared {
 }
 
 impl Shared {
+    /// The names on the list of a runtime's Kyma, freshly read; `None` if it cannot be, or is not there.
+    pub(in crate::drive) async fn list_now(&self, kyma: &str) -> Result<Option<BTreeSet<String>>, Lost> {
+        let Ok(runtime) = self.access(kyma).await? else { return Ok(None) };
+        let read = stage(Stage::ReadRuntime, apply::get(&runtime, &runtime_kyma())).await;
+        let remote = match read {
+            Ok(remote) => remote,
+            Err(error) => {
+                if error.discredits_client() {
+                    self.discredit(kyma);
+                }
+                None
+            }
+        };
+        let list = remote.and_then(|remote| wishes(&remote).ok());
+        Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
+    }
+
     async fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
         let manifests = self.look("restored").await.manifests_of(&kyma.name_any());
         restored(kyma, &manifests)

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
-use super::{Stopped, causes, is_crd, standing::Standing};
+use super::{Stopped, causes, is_crd, schemas::defines, standing::Standing};
 use crate::{
     drive::{
         apply::{self, ObjectError},
@@ -281,8 +281,14 @@ impl Installer<'_> {
                 }
                 Ok(Settled::Goes(what, None)) => applied.waits_for(what),
                 Err(ObjectErrorOrFinal::Object(error)) if error.is_kind_missing() => {
-                    applied.awaited.groups.extend(error.group_of_kind().map(str::to_owned));
-                    applied.missing = Some(error.message());
+                    let group = error.group_of_kind().unwrap_or_default();
+                    if self.definitions.all().any(|definition| defines(definition, group)) {
+                        // Established, and served a moment later.
+                        applied.waits_for(error.message());
+                    } else {
+                        applied.awaited.groups.insert(group.to_owned());
+                        applied.missing = Some(error.message());
+                    }
                 }
                 Err(ObjectErrorOrFinal::Object(error)) if error.is_of_webhook() => {
                     applied.unasked = true;

@@ -29,6 +29,28 @@ impl Applied {
         }
         sorted.served
     }
+
+    /// Takes up that a kind of this group is not served. `objects` are the module's: for its own CRDs nobody else's have to be watched.
+    /// That one of them is established is an event; what is served a moment after that is not.
+    pub(super) fn awaits_kind(&mut self, group: &str, objects: &[ObjectRef]) {
+        let Some(own) = objects.iter().find(|object| defines(object, group)) else {
+            self.awaited.groups.insert(group.to_owned());
+            return;
+        };
+        let on_its_way = |(id, judged): &(ObjectRef, ObjectReadiness)| {
+            defines(id, group) && matches!(judged, ObjectReadiness::Processing { .. })
+        };
+        if self.judged.iter().any(on_its_way) {
+            self.awaited.status.push(own.gvk.clone());
+        } else {
+            self.awaited.untold = true;
+        }
+    }
+}
+
+/// Whether an object defines a kind of a group.
+pub(super) fn defines(object: &ObjectRef, group: &str) -> bool {
+    is_crd(&object.gvk) && object.name.split_once('.').is_some_and(|(_, of)| of == group)
 }
 
 impl Installer<'_> {
@@ -80,5 +102,38 @@ impl Shared {
             true => Finish::Waiting(what),
             false => Finish::Patient(what),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::readiness::Cause;
+
+    #[test]
+    fn a_kind_of_the_modules_own_is_not_waited_for_as_one_that_others_bring() {
+        let crd = ObjectRef {
+            gvk: Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+            namespace: String::new(),
+            name: "beams.x.dev".into(),
+        };
+        let awaits = |group: &str, judged: Option<ObjectReadiness>| {
+            let mut applied = Applied::default();
+            applied.judged.extend(judged.map(|judged| (crd.clone(), judged)));
+            applied.awaits_kind(group, std::slice::from_ref(&crd));
+            let Awaited { status, end, groups, untold } = applied.awaited;
+            (status.len(), end.len(), groups.len(), untold)
+        };
+        let cause = Cause { object: crd.clone(), text: "it is not established".into() };
+        let processing = || ObjectReadiness::Processing { cause: cause.clone() };
+        assert_eq!(awaits("y.dev", None), (0, 0, 1, false), "its definition is watched for");
+        assert_eq!(
+            awaits("x.dev", Some(processing())),
+            (1, 0, 0, false),
+            "that its own is established is an event"
+        );
+        // It is, and not served yet behind this API server, of which nothing tells.
+        assert_eq!(awaits("x.dev", Some(ObjectReadiness::Ready)), (0, 0, 0, true));
+        assert_eq!(awaits("x.dev", None), (0, 0, 0, true));
     }
 }
