@@ -57,5 +57,9 @@ mod tests {
             shared.share(n, n);
         }
         assert!(shared.0.len() <= SHELF && Arc::ptr_eq(&held, &shared.share(0, 0)));
+        // Of those with the same hash, too.
+        drop(shared.share(0, 1));
+        let other = shared.share(0, 2);
+        assert_eq!((shared.0[&0].len(), *other), (2, 2));
     }
 }

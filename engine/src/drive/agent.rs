@@ -17,7 +17,6 @@ use super::{
     gate::Gated,
     is_of_definition,
     kcp_writes::differs,
-    manifest::definitions,
 };
 use crate::{
     kcp::state::AgentInput,
@@ -25,7 +24,7 @@ use crate::{
     plan::{
         agent::{Rule, role_steps, watcher_status},
         object::{Gvk, ObjectRef},
-        watches::{Derived, MAX_DERIVED, derive, well_known},
+        watches::{Derived, MAX_DERIVED, definitions, derive, well_known},
     },
     queue::{Class, Push},
     runtime::ErrorClass,

@@ -22,9 +22,7 @@ mod sync;
 mod told;
 mod transforms;
 
-pub(super) use self::{
-    hold::Holds, passed::Passes, rendered::Rendered, standing::Standing, told::definitions,
-};
+pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing::Standing};
 
 use std::time::Duration;
 

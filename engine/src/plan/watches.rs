@@ -27,6 +27,12 @@ pub const API_SERVICE: (&str, &str) = ("apiregistration.k8s.io", "APIService");
 /// What there is of the two says which kinds are served. The name of each ends in the group of those.
 pub const SERVES: [(&str, &str); 2] = [CRD, API_SERVICE];
 
+/// The same as kinds of objects.
+#[must_use]
+pub fn definitions() -> [Gvk; 2] {
+    SERVES.map(|(group, kind)| Gvk::of(&format!("{group}/v1"), kind))
+}
+
 /// Kinds whose objects change all the time by themselves.
 const NOISY: [(&str, &str); 5] = [
     ("", "Endpoints"),

@@ -1,9 +1,6 @@
 //! Which path a kind has in a runtime.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
 use kube::{
@@ -13,6 +10,7 @@ use kube::{
 use parking_lot::Mutex;
 
 use super::{ErrorClass, RuntimeClient, RuntimeError};
+use crate::alike::{Shared, hash_of};
 
 /// Group versions that are remembered for each runtime, beyond which the one that was learned first is forgotten; a module uses ten
 /// or so.
@@ -29,9 +27,6 @@ pub struct Mapper {
     shared: Pool,
 }
 
-/// Group versions that are shared, beyond which those are looked for that nobody holds any more.
-const SHELF: usize = 1024;
-
 /// What a runtime serves of a group version.
 #[derive(Debug, PartialEq)]
 struct Kinds {
@@ -42,30 +37,12 @@ struct Kinds {
 
 /// What runtimes serve. Most serve the same, and hold it together. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pool(Arc<Mutex<Shelf>>);
-
-#[derive(Debug, Default)]
-struct Shelf {
-    /// By group version: what different runtimes serve of it.
-    kinds: HashMap<String, Vec<Weak<Kinds>>>,
-}
+pub(super) struct Pool(Arc<Mutex<Shared<Kinds>>>);
 
 impl Pool {
     /// The same, held together with all who hold it.
     fn share(&self, kinds: Kinds) -> Arc<Kinds> {
-        let mut held = self.0.lock();
-        if held.kinds.len() >= SHELF {
-            held.kinds.retain(|_, all| all.iter().any(|kinds| kinds.strong_count() > 0));
-        }
-        let there = held.kinds.entry(kinds.api_version.clone()).or_default();
-        if let Some(same) = there.iter().filter_map(Weak::upgrade).find(|one| **one == kinds) {
-            return same;
-        }
-        // What nobody holds any more goes when something else comes.
-        there.retain(|kinds| kinds.strong_count() > 0);
-        let kinds = Arc::new(kinds);
-        there.push(Arc::downgrade(&kinds));
-        kinds
+        self.0.lock().share(hash_of(&kinds.api_version), kinds)
     }
 }
 
@@ -309,7 +286,6 @@ mod tests {
         drop(one);
         let again = pool.share(kinds("v1", "beams"));
         assert_eq!(*again, kinds("v1", "beams"));
-        assert_eq!(pool.0.lock().kinds["v1"].len(), 2, "what nobody holds is let go");
     }
 
     #[test]

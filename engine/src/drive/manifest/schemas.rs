@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::{
     apply::{Applied, Awaited, Installer},
     is_crd,
-    told::definitions,
 };
 use crate::{
     drive::{Finish, SERVED_AFTER, Shared, gate::Gated},
@@ -13,6 +12,7 @@ use crate::{
         manifest::Sorted,
         object::{Gvk, ObjectRef},
         readiness::ObjectReadiness,
+        watches::definitions,
     },
     stages::{Stage, stage},
 };

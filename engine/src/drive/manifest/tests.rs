@@ -53,6 +53,11 @@ fn bundle() -> Bundle {
     plan::bundle(("kcp-system", "m"), rendered, &scopes).unwrap()
 }
 
+/// Work on all of its objects.
+fn whole(key: &WorkKey) -> Work<'_> {
+    Work { key, kyma: "harbour", mark: Mark::default(), only: None, again: false, defined: false }
+}
+
 /// Its Manifest, on its way for a minute, with a default CR.
 fn manifest() -> Manifest {
     let installation = json!({"type": conditions::INSTALLATION, "status": "False", "reason": "Ready", "message": "",
@@ -170,7 +175,7 @@ async fn pass(engine: &Engine, runtime: &Gated, before: Option<Passed>, causes: 
     let mark = Mark::default();
     let only = before.and_then(|before| Only::after(before, mark, named(&key, causes, causes.len())));
     assert_eq!(only.is_some(), !causes.is_empty());
-    let work = Work { key: &key, kyma: "harbour", mark, only, again: false, defined: false };
+    let work = Work { mark, only, ..whole(&key) };
     engine.0.install(work, &manifest(), runtime, bundle()).await.unwrap()
 }
 
@@ -237,8 +242,7 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
     for (state, again, written) in [("Ready", false, 0), ("Ready", true, 1), ("Processing", false, 1)] {
         let mut manifest = manifest();
         manifest.status.as_mut().unwrap().state = serde_json::from_value(state.into()).unwrap();
-        let work =
-            Work { key: &key, kyma: "harbour", mark: Mark::default(), only: None, again, defined: false };
+        let work = Work { again, ..whole(&key) };
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
         assert!(matches!(finish, Finish::Failed(..) | Finish::NotBefore(..)), "it is tried again");
         let heard = std::mem::take(&mut *kcp.lock());
@@ -350,14 +354,7 @@ async fn what_waits_for_a_kind_says_what_cannot_start_and_is_an_error_in_the_end
             let terms = json!({"progressDeadlineSeconds": seconds}).to_string();
             manifest.annotations_mut().insert(names::annotations::MODULE_TERMS.into(), terms);
         }
-        let work = Work {
-            key: &key,
-            kyma: "harbour",
-            mark: Mark::default(),
-            only: None,
-            again: false,
-            defined: false,
-        };
+        let work = whole(&key);
         let finish = engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
         let looks = match &finish {
             Finish::Recheck(what) => due.is_some() && what.contains("default CR"),
@@ -412,14 +409,7 @@ async fn what_the_new_version_is_to_take_the_place_of_stays_while_a_webhook_cann
         }
         let (runtime, heard) = runtime(objects);
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-        let work = Work {
-            key: &key,
-            kyma: "harbour",
-            mark: Mark::default(),
-            only: None,
-            again: false,
-            defined: false,
-        };
+        let work = whole(&key);
         engine.0.install(work, &manifest, &runtime, bundle()).await.unwrap();
         let heard = heard_paths(&heard);
         assert_eq!(heard.contains(&format!("DELETE {OLD}")), removed, "{heard:?}");

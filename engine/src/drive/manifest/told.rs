@@ -15,11 +15,6 @@ use crate::{
     },
 };
 
-/// What there is of these says which kinds are served.
-pub(in crate::drive) fn definitions() -> [Gvk; 2] {
-    watches::SERVES.map(|(group, kind)| Gvk::of(&format!("{group}/v1"), kind))
-}
-
 /// The kind of a namespace.
 pub(super) fn namespace_kind() -> Gvk {
     Gvk::of("v1", "Namespace")
@@ -30,7 +25,7 @@ fn awaited(applied: &Applied) -> Vec<Wait> {
     let mut waits = Vec::new();
     let groups = &applied.awaited.groups;
     if !groups.is_empty() {
-        waits.extend(definitions().map(|kind| Wait { kind, only: groups.clone() }));
+        waits.extend(watches::definitions().map(|kind| Wait { kind, only: groups.clone() }));
     }
     let spaces: BTreeSet<String> = applied.stuck.iter().map(|object| object.namespace.clone()).collect();
     if !spaces.is_empty() {
