@@ -3,13 +3,14 @@
 use super::{
     Channel, SendError, Transport,
     material::{Fate, Material},
+    pieces::Pieces,
     proxy::{self, Proxy},
     v2::{Post, Translator},
 };
 use crate::metrics::Metrics;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
@@ -105,7 +106,7 @@ pub struct Connection {
 
 /// What a connection and its requests have together.
 struct Shared {
-    requests: http2::SendRequest<Full<Bytes>>,
+    requests: http2::SendRequest<Pieces>,
     driver: AbortHandle,
     uri: http::Uri,
     v2: Option<Arc<Translator>>,
@@ -273,10 +274,7 @@ impl Channel for Connection {
 
 impl Connection {
     /// The request, and its epoch if that stands in a header.
-    fn make(
-        &self,
-        request: &v3::Request<'static>,
-    ) -> Result<(Request<Full<Bytes>>, Option<Epoch>), SendError> {
+    fn make(&self, request: &v3::Request<'static>) -> Result<(Request<Pieces>, Option<Epoch>), SendError> {
         let mut made = Request::builder()
             .method(Method::POST)
             .uri(self.shared.uri.clone())
@@ -294,7 +292,7 @@ impl Connection {
             json(request)
         };
         let body = body.map_err(|e| SendError::Request(Box::new(e)))?;
-        let made = made.body(Full::new(body.into())).map_err(|e| SendError::Request(Box::new(e)))?;
+        let made = made.body(body.into()).map_err(|e| SendError::Request(Box::new(e)))?;
         Ok((made, brief.then_some(request.epoch)))
     }
 }
@@ -308,7 +306,7 @@ fn json(request: &v3::Request<'static>) -> Result<Vec<u8>, serde_json::Error> {
 
 /// Sends one request of the v2 contract, and returns the status of its answer.
 fn single(
-    mut requests: http2::SendRequest<Full<Bytes>>,
+    mut requests: http2::SendRequest<Pieces>,
     uri: &http::Uri,
     post: Post,
     limit: Duration,
@@ -317,7 +315,7 @@ fn single(
         let uri = http::Uri::builder().scheme("https").authority(authority).path_and_query(post.path).build();
         Request::post(uri.unwrap_or_default())
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(post.body))
+            .body(post.body.into())
             .map_err(|e| SendError::Request(Box::new(e)))
     });
     async move {

@@ -9,6 +9,7 @@ mod control;
 mod error;
 mod link;
 mod material;
+mod pieces;
 pub mod proxy;
 mod sender;
 mod spread;
