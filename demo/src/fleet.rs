@@ -134,13 +134,11 @@ pub async fn put_kubeconfig(client: &Client, namespace: &str, kyma: &str, kubeco
     Ok(())
 }
 
-/// The watches of an agent in demo and tests: the user's wishes, the modules' workloads, and what the end of
-/// a module waits for.
+/// The watches of an agent's file in demo and tests: the modules' workloads, and what the end of a module waits for. The runtime's Kyma
+/// is not among them: the engine has each agent watch it.
 pub fn watches() -> Value {
     let modules = json!({labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME});
     json!([
-        {"name": "kyma", "group": "operator.kyma-project.io", "resource": "kymas", "field": "spec",
-         "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}},
         {"name": "deployments", "group": "apps", "resource": "deployments", "field": "spec",
          "labels": modules},
         {"name": "deployments-status", "group": "apps", "resource": "deployments", "field": "status",

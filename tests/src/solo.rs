@@ -24,7 +24,7 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, Manifest, ModuleStatus, State,
-    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, labels},
+    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION},
 };
 
 const SOON: Duration = Duration::from_mins(1);
@@ -77,12 +77,11 @@ impl Solo {
         Ok(Self { env, kcp, cluster, runtime, receiver, namespace, kyma, _alone: alone })
     }
 
-    /// Starts an agent in the runtime whose file watches nothing but the user's wishes.
+    /// Starts an agent in the runtime whose file watches nothing: all that it watches comes from the engine.
     pub async fn agent(&self) -> Result<Agent> {
         let member = Member { cluster: self.cluster, kyma: self.kyma, id: self.kyma };
         let identity = self.receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let watches = json!([{"name": "kyma", "group": GROUP, "resource": "kymas", "field": "spec",
-                              "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}}]);
+        let watches = json!([]);
         Agent::start_with(&self.env.harness, &self.receiver, &member, identity, watches).await
     }
 

@@ -1,14 +1,18 @@
 //! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
 //! kinds of what is installed, those of default custom resources, those whose objects a removal waits for,
 //! `CustomResourceDefinitions` as long as a module requires an API or has objects of a kind that is not served, and namespaces as long
-//! as one that a module needs is on its way out.
+//! as one that a module needs is on its way out. And the runtime's Kyma in any case: its user's wishes stand nowhere else.
 //!
 //! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
 //! never watched; what becomes of them is found by the safety resync.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewatch_api::{Manifest, names::labels, watcher::WatchedField};
+use tidewatch_api::{
+    Manifest,
+    names::{self, labels},
+    watcher::WatchedField,
+};
 
 use super::{
     agent::{AgentWatch, ENGINE_ROUTE, cut_name},
@@ -24,6 +28,11 @@ pub const PREFIX: &str = "engine.";
 pub const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition");
 /// Those of what has another server serve all kinds of a group.
 pub const API_SERVICE: (&str, &str) = ("apiregistration.k8s.io", "APIService");
+/// The kind and the plural name of Kymas.
+const KYMA: (&str, &str) = ("Kyma", "kymas");
+/// Labels that each runtime's Kyma has: the engine puts them back when somebody takes them away.
+pub const KYMA_LABELS: [(&str, &str); 2] =
+    [(labels::WATCHED_BY, labels::WATCHED_BY_KYMA), (labels::MANAGED_BY, labels::MANAGED_BY_RUNTIME)];
 /// What there is of the two says which kinds are served. The name of each ends in the group of those.
 pub const SERVES: [(&str, &str); 2] = [CRD, API_SERVICE];
 
@@ -54,8 +63,8 @@ const WITH_STATUS: [(&str, &str); 9] = [
     ("batch", "Job"),
 ];
 
-/// Kinds that every API server serves, with their plural names.
-const WELL_KNOWN: [(&str, &str, &str); 27] = [
+/// Kinds that every API server of a runtime serves, with their plural names. Kymas are defined before an agent is told of them.
+const WELL_KNOWN: [(&str, &str, &str); 28] = [
     ("", "ConfigMap", "configmaps"),
     ("", "LimitRange", "limitranges"),
     ("", "Namespace", "namespaces"),
@@ -76,6 +85,7 @@ const WELL_KNOWN: [(&str, &str, &str); 27] = [
     ("batch", "Job", "jobs"),
     ("networking.k8s.io", "Ingress", "ingresses"),
     ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+    (names::GROUP, KYMA.0, KYMA.1),
     ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", "clusterrolebindings"),
@@ -103,6 +113,8 @@ enum Which {
 /// What comes first where there is no room for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Rank {
+    /// What the runtime's user asks for.
+    Wishes,
     /// Somebody waits for it.
     Awaited,
     Workload,
@@ -170,6 +182,11 @@ impl Needs {
         let has_status = kind == ("", "Namespace") || WITH_STATUS.contains(&kind);
         let need = (Rank::Awaited, Some(Which::All), has_status.then_some(Which::All));
         self.add(&gvk.group, &gvk.version, &gvk.kind, need);
+    }
+
+    /// The runtime's Kyma is looked at, whatever else is.
+    pub fn see_wishes(&mut self) {
+        self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::Wishes, Some(Which::All), None));
     }
 
     /// Something waits for a kind to be served.
@@ -289,7 +306,13 @@ pub fn is_of_installed(watch: &AgentWatch) -> bool {
 fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
     other.route == ENGINE_ROUTE
         && (&other.group, &other.resource, other.field) == (&watch.group, &watch.resource, watch.field)
-        && (other.labels.is_empty() || other.labels == watch.labels)
+        && (other.labels.is_empty() || other.labels == watch.labels || stay_on_kymas(watch, &other.labels))
+}
+
+/// Whether what a watch is about are Kymas, and these labels are among those that each has.
+fn stay_on_kymas(watch: &AgentWatch, wanted: &BTreeMap<String, String>) -> bool {
+    let kept = |(label, value): (&String, &String)| KYMA_LABELS.contains(&(label, value));
+    (watch.group.as_str(), watch.resource.as_str()) == (names::GROUP, KYMA.1) && wanted.iter().all(kept)
 }
 
 fn full_name(group: &str, kind: &str) -> String {

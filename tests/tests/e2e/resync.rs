@@ -32,7 +32,9 @@ const MANAGER: &str = "lighthouse-keeper";
 /// Of the module, of these tests alone.
 const VERSION: &str = "1.0.9";
 const SOON: Duration = Duration::from_mins(1);
-const WATCHES: [&str; 5] = ["kyma", "deployments", "deployments-status", "namespaces", "crds"];
+/// The engine has each agent watch its runtime's Kyma.
+const KYMA: &str = "engine.kymas.operator.kyma-project.io.spec";
+const WATCHES: [&str; 5] = [KYMA, "deployments", "deployments-status", "namespaces", "crds"];
 
 struct World {
     receiver: Receiver,
@@ -67,7 +69,7 @@ impl World {
 
     /// The receiver has believed the digest of the agent before: of the user's Kyma, which nobody has changed, nothing was told again.
     async fn is_claimed(&self, agent: &Agent) -> Result<()> {
-        if compared(agent, "kyma", "equal").await? != 1 {
+        if compared(agent, KYMA, "equal").await? != 1 {
             let page = http::text(&format!("{}/runtimes/{}", self.receiver.admin, self.member.id)).await?;
             bail!("what had not changed is told again; what was reconciled: {page}");
         }
@@ -180,7 +182,7 @@ async fn a_start_finds_what_was_missed_and_repeats_nothing() -> Result<()> {
     world.at_rest(&agent).await?;
     world.receiver.restart().await?;
     world.at_rest(&agent).await?;
-    ensure!(compared(&agent, "kyma", "different").await? == 0, "a usual restart costs no resync");
+    ensure!(compared(&agent, KYMA, "different").await? == 0, "a usual restart costs no resync");
 
     // One whose control plane comes from a backup does not, even if the backup is of the same session. What is recorded
     // of it rises while there is work, and the agent has heard of it.

@@ -80,8 +80,7 @@ impl Rig {
     async fn agent(&self, receiver: &Receiver) -> Result<Agent> {
         let member = Member { cluster: self.cluster, kyma: self.go.kyma, id: self.go.kyma };
         let identity = receiver.identity(&self.env.harness, member.id, &member.domain())?;
-        let watches = json!([{"name": "kyma", "group": GROUP, "resource": "kymas", "field": "spec",
-                              "labels": {labels::WATCHED_BY: labels::WATCHED_BY_KYMA}}]);
+        let watches = json!([]);
         let agent = Agent::start_with(&self.env.harness, receiver, &member, identity, watches).await?;
         agent
             .process

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, State, Watcher,
-    names::{AGENT_CONFIG_MAP, AGENT_WATCHES_ROLE, API_VERSION, RUNTIME_NAMESPACE},
+    names::{AGENT_CONFIG_MAP, AGENT_WATCHES_ROLE, API_VERSION, GROUP, RUNTIME_NAMESPACE},
 };
 use tidewatch_tests::{
     ControlPlane, env,
@@ -54,12 +54,14 @@ async fn watcher_says(kcp: &Client, name: &str, state: State, word: &str) -> Res
     .await
 }
 
-/// Waits until the agent's role allows exactly these resources of the core group.
+/// Waits until the agent's role allows exactly these resources of the core group, beside Kymas, of which the engine always has to hear.
 async fn allowed(cluster: &ControlPlane, resources: &[&str]) -> Result<()> {
     let api: Api<ClusterRole> = Api::all(cluster.client()?);
+    let listed = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]});
+    let own = listed(GROUP, &["kymas"]);
     let wanted = match resources {
-        [] => json!([]),
-        resources => json!([{"apiGroups": [""], "resources": resources, "verbs": ["get", "list", "watch"]}]),
+        [] => json!([own]),
+        resources => json!([listed("", resources), own]),
     };
     wait::until(&format!("the agent's role to be for exactly {resources:?}"), SOON, || async {
         let role = api.get(AGENT_WATCHES_ROLE).await?;

@@ -21,6 +21,7 @@ use crate::{
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
         ownership::{has_stale_condition, take_over_status},
+        watches::KYMA_LABELS,
     },
     stages::{Stage, stage},
 };
@@ -135,10 +136,7 @@ pub(super) fn wishes(remote: &Value) -> Result<KymaSpec, String> {
 
 /// Labels and annotations that the runtime's Kyma carries (contract, section 5.9).
 fn runtime_mark(kyma: &Kyma, namespace: &str) -> Value {
-    let mut marks = json!({
-        labels::WATCHED_BY: labels::WATCHED_BY_KYMA,
-        labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME,
-    });
+    let mut marks: Value = KYMA_LABELS.iter().copied().collect();
     for label in [labels::RUNTIME_ID, labels::GLOBAL_ACCOUNT_ID, labels::SUBACCOUNT_ID] {
         if let Some(value) = kyma.labels().get(label) {
             marks[label] = value.as_str().into();

@@ -119,6 +119,25 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
     assert_eq!(other(|w| w.route = "keeper".into()), 2, "another hears of it");
 }
 
+/// Without it nothing would say what its user changes.
+#[test]
+fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
+    let mut needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
+    needs.see_wishes();
+    let alone = derive(&needs, real_plural, &[], 1);
+    assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
+    assert!(alone.watches[0].labels.is_empty());
+    let beside = |labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
+        let other = AgentWatch { name: "kcp-system.kyma".into(), labels, ..alone.watches[0].clone() };
+        names(&derive(&needs, real_plural, &[other], MAX_DERIVED)).contains(&alone.watches[0].name.as_str())
+    };
+    assert!(!beside(&[]));
+    assert!(!beside(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
+    assert!(beside(&[(labels::WATCHED_BY, "somebody")]));
+    assert!(beside(&[KYMA_LABELS[0], ("team", "harbour")]), "nobody puts that one back");
+}
+
 #[test]
 fn what_there_is_no_room_for_is_the_least_important_and_named() {
     let mut needs = Needs::of([&manifest(&COMMON, Some(("x.dev/v1", "Beacon")))]);

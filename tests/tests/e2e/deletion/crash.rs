@@ -179,7 +179,7 @@ async fn says(world: &World, what: &str) -> Result<()> {
         let kyma = world.kymas().get(world.namespace).await?.status.context("the Kyma has no status")?;
         ensure!(kyma.state == State::Deleting, "the Kyma is {:?}", kyma.state);
         let mut texts = vec![kyma.last_operation.map(|op| op.operation).unwrap_or_default()];
-        texts.extend(kyma.modules.into_iter().map(|module| module.message));
+        texts.extend(kyma.modules.into_iter().map(|module| module.message.clone()));
         ensure!(texts.iter().any(|text| text.contains(what)), "it says {texts:?}");
         Ok(Some(()))
     })
