@@ -22,8 +22,12 @@ use crate::{
 const ONCE_IN: Duration = Duration::from_hours(1);
 /// Notices remembered for that; the oldest are forgotten, and may then be told sooner.
 const REMEMBERED: u64 = 20_000;
-/// Events a second of the whole engine, and how many at once. What is more is left out and told at the next reconcile.
-const RATE: (f64, f64) = (10.0, 100.0);
+/// Between two Events about one Kyma, on average, and how many may come at once. What is more is left out and told at the next reconcile.
+const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
+/// The same of the whole engine: a version that ends is news for thousands, whose reconciles are spread already.
+const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
+/// Kymas whose Events are counted; one that is forgotten may be told of more at once.
+const COUNTED: u64 = 20_000;
 /// Notices of one reconcile.
 const AT_ONCE: usize = 8;
 /// The deadline of one Event in KCP.
@@ -40,33 +44,48 @@ pub(super) struct Told(Mutex<Book>);
 #[derive(Debug)]
 struct Book {
     said: Lru<u64, Instant>,
-    tokens: f64,
-    filled_at: Option<Instant>,
+    /// When all Events so far would be over, had they come one after the other (the generic cell rate algorithm): of each Kyma, and of
+    /// all together.
+    over: Lru<u64, Instant>,
+    all_over: Option<Instant>,
 }
 
 impl Default for Told {
     fn default() -> Self {
-        Self(Mutex::new(Book { said: Lru::new(REMEMBERED), tokens: RATE.1, filled_at: None }))
+        Self(Mutex::new(Book { said: Lru::new(REMEMBERED), over: Lru::new(COUNTED), all_over: None }))
     }
 }
 
 impl Told {
-    /// Whether this may be told now; it counts as told then.
-    fn admit(&self, notice: u64, now: Instant) -> bool {
+    /// Whether this may be told of a Kyma now; it counts as told then.
+    fn admit(&self, kyma: u64, notice: u64, now: Instant) -> bool {
         let mut book = self.0.lock();
         if book.said.get(&notice).is_some_and(|at| now.duration_since(*at) < ONCE_IN) {
             return false;
         }
-        let since = book.filled_at.map_or(Duration::ZERO, |at| now.duration_since(at));
-        book.filled_at = Some(now);
-        book.tokens = (book.tokens + since.as_secs_f64() * RATE.0).min(RATE.1);
-        if book.tokens < 1.0 {
-            return false;
-        }
-        book.tokens -= 1.0;
+        let one = after(OF_ONE, book.over.get(&kyma).copied(), now);
+        let all = after(OF_ALL, book.all_over, now);
+        let (Some(one), Some(all)) = (one, all) else { return false };
+        book.over.insert(kyma, one, 1);
+        book.all_over = Some(all);
         book.said.insert(notice, now, 1);
         true
     }
+
+    /// It could not be told after all.
+    fn was_not(&self, notice: u64) {
+        self.0.lock().said.remove(&notice);
+    }
+}
+
+/// When they would be over with one more, if there is room for one now.
+fn after((step, at_once): (Duration, u32), over: Option<Instant>, now: Instant) -> Option<Instant> {
+    let over = over.unwrap_or(now).max(now) + step;
+    (over <= now + step * at_once).then_some(over)
+}
+
+fn hash(kyma: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(kyma.as_bytes())
 }
 
 /// The same for the same notice about the same object, in every process.
@@ -143,7 +162,9 @@ impl Shared {
                 },
                 About::Kyma | About::Manifest(_) => self.gate.kcp(),
             };
-            if leave.map_or(true, |permit| permit.is_dry()) || !self.told.admit(fingerprint, Instant::now()) {
+            if leave.map_or(true, |permit| permit.is_dry())
+                || !self.told.admit(hash(kyma), fingerprint, Instant::now())
+            {
                 continue;
             }
             left -= 1;
@@ -159,11 +180,12 @@ impl Shared {
             let event = event(notice, object, fingerprint, self.now());
             if let Err(error) = self.write_event(&event, runtime).await {
                 let reason = notice.reason;
+                self.told.was_not(fingerprint);
                 tracing::debug!(
                     kyma,
                     reason,
                     error,
-                    "an Event could not be written; the status says the same"
+                    "an Event could not be written; the next reconcile tries again"
                 );
             }
         }
@@ -262,21 +284,47 @@ mod tests {
     async fn the_same_is_said_once_an_hour() {
         let (told, start) = (Told::default(), Instant::now());
         let (one, other) = (fingerprint("k", &notice("a")), fingerprint("k", &notice("b")));
-        assert!(told.admit(one, start));
-        assert!(told.admit(other, start), "another text is another notice");
+        assert!(told.admit(0, one, start));
+        assert!(told.admit(0, other, start), "another text is another notice");
         assert_ne!(one, fingerprint("j", &notice("a")), "another Kyma has its own");
-        assert!(!told.admit(one, start + ONCE_IN / 2));
-        assert!(told.admit(one, start + ONCE_IN));
-        assert!(!told.admit(one, start + ONCE_IN));
+        assert!(!told.admit(0, one, start + ONCE_IN / 2));
+        assert!(told.admit(0, one, start + ONCE_IN));
+        assert!(!told.admit(0, one, start + ONCE_IN));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_notices_is_slowed_down_and_told_later() {
+    async fn a_flood_of_one_is_told_later_and_leaves_room_for_others() {
         let (told, start) = (Told::default(), Instant::now());
-        let admitted = |now| (0..1000).filter(|n| told.admit(*n, now)).count();
-        assert_eq!(admitted(start), 100);
-        assert_eq!(admitted(start), 0);
-        assert_eq!(admitted(start + Duration::from_secs(2)), 20, "those that were left out come next");
+        let of = |kyma: u64, now| (0..1000).filter(|n| told.admit(kyma, kyma << 32 | n, now)).count();
+        assert_eq!((of(1, start), of(1, start)), (20, 0));
+        assert_eq!(of(2, start), 20, "another Kyma");
+        assert_eq!(of(1, start + Duration::from_secs(30)), 3, "those that were left out come next");
+        assert_eq!(of(1, start + Duration::from_hours(1)), 20, "a long rest brings no more at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_all_is_slowed_down() {
+        let (told, start) = (Told::default(), Instant::now());
+        let of = |now| (0..5000).filter(|kyma| told.admit(*kyma, *kyma, now)).count();
+        assert_eq!((of(start), of(start)), (1000, 0));
+        assert_eq!(of(start + Duration::from_secs(2)), 200);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_told_the_next_time() {
+        use crate::drive::tests::engine_on;
+
+        let code = std::sync::Arc::new(Mutex::new(500));
+        let answers = std::sync::Arc::clone(&code);
+        let body = serde_json::json!({"metadata": {}, "involvedObject": {}});
+        let (engine, heard) = engine_on(move |_, _| (*answers.lock(), body.clone()));
+        let told = || heard.lock().iter().filter(|call| call.starts_with("POST")).count();
+        engine.0.tell("harbour", None, &[notice("a")]).await;
+        *code.lock() = 201;
+        for _ in 0..2 {
+            engine.0.tell("harbour", None, &[notice("a")]).await;
+            assert_eq!(told(), 2, "once more, and then it was told");
+        }
     }
 
     #[tokio::test]
