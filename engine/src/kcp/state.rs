@@ -180,7 +180,7 @@ impl KcpState {
         let name = kyma.name_any();
         // Nobody asks for more of what it says of its modules: that is read freshly, or stands in their Manifests.
         let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
-        self.told.put(&name, modules.unwrap_or_default());
+        self.told.put(&name, &modules.unwrap_or_default());
         let echo = self.is_echo("Kyma", &kyma);
         let mark = |k: &Kyma| {
             (

@@ -5,6 +5,7 @@ mod manifest_of;
 mod orphans;
 mod restored;
 mod running;
+mod shown;
 mod sources;
 mod stands;
 mod status;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tidewatch_api::{
-    EmbeddedObject, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    CustomResourcePolicy, Kyma, KymaSpec, KymaStatus, Manifest, ModuleStatus, State,
     names::{self, annotations},
 };
 
@@ -25,8 +26,9 @@ pub(crate) use self::{
 use self::{
     manifest_of::{hold_version, ignoring},
     orphans::{OfModule, orphaned},
+    shown::Shown,
     stands::stands,
-    status::{kyma_status, leaving, tracked, tracking},
+    status::{kyma_status, leaving, tracked},
 };
 pub(in crate::plan) use self::{
     manifest_of::{keep_default_cr, manifest_for, take_over},
@@ -38,7 +40,7 @@ use super::{
     mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
-    versions::{Choice, Chosen, Fault, Origin, may_replace},
+    versions::{Choice, Fault, Origin, may_replace},
 };
 
 pub use decision::{Decided, Decision};
@@ -102,13 +104,13 @@ pub fn plan(input: &Input<'_>) -> Plan {
         let there = OfModule::of(input.kyma, &named, choice, || planned(input.kyma, choice));
         modules.push(match &choice.outcome {
             // Neither asking for it nor giving it up changes anything.
-            Err(fault @ Fault::Mandatory { .. }) => ModuleStatus {
+            Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
                 name: module.clone(),
                 channel: choice.channel.clone(),
                 state: fault.state(there.current.is_some()),
                 message: fault.to_string(),
                 ..ModuleStatus::default()
-            },
+            }),
             _ => judged(input, choice, &there, &mut plan),
         });
         wanted.push(there);
@@ -119,7 +121,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
         }
         if let Some(why) = orphan(input.kyma, manifest) {
             let status = orphaned(manifest, why, &modules);
-            modules.push(status);
+            modules.push(Arc::new(status));
             continue;
         }
         if manifest.metadata.deletion_timestamp.is_none() {
@@ -132,12 +134,12 @@ pub fn plan(input: &Input<'_>) -> Plan {
             if let Err(why) = input.facts.ruled {
                 // The policy may be what asks for it.
                 let (state, message) = (State::Warning, gates::unread(why));
-                modules.push(ModuleStatus { state, message, ..tracked(manifest) });
+                modules.push(Arc::new(ModuleStatus { state, message, ..tracked(manifest) }));
                 continue;
             }
             plan.remove(manifest, "not asked for any more");
         }
-        modules.push(leaving(manifest));
+        modules.push(Arc::new(leaving(manifest)));
     }
     plan.status = kyma_status(input, modules);
     plan
@@ -150,7 +152,7 @@ fn planned(kyma: &Kyma, choice: &Choice) -> Option<String> {
 }
 
 /// One module: what the gates say, and if they let it pass, its plan.
-fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> ModuleStatus {
+fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut Plan) -> Arc<ModuleStatus> {
     let existing = there.current;
     let view = View {
         choice,
@@ -180,10 +182,13 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             for other in &there.others {
                 stopped(gate.clone(), input.kyma, choice, Some(other), plan);
             }
-            stopped(gate, input.kyma, choice, existing, plan)
+            Arc::new(stopped(gate, input.kyma, choice, existing, plan))
         }
     };
-    if ignores && plan.apply.len() == applied {
+    if ignores
+        && choice.module.custom_resource_policy == CustomResourcePolicy::Ignore
+        && plan.apply.len() == applied
+    {
         let ours = existing.filter(|old| orphan(input.kyma, old).is_none());
         let kept = ours.and_then(|old| Some((old, ignoring(old, &choice.module)?)));
         if let Some((old, mut kept)) = kept {
@@ -195,15 +200,17 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
     if let Some((state, message)) = notes.remark
         && !matches!(status.state, State::Processing | State::Deleting)
     {
+        let status = Arc::make_mut(&mut status);
         // What keeps a version, or what is wrong, is said first, and then what is to be said of the version.
         status.message = join(&status.message, &message);
         if status.state == State::Ready {
             status.state = state;
         }
     }
-    if let Some(why) = existing.and_then(skipped).filter(|why| !status.message.contains(why.as_str()))
-        && status.state != State::Ready
+    if status.state != State::Ready
+        && let Some(why) = existing.and_then(skipped).filter(|why| !status.message.contains(why.as_str()))
     {
+        let status = Arc::make_mut(&mut status);
         status.message = join(&status.message, &why);
     }
     let word = word.unwrap_or_else(|| match existing {
@@ -259,7 +266,7 @@ fn stopped(
             let said =
                 kyma.module_status(&name).filter(|told| told.state == state && told.manifest.is_none());
             // But its message is, or what is remarked would be added to what was remarked before.
-            let said = said.map(|told| ModuleStatus { message: String::new(), ..told.clone() });
+            let said = said.map(|told| ModuleStatus { message: String::new(), ..ModuleStatus::clone(told) });
             said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
         }
         (Gate::Pass, _) => before(),
@@ -290,13 +297,11 @@ fn plan_module(
     choice: &Choice,
     existing: Option<&Manifest>,
     plan: &mut Plan,
-) -> ModuleStatus {
+) -> Arc<ModuleStatus> {
     let installed = existing.is_some();
-    let says =
-        |status: ModuleStatus, state: State, message: String| ModuleStatus { state, message, ..status };
     let fault = |state: State, message: String| {
         let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
-        ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() }
+        Arc::new(ModuleStatus { name, channel, state, message, ..existing.map(tracked).unwrap_or_default() })
     };
     let chosen = match &choice.outcome {
         Ok(chosen) => chosen,
@@ -319,14 +324,14 @@ fn plan_module(
     };
     let asked = (&choice.module, choice.channel.as_str());
     if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, &source)) {
-        let status = shown(choice, chosen, old, chosen.template.metadata.generation);
+        let shown = Shown { choice, chosen, manifest: old, generation: chosen.template.metadata.generation };
         return if old.is_unmanaged() {
-            says(status, State::Processing, GIVEN_UP.into())
+            shown.says(input.kyma, State::Processing, GIVEN_UP)
         } else if old.metadata.deletion_timestamp.is_some() {
-            says(status, State::Processing, still_there(old))
+            shown.says(input.kyma, State::Processing, &still_there(old))
         } else {
-            let (state, message) = progress(old);
-            says(status, state, message)
+            let (state, message) = progress_at(old, old.metadata.generation);
+            shown.says(input.kyma, state, message)
         };
     }
     let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, &source) {
@@ -356,37 +361,41 @@ fn plan_module(
         }
         remember(old, &mut wanted);
     }
-    let status = shown(choice, chosen, &wanted, generation);
+    let shown = Shown { choice, chosen, manifest: &wanted, generation };
+    let says = |state: State, message: &str| shown.says(input.kyma, state, message);
     match existing {
         // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
-        Some(old) if old.is_unmanaged() => says(status, State::Processing, GIVEN_UP.into()),
+        Some(old) if old.is_unmanaged() => says(State::Processing, GIVEN_UP),
         Some(old) if old.metadata.deletion_timestamp.is_some() => {
             // It comes back once the old one is gone; its end is an event. Until then it follows the versions: the operator
             // that does not let it go may be mended by an upgrade.
             // But a lower version would meet what users have made with the higher one.
             let allowed =
                 choice.release.as_ref().is_some_and(|release| release.spec.allow_downgrade == Some(true));
+            let status = says(State::Processing, &still_there(old));
             if old.spec != wanted.spec
                 && may_replace(Some(&old.spec.version), &chosen.version, allowed).is_ok()
             {
                 plan.apply.push(wanted);
             }
-            says(status, State::Processing, still_there(old))
+            status
         }
         Some(old) if same(old, &wanted) => {
-            let (state, message) = progress(old);
-            says(status, state, message)
+            let (state, message) = progress_at(old, old.metadata.generation);
+            says(state, message)
         }
         Some(old) if old.spec == wanted.spec => {
             // Only marks differ, such as the channel's label. What the Manifest says of itself stays true, and is not said
             // again: its generation is the same.
+            let (state, message) = progress_at(old, old.metadata.generation);
+            let status = says(state, message);
             plan.apply.push(wanted);
-            let (state, message) = progress(old);
-            says(status, state, message)
+            status
         }
         _ => {
+            let status = says(State::Processing, "");
             plan.apply.push(wanted);
-            says(status, State::Processing, String::new())
+            status
         }
     }
 }
@@ -416,32 +425,6 @@ fn still_there(old: &Manifest) -> String {
     match leaving_message(old).filter(|waits| !waits.is_empty()) {
         Some(waits) => format!("{STILL_THERE}: {waits}"),
         None => STILL_THERE.to_owned(),
-    }
-}
-
-/// What the status says of a module that has, or gets, this Manifest.
-fn shown(choice: &Choice, chosen: &Chosen, manifest: &Manifest, generation: Option<i64>) -> ModuleStatus {
-    let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
-    // One of a kind without namespaces is named in one all the same.
-    let within = |cr: &EmbeddedObject| {
-        if chosen.template.is_cluster_scoped() { String::new() } else { cr.namespace().into() }
-    };
-    let resource = made.map(|cr| TrackingObject {
-        api_version: cr.api_version().to_owned().into(),
-        kind: cr.kind().to_owned().into(),
-        metadata: Some(PartialMeta { name: cr.name().into(), namespace: within(cr), generation: None }),
-    });
-    let template = chosen.template.as_ref();
-    ModuleStatus {
-        name: choice.module.name.clone(),
-        channel: choice.channel.clone(),
-        version: chosen.version.clone(),
-        ocm_component_name: chosen.component.clone(),
-        fqdn: chosen.component.clone(),
-        manifest: Some(tracking("Manifest", manifest, None)),
-        resource,
-        template: Some(tracking("ModuleTemplate", template, generation)),
-        ..ModuleStatus::default()
     }
 }
 

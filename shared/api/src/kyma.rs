@@ -1,6 +1,6 @@
 //! Kyma: one runtime, and the modules its user wants.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -98,9 +98,9 @@ pub struct KymaStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// The modules that are installed or were tried.
+    /// The modules that are installed or were tried. Shared: most of what is planned is what was said before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub modules: Vec<ModuleStatus>,
+    pub modules: Vec<Arc<ModuleStatus>>,
     /// Channel that the Kyma was last reconciled with.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub active_channel: String,
@@ -221,6 +221,6 @@ impl Kyma {
 
     /// What is known about the module called `name`.
     pub fn module_status(&self, name: &str) -> Option<&ModuleStatus> {
-        self.status.as_ref()?.modules.iter().find(|module| module.name == name)
+        self.status.as_ref()?.modules.iter().map(AsRef::as_ref).find(|module| module.name == name)
     }
 }

@@ -17,11 +17,11 @@ pub(super) struct Told {
 
 impl Told {
     /// A Kyma says this of its modules.
-    pub(super) fn put(&mut self, kyma: &str, modules: Vec<ModuleStatus>) {
+    pub(super) fn put(&mut self, kyma: &str, modules: &[Arc<ModuleStatus>]) {
         if modules.is_empty() {
             return self.forget(kyma);
         }
-        let modules: Modules = modules.into_iter().map(|m| (m.name, m.state)).collect();
+        let modules: Modules = modules.iter().map(|m| (m.name.clone(), m.state)).collect();
         let told = self.all.share(hash_of(&modules), modules);
         self.of.insert(kyma.to_owned(), told);
     }
@@ -41,24 +41,24 @@ impl Told {
 mod tests {
     use super::*;
 
-    fn module(name: &str, state: State) -> ModuleStatus {
-        ModuleStatus { name: name.into(), state, ..ModuleStatus::default() }
+    fn module(name: &str, state: State) -> Arc<ModuleStatus> {
+        Arc::new(ModuleStatus { name: name.into(), state, ..ModuleStatus::default() })
     }
 
     #[test]
     fn what_many_say_is_held_once_and_goes_with_the_last_of_them() {
         let mut told = Told::default();
         let both = || vec![module("crane", State::Ready), module("buoy", State::Unmanaged)];
-        told.put("a", both());
-        told.put("b", both());
+        told.put("a", &both());
+        told.put("b", &both());
         assert!(Arc::ptr_eq(&told.of("a"), &told.of("b")));
-        told.put("b", vec![module("crane", State::Error)]);
+        told.put("b", &[module("crane", State::Error)]);
         assert_eq!(
             *told.of("a"),
             [("crane".to_owned(), State::Ready), ("buoy".to_owned(), State::Unmanaged)]
         );
         assert_eq!(*told.of("b"), [("crane".to_owned(), State::Error)]);
-        told.put("a", Vec::new());
+        told.put("a", &[]);
         assert!(told.of("a").is_empty() && !told.of.contains_key("a"));
         told.forget("b");
         assert!(told.of.is_empty() && told.of("b").is_empty());

@@ -31,10 +31,10 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
 /// user is to have the module as it is. One that is not known takes access from nobody, and of what a runtime has brought itself KCP has
 /// none.
 fn staying<'a>(view: &View<'a>) -> Option<&'a ModuleTemplate> {
-    let manifest = view.installed.filter(|manifest| !manifest.is_of_runtime_template())?;
+    let manifest = view.installed?;
     let replaced =
         view.choice.module.managed && view.choice.outcome.is_ok() && versions::refusal(view).is_none();
-    if replaced {
+    if replaced || manifest.is_of_runtime_template() {
         return None;
     }
     let name = ModuleTemplate::object_name(&view.choice.module.name, &manifest.spec.version);

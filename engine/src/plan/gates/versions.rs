@@ -28,7 +28,8 @@ pub(super) fn refusal(view: &View<'_>) -> Option<Fault> {
     let release = view.choice.release.as_deref();
     // What is on its way out is not what the new one is compared with. And what a runtime has brought itself must not
     // keep out what KCP has.
-    let installed = view.installed.filter(|manifest| {
+    let other = view.installed.filter(|manifest| manifest.spec.version != chosen.version);
+    let installed = other.filter(|manifest| {
         let own = manifest.is_of_runtime_template() && chosen.origin != Origin::Local;
         manifest.metadata.deletion_timestamp.is_none() && !own
     });

@@ -1,5 +1,7 @@
 //! Manifests that carry a Kyma's name and are not what is planned for it: of nobody, of another Kyma, or second ones of a module.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -150,7 +152,7 @@ impl<'a> OfModule<'a> {
 }
 
 /// The entry of an orphan. It is not deleted: nobody has asked for that.
-pub(super) fn orphaned(manifest: &Manifest, why: String, modules: &[ModuleStatus]) -> ModuleStatus {
+pub(super) fn orphaned(manifest: &Manifest, why: String, modules: &[Arc<ModuleStatus>]) -> ModuleStatus {
     let mut status = if manifest.metadata.deletion_timestamp.is_some() {
         leaving(manifest)
     } else {

@@ -1,5 +1,7 @@
 //! The user's module list, as far as the control plane can tell, after it was lost with its CRD.
 
+use std::sync::Arc;
+
 use tidewatch_api::{Kyma, KymaSpec, Manifest, Module, ModuleStatus, State};
 
 use super::orphans::ORPHANED;
@@ -15,7 +17,7 @@ pub fn restored(kyma: &Kyma, manifests: &[Manifest]) -> KymaSpec {
         return spec;
     };
     spec.channel.clone_from(&status.active_channel);
-    let entry = |module: &ModuleStatus| {
+    let entry = |module: &Arc<ModuleStatus>| {
         let manifest = manifests.iter().find(|m| m.module_name() == Some(&module.name) && !m.is_mandatory());
         // Of a version that was asked for by number the status has no channel.
         let pinned = module.channel.is_empty() && !module.version.is_empty();

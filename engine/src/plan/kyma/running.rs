@@ -4,6 +4,8 @@
 //! says that it is Ready, or was, for its present spec, that is the spec's version. The spec that takes its place would make that
 //! unknown, so it says it itself, in an annotation. So all that is known is in KCP, and nothing is written only to know it.
 
+use std::sync::Arc;
+
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleStatus, State, marks::mark, names::annotations};
 
@@ -35,7 +37,7 @@ pub(in crate::plan) fn remember(old: &Manifest, wanted: &mut Manifest) {
 }
 
 /// Says which version runs and which is wanted, before the first cause, of a module that was planned over what is installed.
-pub(super) fn tell(status: &mut ModuleStatus, installed: &Manifest, wanted: &str) {
+pub(super) fn tell(status: &mut Arc<ModuleStatus>, installed: &Manifest, wanted: &str) {
     // What is given up or removed first is installed from the beginning. And where a version cannot be read, its fault counts.
     if status.state == State::Ready
         || status.version != wanted
@@ -47,5 +49,6 @@ pub(super) fn tell(status: &mut ModuleStatus, installed: &Manifest, wanted: &str
     let Some(runs) = runs(installed).filter(|runs| *runs != wanted) else { return };
     let way = if step(runs, wanted) == Some(Step::Down) { "downgrade" } else { "upgrade" };
     let both = format!("{way} in progress: {runs} runs, {wanted} is wanted");
+    let status = Arc::make_mut(status);
     status.message = if status.message.is_empty() { both } else { format!("{both}; {}", status.message) };
 }

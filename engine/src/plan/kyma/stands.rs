@@ -7,7 +7,6 @@ use serde_json::Value;
 use tidewatch_api::{
     EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplateSpec, ModuleTerms,
     RawObject,
-    marks::mark,
     names::{self, annotations, labels},
 };
 
@@ -34,7 +33,6 @@ pub(super) fn stands(
         && has_labels(existing.labels(), kyma_name, (module, channel), chosen)
         && has_annotations(existing.annotations(), chosen, source)
         && is_owned(existing, kyma, kyma_name)
-        && !existing.is_mandatory()
 }
 
 fn has_labels(
@@ -51,32 +49,50 @@ fn has_labels(
         (labels::MODULE_NAME, &module.name),
     ];
     // One walk: finding each of them costs more than all else that is compared.
-    let mut present = present.iter();
-    in_order
-        .iter()
-        .all(|(key, value)| present.find(|(found, _)| found == key).is_some_and(|(_, found)| found == value))
+    let mut wanted = in_order.into_iter().peekable();
+    for (key, value) in present {
+        if let Some((_, wanted)) = wanted.next_if(|(wanted, _)| key == wanted) {
+            if value != wanted {
+                return false;
+            }
+        } else if key == labels::MANDATORY_MODULE && value == "true" {
+            return false;
+        }
+    }
+    wanted.next().is_none()
 }
 
 fn has_annotations(present: &BTreeMap<String, String>, chosen: &Chosen, source: &Source) -> bool {
     let template = &chosen.template.spec;
-    let of = |key: &str| mark(present, key);
-    let local = (chosen.origin == Origin::Local).then_some("true");
-    let terms = if says_nothing(template) {
-        of(annotations::MODULE_TERMS).is_none()
-    } else {
+    let (mut fqdn, mut component, mut local, mut uid, mut terms) = (None, None, None, None, None);
+    // One walk, as above.
+    for (key, value) in present {
+        let known = match key.as_str() {
+            annotations::FQDN => &mut fqdn,
+            annotations::OCM_COMPONENT_NAME => &mut component,
+            annotations::RUNTIME_TEMPLATE => &mut local,
+            annotations::TEMPLATE_UID => &mut uid,
+            annotations::MODULE_TERMS => &mut terms,
+            _ => continue,
+        };
+        *known = Some(value.as_str());
+    }
+    let are_terms = || {
+        if says_nothing(template) {
+            return terms.is_none();
+        }
         // What the component lacks is for whoever makes the Manifest to say.
-        let layers = source.layers(&template.sources);
-        layers.is_ok_and(|layers| {
-            let terms = ModuleTerms { layers, ..ModuleTerms::of(template) };
-            of(annotations::MODULE_TERMS) == terms.to_annotation().as_deref()
+        source.layers(&template.sources).is_ok_and(|layers| {
+            let wanted = ModuleTerms { layers, ..ModuleTerms::of(template) };
+            terms == wanted.to_annotation().as_deref()
         })
     };
-    terms
-        && of(annotations::FQDN) == Some(&chosen.component)
-        && of(annotations::OCM_COMPONENT_NAME) == Some(&chosen.component)
-        && of(annotations::RUNTIME_TEMPLATE) == local
-        && of(annotations::TEMPLATE_UID)
-            .is_none_or(|uid| Some(uid) == chosen.template.metadata.uid.as_deref())
+    let wanted = Some(chosen.component.as_str());
+    fqdn == wanted
+        && component == wanted
+        && local == (chosen.origin == Origin::Local).then_some("true")
+        && uid.is_none_or(|uid| Some(uid) == chosen.template.metadata.uid.as_deref())
+        && are_terms()
 }
 
 /// Whether a template has no terms: those of [`ModuleTerms::of`].
@@ -320,7 +336,9 @@ mod tests {
         }
         assert_eq!(stood, templates().len(), "as it was made, and no other");
         let case = Case::new(&json!({}));
-        let edited: [fn(&mut Manifest); 7] = [
+        let edited: [fn(&mut Manifest); 9] = [
+            |m| drop(m.labels_mut().insert(labels::MANDATORY_MODULE.into(), "true".into())),
+            |m| drop(m.labels_mut().insert(labels::KYMA_NAME.into(), "another".into())),
             |m| drop(m.labels_mut().remove(labels::CHANNEL)),
             |m| drop(m.annotations_mut().insert(annotations::MODULE_TERMS.into(), "{}".into())),
             |m| drop(m.annotations_mut().insert(annotations::RUNTIME_TEMPLATE.into(), "true".into())),

@@ -1,6 +1,6 @@
 //! What the status of a Kyma says, in KCP and in the runtime.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -88,12 +88,12 @@ pub(super) fn tracking(
     }
 }
 
-pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<ModuleStatus>) -> KymaStatus {
+pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) -> KymaStatus {
     let before = input.kyma.status.as_ref();
     let conditions_before = before.map_or(&[][..], |status| &status.conditions);
     let generation = input.kyma.metadata.generation;
     let now = status::whole_seconds(input.now);
-    let unready: Vec<&ModuleStatus> =
+    let unready: Vec<&Arc<ModuleStatus>> =
         modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
     let all_ready = unready.is_empty();
     let message = match unready.first() {
@@ -233,6 +233,7 @@ pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, Stri
     let Some((first, why)) = refused.first() else { return };
     for (module, why) in refused {
         if let Some(entry) = told.modules.iter_mut().find(|entry| entry.name == *module) {
+            let entry = Arc::make_mut(entry);
             (entry.state, entry.message) = (State::Error, why.clone());
         }
     }
@@ -282,7 +283,7 @@ pub fn deleting_status(
     KymaStatus {
         state: State::Deleting,
         conditions: told,
-        modules: manifests.iter().filter(|m| !m.is_mandatory()).map(leaving).collect(),
+        modules: manifests.iter().filter(|m| !m.is_mandatory()).map(|m| Arc::new(leaving(m))).collect(),
         last_operation,
         ..before
     }
@@ -293,6 +294,7 @@ pub fn deleting_status(
 pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
     let mut status = status.clone();
     for module in &mut status.modules {
+        let module = Arc::make_mut(module);
         module.manifest = None;
         if let Some(metadata) = module.template.as_mut().and_then(|t| t.metadata.as_mut()) {
             metadata.namespace = names::RUNTIME_NAMESPACE.into();

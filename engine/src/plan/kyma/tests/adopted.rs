@@ -185,8 +185,8 @@ fn a_module_that_waits_for_its_window() {
     let (mut plan, status) = found.plan();
     assert_eq!((plan.apply, plan.delete), (vec![], vec![]));
     // It does not say until when, and we do.
-    let message = std::mem::take(&mut plan.status.modules[0].message);
+    let message = std::mem::take(&mut Arc::make_mut(&mut plan.status.modules[0]).message);
     assert!(message.starts_with("the update to 1.1.0 needs a downtime and waits"), "{message}");
-    plan.status.modules[0].channel = "fast".into();
+    Arc::make_mut(&mut plan.status.modules[0]).channel = "fast".into();
     assert_eq!(plan.status, status);
 }

@@ -184,7 +184,7 @@ fn what_is_being_removed_is_upgraded_and_never_downgraded() {
         crate::plan::manifest::Progress::Deleting("waiting for module crs deletion: Beacon a/b (1)".into());
     leaving.status =
         Some(crate::plan::manifest::manifest_status(&leaving, &progress, &[], None, Timestamp::UNIX_EPOCH));
-    let said = run(&wanted, &[leaving]).status.modules.remove(0).message;
+    let said = run(&wanted, &[leaving]).status.modules.remove(0).message.clone();
     assert_eq!(said, format!("{STILL_THERE}: waiting for module crs deletion: Beacon a/b (1)"));
 }
 
@@ -261,7 +261,7 @@ fn ruled_of(kyma: &Kyma, text: &str, wanted: &KymaSpec, manifests: &[Manifest]) 
 fn what_the_policy_sets_is_said_whatever_state_the_module_is_in() {
     let said = |policy: &str, manifests: &[Manifest]| {
         let module = ruled(policy, &wanted(&["lighthouse"]), manifests).status.modules.remove(0);
-        (module.state, module.message)
+        (module.state, module.message.clone())
     };
     let fixed = "rules: [{fix: [{name: lighthouse, channel: absent}]}]";
     let (state, message) = said(fixed, &[]);

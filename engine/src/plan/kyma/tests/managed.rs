@@ -30,7 +30,7 @@ fn a_module_that_is_given_up_keeps_its_state_until_its_manifest_is_gone() {
     let expected =
         ModuleStatus { name: "lighthouse".into(), state: State::Unmanaged, ..ModuleStatus::default() };
     assert_eq!((nothing(&gone), gone.status.state), (true, State::Ready));
-    assert_eq!(gone.status.modules, [expected]);
+    assert_eq!(gone.status.modules, [Arc::new(expected)]);
 }
 
 #[test]

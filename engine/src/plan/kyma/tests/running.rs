@@ -52,7 +52,7 @@ impl World {
         assert_eq!((second.apply, &second.status), (vec![], &first.status), "the plan is done");
         let module = first.status.modules.into_iter().next().unwrap();
         assert!(module.state != State::Ready || module.message.is_empty(), "{module:?}");
-        module.message
+        module.message.clone()
     }
 
     fn ask(&mut self, version: &str) -> &mut Self {
