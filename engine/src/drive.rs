@@ -423,6 +423,7 @@ impl Shared {
                 .chain(look_at.map(|(delay, _)| delay))
                 .min()
                 .map(|d| d.as_secs_f64()),
+            next_try_for: next.map(|(_, reason)| reason),
         };
         let at = self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
         self.observer.reconciled(&key, &record);

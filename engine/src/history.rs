@@ -57,6 +57,9 @@ pub struct Record {
     /// When the next try is due at the latest, in seconds from its end, if one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_seconds: Option<f64>,
+    /// Why it is tried again, or what of: one word. Not kept: the next record has it as its cause.
+    #[serde(skip)]
+    pub next_try_for: Option<&'static str>,
 }
 
 /// The last reconciles of every runtime.
@@ -132,6 +135,7 @@ impl Book {
             queued_seconds: held.queued_seconds,
             work_seconds: held.work_seconds,
             next_try_seconds: held.next_try_seconds,
+            next_try_for: None,
         }
     }
 
@@ -217,6 +221,7 @@ mod tests {
             work_seconds: 0.0,
             stages: Vec::new(),
             next_try_seconds: None,
+            next_try_for: None,
         }
     }
 

@@ -443,6 +443,11 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
     }
 
+    /// The keys that are worked on, in no order.
+    pub fn in_work(&self) -> impl Iterator<Item = &K> {
+        self.slots.iter().filter(|(_, slot)| slot.working.is_some()).map(|(key, _)| key)
+    }
+
     /// Keys that are worked on.
     pub fn working(&self) -> usize {
         self.working.values().sum()

@@ -51,6 +51,7 @@ fn record(key: &WorkKey) -> Record {
         work_seconds: 0.0,
         stages: Vec::new(),
         next_try_seconds: None,
+        next_try_for: None,
     }
 }
 

@@ -44,6 +44,7 @@ use tower::timeout::TimeoutLayer;
 use crate::{
     claims::ClaimBook,
     config::{Config, StartError},
+    controllers::{self, ControllerMetrics},
     forward::{Forwarders, lane},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
     klm::{self, KlmMetrics},
@@ -121,13 +122,20 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
     let klm = KlmMetrics::register(&registry, object_metrics)?;
+    let controllers = ControllerMetrics::register(&registry)?;
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let (session, sessions) = (SessionId::random(), Sessions::default());
     let claims = ClaimBook::new(session, sessions.clone());
     let place = Place { client: client.clone(), namespace: engine.namespace.clone(), session };
-    let observer: Arc<dyn Observer> =
-        Arc::new(Observed { metrics: metrics.clone(), klm, paths: paths.clone(), claims: claims.clone() });
+    let observer: Arc<dyn Observer> = Arc::new(Observed {
+        metrics: metrics.clone(),
+        klm,
+        controllers,
+        paths: paths.clone(),
+        claims: claims.clone(),
+    });
     let namespace = engine.namespace.clone();
+    let workers = engine.workers;
     let engine = Engine::recorded(client.clone(), engine, observer, Arc::new(Timestamp::now), journal)?;
     let switch = Switch::new(engine.clone(), &registry)?;
     let mut windows = PolicyFile::new(maintenance_policy, &engine, &registry)?;
@@ -150,6 +158,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let seen = seen_metric(&registry)?;
     let known = Arc::new(AtomicBool::new(false));
     sizes::register(&registry, &engine, &deliveries, &paths)?;
+    controllers::register_sizes(&registry, &engine, workers)?;
     let store = Arc::new(store);
     let certificates = klm::register_sizes(&registry, &engine, &store, object_metrics)?;
 
@@ -391,6 +400,7 @@ const fn look_label(look: Look) -> &'static str {
 struct Observed {
     metrics: Metrics,
     klm: KlmMetrics,
+    controllers: ControllerMetrics,
     paths: PathWatch,
     claims: ClaimBook,
 }
@@ -403,6 +413,7 @@ impl Observer for Observed {
         }
         self.metrics.reconciled(key, record);
         self.klm.reconciled(key, record);
+        self.controllers.reconciled(key, record);
     }
 
     fn reachable(&self, kyma: &str, reachable: bool) {

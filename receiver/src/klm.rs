@@ -15,12 +15,7 @@ use tidewatch_api::{
     Kyma, Manifest, State,
     names::{annotations, labels},
 };
-use tidewatch_engine::{
-    Engine, WorkKey,
-    history::Record,
-    key::Outcome,
-    stages::{Stage, StageTime},
-};
+use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome, runtime::ErrorClass, stages::Stage};
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
 
@@ -112,7 +107,7 @@ impl KlmMetrics {
     /// Counts a finished reconcile.
     pub fn reconciled(&self, key: &WorkKey, record: &Record) {
         if record.next_try_seconds.is_some()
-            && let Some((reason, kind)) = requeue(key, record.outcome, &record.stages)
+            && let Some((reason, kind)) = requeue(key, record)
         {
             self.requeues.with_label_values(&[reason, kind]).inc();
         }
@@ -133,7 +128,9 @@ fn reconcile_took(durations: &GaugeVec, name: &str, seconds: f64) {
 /// Why a reconcile is done again, in the words that are known: the reason, and whether that is as it should be.
 ///
 /// The Go manager names the step that it is in; a [`Stage`] is about the same. `None`: it has no word for this kind of work.
-fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'static str, &'static str)> {
+fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str)> {
+    let Record { outcome, stages, next_try_for, .. } = record;
+    let outcome = *outcome;
     let kind = match outcome {
         Outcome::Done | Outcome::Waiting => "intended",
         Outcome::Failed | Outcome::Lost => "unexpected",
@@ -145,7 +142,10 @@ fn requeue(key: &WorkKey, outcome: Outcome, stages: &[StageTime]) -> Option<(&'s
     let waits = kind == "intended";
     // What is left behind by an upgrade goes when the rest is applied.
     let removes = steps().all(|stage| stage != Stage::Apply);
+    let refused = *next_try_for == Some(ErrorClass::Unauthorized.metric_label());
     let reason = match (key, at) {
+        (WorkKey::Kyma { .. }, _) if refused => "kyma_unauthorized",
+        (WorkKey::Manifest { .. }, _) if refused => "manifest_unauthorized",
         (WorkKey::Kyma { .. }, Some(Stage::Delete)) => "kyma_deletion",
         (WorkKey::Kyma { .. }, _) if waits => "processing_kyma_state",
         (WorkKey::Kyma { .. }, None | Some(Stage::ReadKcp)) => "kyma_retrieval",
@@ -348,6 +348,7 @@ fn mandatory_modules(engine: &Engine, kyma: &str) -> Vec<ModuleSeries> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tidewatch_engine::stages::StageTime;
     use tidewatch_telemetry::BuildInfo;
 
     use super::*;
@@ -360,14 +361,16 @@ mod tests {
         WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
     }
 
-    fn stages(all: &[Stage]) -> Vec<StageTime> {
-        all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect()
+    /// A reconcile that ended so, after these steps.
+    fn ended(outcome: Outcome, all: &[Stage]) -> Record {
+        let stages = all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect();
+        Record { outcome, stages, ..record(None, 0.0) }
     }
 
     #[test]
     fn a_requeue_has_the_words_that_are_known() {
         use Stage::{Apply, Connect, Delete, Prepare, ReadKcp, ReadRuntime, Render, WriteKcp, WriteRuntime};
-        let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, outcome, &stages(all));
+        let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, &ended(outcome, all));
         let failed = |key: &WorkKey, all: &[Stage]| of(key, Outcome::Failed, all).unwrap().0;
         assert_eq!(
             of(&kyma(), Outcome::Waiting, &[ReadKcp, Connect]),
@@ -391,14 +394,28 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
+        for (key, word) in [(kyma(), "kyma_unauthorized"), (manifest(), "manifest_unauthorized")] {
+            let refused =
+                Record { next_try_for: Some("unauthorized"), ..ended(Outcome::Failed, &[Stage::Apply]) };
+            assert_eq!(requeue(&key, &refused), Some((word, "unexpected")));
+            let other = Record { next_try_for: Some("forbidden"), ..refused };
+            assert_ne!(requeue(&key, &other).unwrap().0, word);
+        }
+    }
+
+    #[test]
     fn each_reason_that_is_known_has_a_series_from_the_start() {
         let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
         let registry = Registry::new("p", build).unwrap();
         let metrics = KlmMetrics::register(&registry, false).unwrap();
         assert_eq!(series(&metrics.requeues), REASONS.len() * TYPES.len());
-        let waiting = |all: &[Stage]| requeue(&manifest(), Outcome::Waiting, &stages(all)).unwrap();
-        let counted =
-            [requeue(&kyma(), Outcome::Failed, &[]).unwrap(), waiting(&[Stage::Delete]), waiting(&[])];
+        let waiting = |all: &[Stage]| requeue(&manifest(), &ended(Outcome::Waiting, all)).unwrap();
+        let counted = [
+            requeue(&kyma(), &ended(Outcome::Failed, &[])).unwrap(),
+            waiting(&[Stage::Delete]),
+            waiting(&[]),
+        ];
         assert!(counted.iter().all(|(reason, kind)| REASONS.contains(reason) && TYPES.contains(kind)));
     }
 
@@ -437,6 +454,7 @@ mod tests {
             work_seconds: seconds,
             stages: Vec::new(),
             next_try_seconds: next,
+            next_try_for: None,
         }
     }
 

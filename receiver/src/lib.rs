@@ -7,6 +7,7 @@ pub mod app;
 pub mod args;
 pub mod claims;
 pub mod config;
+pub mod controllers;
 pub mod dry_run;
 pub mod forward;
 pub mod host;

@@ -1,0 +1,226 @@
+//! The metrics that every manager written with Go's controller-runtime has, by the names of its controllers and work queues
+//! (contract, section 6): dashboards of the Go manager show them. Ours say more ([`crate::metrics`]).
+
+use prometheus::{HistogramVec, IntCounterVec};
+use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome};
+use tidewatch_telemetry::metrics::{MetricsError, Registry};
+
+/// The Go manager's controllers that there is work of.
+const CONTROLLERS: [&str; 3] = ["kyma", "manifest", "watcher"];
+const RESULTS: [&str; 4] = ["error", "requeue", "requeue_after", "success"];
+/// Seconds.
+const RECONCILE_BUCKETS: [f64; 40] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25,
+    1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
+    50.0, 60.0,
+];
+/// Seconds.
+const QUEUE_BUCKETS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0];
+
+/// The controller that does such work there; `None`: it has no such, or a part of another one.
+const fn controller(key: &WorkKey) -> Option<&'static str> {
+    match key {
+        WorkKey::Kyma { .. } => Some("kyma"),
+        WorkKey::Manifest { .. } => Some("manifest"),
+        WorkKey::Watcher { .. } => Some("watcher"),
+        _ => None,
+    }
+}
+
+/// Those that are counted when a reconcile ends. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ControllerMetrics {
+    reconciles: IntCounterVec,
+    errors: IntCounterVec,
+    final_errors: IntCounterVec,
+    seconds: HistogramVec,
+    adds: IntCounterVec,
+    retries: IntCounterVec,
+    queued: HistogramVec,
+    worked: HistogramVec,
+}
+
+impl ControllerMetrics {
+    /// Declares them all.
+    pub fn register(registry: &Registry) -> Result<Self, MetricsError> {
+        let (runtime, queue) = (registry.named_as("controller_runtime"), registry.named_as("workqueue"));
+        let of = ["controller"];
+        let queues = ["controller", "name"];
+        let metrics = Self {
+            reconciles: runtime.counter_vec(
+                "reconcile_total",
+                "Finished reconciles, by how they end.",
+                &["controller", "result"],
+            )?,
+            errors: runtime.counter_vec("reconcile_errors_total", "Reconciles that have failed.", &of)?,
+            final_errors: runtime.counter_vec(
+                "terminal_reconcile_errors_total",
+                "Those of them that only a change can mend.",
+                &of,
+            )?,
+            seconds: runtime.histogram_vec(
+                "reconcile_time_seconds",
+                "From the start of a reconcile to its end.",
+                &of,
+                &RECONCILE_BUCKETS,
+            )?,
+            adds: queue.counter_vec(
+                "adds_total",
+                "Keys that were queued, counted when they are done.",
+                &queues,
+            )?,
+            retries: queue.counter_vec(
+                "retries_total",
+                "Keys that are queued again by themselves.",
+                &queues,
+            )?,
+            queued: queue.histogram_vec(
+                "queue_duration_seconds",
+                "From the first cause of a reconcile to its start.",
+                &queues,
+                &QUEUE_BUCKETS,
+            )?,
+            worked: queue.histogram_vec(
+                "work_duration_seconds",
+                "From the start of a reconcile to its end.",
+                &queues,
+                &QUEUE_BUCKETS,
+            )?,
+        };
+        for name in CONTROLLERS {
+            for result in RESULTS {
+                metrics.reconciles.with_label_values(&[name, result]);
+            }
+            for counter in [&metrics.errors, &metrics.final_errors] {
+                counter.with_label_values(&[name]);
+            }
+            for counter in [&metrics.adds, &metrics.retries] {
+                counter.with_label_values(&[name, name]);
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// Counts a finished reconcile.
+    pub fn reconciled(&self, key: &WorkKey, record: &Record) {
+        let Some(name) = controller(key) else { return };
+        let (of, queue) = ([name], [name, name]);
+        let again = record.next_try_seconds.is_some();
+        let failed = matches!(record.outcome, Outcome::Failed | Outcome::Lost);
+        let result = match (failed, again) {
+            (true, _) => "error",
+            (false, true) => "requeue_after",
+            (false, false) => "success",
+        };
+        self.reconciles.with_label_values(&[name, result]).inc();
+        if failed {
+            self.errors.with_label_values(&of).inc();
+        }
+        if failed && !again {
+            self.final_errors.with_label_values(&of).inc();
+        }
+        if again {
+            self.retries.with_label_values(&queue).inc();
+        }
+        self.adds.with_label_values(&queue).inc();
+        self.seconds.with_label_values(&of).observe(record.work_seconds);
+        self.queued.with_label_values(&queue).observe(record.queued_seconds);
+        self.worked.with_label_values(&queue).observe(record.work_seconds);
+    }
+}
+
+/// Registers those that are computed when they are asked for. `workers` are all there are: they are for all kinds of work.
+pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> Result<(), MetricsError> {
+    let (runtime, queue) = (registry.named_as("controller_runtime"), registry.named_as("workqueue"));
+    let each = |set: &mut dyn FnMut(&[&str], f64), labels: usize, value: &dyn Fn(&str) -> usize| {
+        for name in CONTROLLERS {
+            #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
+            set(&[name, name][..labels], value(name) as f64);
+        }
+    };
+    let count = |keys: &mut dyn Iterator<Item = &WorkKey>| {
+        let mut counts = [0; CONTROLLERS.len()];
+        for name in keys.filter_map(controller) {
+            if let Some((_, count)) = CONTROLLERS.iter().zip(&mut counts).find(|(of, _)| **of == name) {
+                *count += 1;
+            }
+        }
+        move |name: &str| CONTROLLERS.iter().zip(counts).find(|(of, _)| **of == name).map_or(0, |(_, n)| n)
+    };
+    runtime.gauge_vec_fn(
+        "max_concurrent_reconciles",
+        "Reconciles at the same time, at most; of all kinds together.",
+        &["controller"],
+        move |set| each(set, 1, &|_| workers),
+    )?;
+    let working = engine.queue().clone();
+    runtime.gauge_vec_fn(
+        "active_workers",
+        "Keys that are being reconciled.",
+        &["controller"],
+        move |set| each(set, 1, &working.inspect(|q| count(&mut q.in_work()))),
+    )?;
+    let waiting = engine.queue().clone();
+    queue.gauge_vec_fn("depth", "Keys that wait for a worker.", &["controller", "name"], move |set| {
+        each(set, 2, &waiting.inspect(|q| count(&mut q.waiting().map(|(key, _)| key))));
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use tidewatch_telemetry::BuildInfo;
+
+    use super::*;
+
+    fn record(outcome: Outcome, next: Option<f64>) -> Record {
+        Record {
+            key: String::new(),
+            causes: Vec::new(),
+            cause_count: 0,
+            class: "retry",
+            outcome,
+            looked: true,
+            message: String::new(),
+            finished_at: Timestamp::UNIX_EPOCH,
+            queued_seconds: 0.5,
+            work_seconds: 0.25,
+            stages: Vec::new(),
+            next_try_seconds: next,
+            next_try_for: None,
+        }
+    }
+
+    #[test]
+    fn a_reconcile_is_counted_under_the_name_of_the_go_managers_controller() {
+        let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+        let registry = Registry::new("p", build).unwrap();
+        let metrics = ControllerMetrics::register(&registry).unwrap();
+        let page = || registry.encode().unwrap();
+        let kyma = WorkKey::Kyma { kyma: "k".into() };
+        for (outcome, next) in [
+            (Outcome::Done, None),
+            (Outcome::Waiting, Some(1.0)),
+            (Outcome::Failed, Some(1.0)),
+            (Outcome::Failed, None),
+        ] {
+            metrics.reconciled(&kyma, &record(outcome, next));
+        }
+        metrics.reconciled(&WorkKey::Path { kyma: "k".into() }, &record(Outcome::Done, None));
+        for line in [
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"success\"} 1",
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"requeue_after\"} 1",
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"error\"} 2",
+            "controller_runtime_reconcile_total{controller=\"manifest\",result=\"error\"} 0",
+            "controller_runtime_reconcile_errors_total{controller=\"kyma\"} 2",
+            "controller_runtime_terminal_reconcile_errors_total{controller=\"kyma\"} 1",
+            "controller_runtime_reconcile_time_seconds_count{controller=\"kyma\"} 4",
+            "workqueue_adds_total{controller=\"kyma\",name=\"kyma\"} 4",
+            "workqueue_retries_total{controller=\"kyma\",name=\"kyma\"} 2",
+            "workqueue_queue_duration_seconds_sum{controller=\"kyma\",name=\"kyma\"} 2",
+            "workqueue_work_duration_seconds_sum{controller=\"kyma\",name=\"kyma\"} 1",
+        ] {
+            assert!(page().contains(&format!("\n{line}\n")), "{line}\n{}", page());
+        }
+    }
+}
