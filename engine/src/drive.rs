@@ -301,10 +301,12 @@ impl Engine {
                         lease.class,
                         (&numbered(&lease), lease.cause_count),
                     );
+                    let key = lease.key().clone();
                     // In a task of its own, so that a panic costs one reconcile and not the worker.
                     let work = tokio::spawn(journal::within(trace, Arc::clone(&engine.0).work(lease)));
                     if let Err(error) = work.await {
-                        tracing::error!(%error, "a reconcile panicked; its key is tried again");
+                        tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
+                        engine.0.observer.panicked(&key);
                     }
                 }
             });

@@ -201,6 +201,8 @@ pub trait Observer: Send + Sync + 'static {
     fn reconciled(&self, key: &WorkKey, record: &Record);
     /// A reconcile could, or could not, talk to the API server of a Kyma's runtime.
     fn reachable(&self, kyma: &str, reachable: bool);
+    /// A reconcile has panicked, of which there is no record. Its key is tried again.
+    fn panicked(&self, _key: &WorkKey) {}
 }
 
 #[cfg(test)]

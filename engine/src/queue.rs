@@ -128,8 +128,8 @@ struct Pending<C, G> {
 #[derive(Debug)]
 struct Slot<C, G> {
     pending: Option<Pending<C, G>>,
-    /// The class it is worked on under, if it is.
-    working: Option<Class>,
+    /// The class it is worked on under, and since when, if it is.
+    working: Option<(Class, Tick)>,
     attempt: u32,
     /// When the retry is or was due that was asked for last, since the key was finished last.
     retry_at: Option<Tick>,
@@ -294,7 +294,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             };
             lane.pop(&free, &counts)
         })?;
-        self.hand_out(key)
+        self.hand_out(key, now)
     }
 
     /// The work on one key, if it is ready, whosever turn it is and however much is worked on. For a replay, which knows what
@@ -303,7 +303,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         self.promote(now);
         let slot = self.slots.get(key).filter(|slot| slot.working.is_none())?;
         slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
-        self.hand_out(key.clone())
+        self.hand_out(key.clone(), now)
     }
 
     /// Keys that are ready, and since when they were asked for; in no order.
@@ -315,11 +315,11 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         })
     }
 
-    fn hand_out(&mut self, key: K) -> Option<Work<K, C, G>> {
+    fn hand_out(&mut self, key: K, now: Tick) -> Option<Work<K, C, G>> {
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
         leave(&mut self.ready, pending.class);
-        slot.working = Some(pending.class);
+        slot.working = Some((pending.class, now));
         *self.working_by_class.entry(pending.class).or_default() += 1;
         *self.working.entry(key.group()).or_default() += 1;
         Some(Work {
@@ -370,7 +370,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
     /// Ends the work on a key that [`Queue::pop`] handed out.
     pub fn end(&mut self, key: &K, ended: Ended<C, G>, now: Tick) {
         let Some(slot) = self.slots.get_mut(key) else { return };
-        let Some(class) = slot.working.take() else { return };
+        let Some((class, _)) = slot.working.take() else { return };
         leave(&mut self.working_by_class, class);
         let group = key.group();
         if let Some(count) = self.working.get_mut(&group) {
@@ -443,9 +443,9 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         self.slots.values().filter(|slot| !slot.looks.is_empty()).count()
     }
 
-    /// The keys that are worked on, in no order.
-    pub fn in_work(&self) -> impl Iterator<Item = &K> {
-        self.slots.iter().filter(|(_, slot)| slot.working.is_some()).map(|(key, _)| key)
+    /// The keys that are worked on, and since when; in no order.
+    pub fn in_work(&self) -> impl Iterator<Item = (&K, Tick)> {
+        self.slots.iter().filter_map(|(key, slot)| Some((key, slot.working?.1)))
     }
 
     /// Keys that are worked on.

@@ -123,6 +123,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let metrics = Metrics::register(&registry)?;
     let klm = KlmMetrics::register(&registry, object_metrics)?;
     let controllers = ControllerMetrics::register(&registry)?;
+    let leading = controllers.clone();
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let (session, sessions) = (SessionId::random(), Sessions::default());
     let claims = ClaimBook::new(session, sessions.clone());
@@ -222,6 +223,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         };
         tracing::info!(transitions = term.transitions(), "this receiver works: it holds the Lease");
         switch.leads(true);
+        leading.leads();
         leader_ready.ready();
         tell_leads.send_replace(true);
         let lost = tokio::select! {
@@ -414,6 +416,10 @@ impl Observer for Observed {
         self.metrics.reconciled(key, record);
         self.klm.reconciled(key, record);
         self.controllers.reconciled(key, record);
+    }
+
+    fn panicked(&self, key: &WorkKey) {
+        self.controllers.panicked(key);
     }
 
     fn reachable(&self, kyma: &str, reachable: bool) {

@@ -1,12 +1,17 @@
 //! The metrics that every manager written with Go's controller-runtime has, by the names of its controllers and work queues
 //! (contract, section 6): dashboards of the Go manager show them. Ours say more ([`crate::metrics`]).
 
-use prometheus::{HistogramVec, IntCounterVec};
+use std::time::Duration;
+
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
+use crate::lease;
+
 /// The Go manager's controllers that there is work of.
-const CONTROLLERS: [&str; 3] = ["kyma", "manifest", "watcher"];
+const CONTROLLERS: [&str; 5] =
+    ["kyma", "manifest", "mandatory-module-deletion", "mandatory-module-installation", "watcher"];
 const RESULTS: [&str; 4] = ["error", "requeue", "requeue_after", "success"];
 /// Seconds.
 const RECONCILE_BUCKETS: [f64; 40] = [
@@ -22,6 +27,8 @@ const fn controller(key: &WorkKey) -> Option<&'static str> {
     match key {
         WorkKey::Kyma { .. } => Some("kyma"),
         WorkKey::Manifest { .. } => Some("manifest"),
+        WorkKey::Mandatory { .. } => Some("mandatory-module-installation"),
+        WorkKey::Release { .. } => Some("mandatory-module-deletion"),
         WorkKey::Watcher { .. } => Some("watcher"),
         _ => None,
     }
@@ -33,6 +40,8 @@ pub struct ControllerMetrics {
     reconciles: IntCounterVec,
     errors: IntCounterVec,
     final_errors: IntCounterVec,
+    panics: IntCounterVec,
+    leads: IntGaugeVec,
     seconds: HistogramVec,
     adds: IntCounterVec,
     retries: IntCounterVec,
@@ -57,6 +66,12 @@ impl ControllerMetrics {
                 "terminal_reconcile_errors_total",
                 "Those of them that only a change can mend.",
                 &of,
+            )?,
+            panics: runtime.counter_vec("reconcile_panics_total", "Reconciles that have panicked.", &of)?,
+            leads: registry.named_as("").int_gauge_vec(
+                "leader_election_master_status",
+                "Whether this process holds the Lease.",
+                &["name"],
             )?,
             seconds: runtime.histogram_vec(
                 "reconcile_time_seconds",
@@ -91,14 +106,30 @@ impl ControllerMetrics {
             for result in RESULTS {
                 metrics.reconciles.with_label_values(&[name, result]);
             }
-            for counter in [&metrics.errors, &metrics.final_errors] {
+            for counter in [&metrics.errors, &metrics.final_errors, &metrics.panics] {
                 counter.with_label_values(&[name]);
             }
             for counter in [&metrics.adds, &metrics.retries] {
                 counter.with_label_values(&[name, name]);
             }
         }
+        metrics.leads.with_label_values(&[lease::NAME]).set(0);
         Ok(metrics)
+    }
+
+    /// This process holds the Lease. It ends when it does not any more.
+    pub fn leads(&self) {
+        self.leads.with_label_values(&[lease::NAME]).set(1);
+    }
+
+    /// Counts a reconcile that has panicked.
+    pub fn panicked(&self, key: &WorkKey) {
+        if let Some(name) = controller(key) {
+            self.reconciles.with_label_values(&[name, "error"]).inc();
+            for counter in [&self.errors, &self.panics] {
+                counter.with_label_values(&[name]).inc();
+            }
+        }
     }
 
     /// Counts a finished reconcile.
@@ -129,42 +160,80 @@ impl ControllerMetrics {
     }
 }
 
+/// What is told of the work of one controller.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    keys: f64,
+    /// Of all together.
+    seconds: f64,
+    longest: f64,
+}
+
+/// Sums up keys, and for how long they have been what they are.
+fn sums<'a>(keys: impl Iterator<Item = (&'a WorkKey, Duration)>) -> [Sums; CONTROLLERS.len()] {
+    let mut sums = [Sums::default(); CONTROLLERS.len()];
+    for (key, age) in keys {
+        let Some(name) = controller(key) else { continue };
+        if let Some((_, sum)) = CONTROLLERS.iter().zip(&mut sums).find(|(of, _)| **of == name) {
+            sum.keys += 1.0;
+            sum.seconds += age.as_secs_f64();
+            sum.longest = sum.longest.max(age.as_secs_f64());
+        }
+    }
+    sums
+}
+
 /// Registers those that are computed when they are asked for. `workers` are all there are: they are for all kinds of work.
 pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> Result<(), MetricsError> {
     let (runtime, queue) = (registry.named_as("controller_runtime"), registry.named_as("workqueue"));
-    let each = |set: &mut dyn FnMut(&[&str], f64), labels: usize, value: &dyn Fn(&str) -> usize| {
-        for name in CONTROLLERS {
-            #[allow(clippy::cast_precision_loss, reason = "a count of keys is far below 2^52")]
-            set(&[name, name][..labels], value(name) as f64);
-        }
-    };
-    let count = |keys: &mut dyn Iterator<Item = &WorkKey>| {
-        let mut counts = [0; CONTROLLERS.len()];
-        for name in keys.filter_map(controller) {
-            if let Some((_, count)) = CONTROLLERS.iter().zip(&mut counts).find(|(of, _)| **of == name) {
-                *count += 1;
-            }
-        }
-        move |name: &str| CONTROLLERS.iter().zip(counts).find(|(of, _)| **of == name).map_or(0, |(_, n)| n)
-    };
     runtime.gauge_vec_fn(
         "max_concurrent_reconciles",
         "Reconciles at the same time, at most; of all kinds together.",
         &["controller"],
-        move |set| each(set, 1, &|_| workers),
+        move |set| {
+            for name in CONTROLLERS {
+                #[allow(clippy::cast_precision_loss, reason = "there are far less than 2^52")]
+                set(&[name], workers as f64);
+            }
+        },
     )?;
-    let working = engine.queue().clone();
+    let all = engine.queue().clone();
+    let working = move || {
+        let now = all.now();
+        all.inspect(|q| sums(q.in_work().map(|(key, since)| (key, now.saturating_sub(since)))))
+    };
+    let all = engine.queue().clone();
+    let waiting = move || all.inspect(|q| sums(q.waiting().map(|(key, _)| (key, Duration::ZERO))));
+    let counted = working.clone();
     runtime.gauge_vec_fn(
         "active_workers",
         "Keys that are being reconciled.",
         &["controller"],
-        move |set| each(set, 1, &working.inspect(|q| count(&mut q.in_work()))),
+        move |set| {
+            CONTROLLERS.iter().zip(counted()).for_each(|(name, sum)| set(&[name], sum.keys));
+        },
     )?;
-    let waiting = engine.queue().clone();
-    queue.gauge_vec_fn("depth", "Keys that wait for a worker.", &["controller", "name"], move |set| {
-        each(set, 2, &waiting.inspect(|q| count(&mut q.waiting().map(|(key, _)| key))));
-    })
+    let of = |name: &str, help: &str, value: fn(&Sums) -> f64, sums: Computed| {
+        queue.gauge_vec_fn(name, help, &["controller", "name"], move |set| {
+            CONTROLLERS.iter().zip(sums()).for_each(|(name, sum)| set(&[name, name], value(&sum)));
+        })
+    };
+    of("depth", "Keys that wait for a worker.", |sum| sum.keys, Box::new(waiting))?;
+    of(
+        "unfinished_work_seconds",
+        "For how long the keys that are being reconciled have been, together.",
+        |sum| sum.seconds,
+        Box::new(working.clone()),
+    )?;
+    of(
+        "longest_running_processor_seconds",
+        "For how long the key has been reconciled that has been for longest.",
+        |sum| sum.longest,
+        Box::new(working),
+    )
 }
+
+type Computed = Box<dyn Fn() -> [Sums; CONTROLLERS.len()] + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
@@ -192,6 +261,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_worked_on_is_summed_up_by_its_controller() {
+        let manifest = |name: &str| WorkKey::Manifest { kyma: "k".into(), name: name.into() };
+        let (a, b, path) = (manifest("a"), manifest("b"), WorkKey::Path { kyma: "k".into() });
+        let keys = [(&a, 1), (&b, 3), (&path, 7)].map(|(key, age)| (key, Duration::from_secs(age)));
+        let sums = sums(keys.into_iter());
+        let of = |name: &str| CONTROLLERS.iter().zip(sums).find(|(of, _)| **of == name).unwrap().1;
+        let told = |name: &str| (of(name).keys, of(name).seconds, of(name).longest);
+        assert_eq!((told("manifest"), told("kyma")), ((2.0, 4.0, 3.0), (0.0, 0.0, 0.0)));
+    }
+
+    #[test]
     fn a_reconcile_is_counted_under_the_name_of_the_go_managers_controller() {
         let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
         let registry = Registry::new("p", build).unwrap();
@@ -207,12 +287,22 @@ mod tests {
             metrics.reconciled(&kyma, &record(outcome, next));
         }
         metrics.reconciled(&WorkKey::Path { kyma: "k".into() }, &record(Outcome::Done, None));
+        metrics.panicked(&WorkKey::Release { module: "m".into() });
+        let before = page();
+        assert!(
+            before.contains("\nleader_election_master_status{name=\"893110f7.kyma-project.io\"} 0\n"),
+            "{before}"
+        );
+        metrics.leads();
         for line in [
             "controller_runtime_reconcile_total{controller=\"kyma\",result=\"success\"} 1",
             "controller_runtime_reconcile_total{controller=\"kyma\",result=\"requeue_after\"} 1",
             "controller_runtime_reconcile_total{controller=\"kyma\",result=\"error\"} 2",
             "controller_runtime_reconcile_total{controller=\"manifest\",result=\"error\"} 0",
             "controller_runtime_reconcile_errors_total{controller=\"kyma\"} 2",
+            "controller_runtime_reconcile_panics_total{controller=\"mandatory-module-deletion\"} 1",
+            "controller_runtime_reconcile_total{controller=\"mandatory-module-deletion\",result=\"error\"} 1",
+            "leader_election_master_status{name=\"893110f7.kyma-project.io\"} 1",
             "controller_runtime_terminal_reconcile_errors_total{controller=\"kyma\"} 1",
             "controller_runtime_reconcile_time_seconds_count{controller=\"kyma\"} 4",
             "workqueue_adds_total{controller=\"kyma\",name=\"kyma\"} 4",

@@ -245,7 +245,8 @@ impl Shared {
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.want_catalog(&name, &remote, why).await;
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
-        self.tell(&name, Some((runtime, uid)), &plan.notices).await;
+        let later = self.tell(&name, Some((runtime, uid)), &plan.notices).await;
+        plan.look_at = plan.look_at.into_iter().chain(later).min();
         match behind {
             Some(behind) => Err(behind.into()),
             // Only a change of the list, or of the catalog, can mend that, and both are events.
@@ -323,7 +324,7 @@ impl Shared {
             reason: "KymaNotReadable",
             message: message.clone(),
         };
-        self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
+        let _alone = self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
         Ok(Finish::Settled(error_report(message)))
     }
 

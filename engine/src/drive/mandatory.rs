@@ -42,10 +42,6 @@ impl Shared {
         }
         let turns = self.turns(name, why).await;
         offers.retain(|offer| !turns.contains_key(&offer.module));
-        let later = |finish: Finish| match turns.values().min() {
-            Some(turn) => Finish::RecheckAt(*turn, Box::new(finish)),
-            None => finish,
-        };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
@@ -81,7 +77,11 @@ impl Shared {
             }
             made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
         }
-        self.tell(name, None, &made.plan.notices).await;
+        let left_out = self.tell(name, None, &made.plan.notices).await;
+        let later = |finish: Finish| match turns.values().copied().chain(left_out).min() {
+            Some(at) => Finish::RecheckAt(at, Box::new(finish)),
+            None => finish,
+        };
         if made.faults.is_empty() {
             return Ok(later(Finish::Done));
         }

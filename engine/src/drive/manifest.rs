@@ -412,7 +412,7 @@ impl Shared {
             );
         }
         let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
-        self.tell(kyma, None, &[notice]).await;
+        let _alone = self.tell(kyma, None, &[notice]).await;
     }
 
     /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -20,16 +20,22 @@ use crate::{
 
 /// The same notice is told once in this time.
 const ONCE_IN: Duration = Duration::from_hours(1);
+/// One that could not be written is tried again after this time at the earliest: a runtime may take no Events at all.
+const FAILED_FOR: Duration = Duration::from_mins(5);
+/// What is left out is told after this time, if nothing asks for the work sooner.
+const LATER: SignedDuration = SignedDuration::from_mins(1);
 /// Notices remembered for that; the oldest are forgotten, and may then be told sooner.
 const REMEMBERED: u64 = 20_000;
-/// Between two Events about one Kyma, on average, and how many may come at once. What is more is left out and told at the next reconcile.
+/// Between two Events about one Kyma, on average, and how many may come at once. What is more is left out, and told later.
 const OF_ONE: (Duration, u32) = (Duration::from_secs(10), 20);
 /// The same of the whole engine: a version that ends is news for thousands, whose reconciles are spread already.
 const OF_ALL: (Duration, u32) = (Duration::from_millis(10), 1_000);
 /// Kymas whose Events are counted; one that is forgotten may be told of more at once.
 const COUNTED: u64 = 20_000;
-/// Notices of one reconcile.
+/// Events of one reconcile.
 const AT_ONCE: usize = 8;
+/// Notices whose cause is gone when they are told: what is left out of them is not noticed again.
+const ONCE: [&str; 2] = ["ModuleUnmanaged", "ManifestHandedOver"];
 /// The deadline of one Event in KCP.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Longest message of an Event that API servers take, in bytes.
@@ -43,11 +49,29 @@ pub(super) struct Told(Mutex<Book>);
 
 #[derive(Debug)]
 struct Book {
-    said: Lru<u64, Instant>,
+    said: Lru<u64, Said>,
     /// When all Events so far would be over, had they come one after the other (the generic cell rate algorithm): of each Kyma, and of
     /// all together.
     over: Lru<u64, Instant>,
     all_over: Option<Instant>,
+}
+
+/// When a notice was told, and from when on it may be told again.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    at: Instant,
+    until: Instant,
+}
+
+/// Whether something may be told now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It counts as told then.
+    Now,
+    /// There is no room.
+    Later,
+    /// It was told, or tried, lately.
+    Told,
 }
 
 impl Default for Told {
@@ -57,22 +81,32 @@ impl Default for Told {
 }
 
 impl Told {
-    /// Whether this may be told of a Kyma now; it counts as told then.
-    fn admit(&self, kyma: u64, notice: u64, now: Instant) -> bool {
+    /// Whether this may be told of a Kyma now.
+    fn admit(&self, kyma: u64, notice: u64, now: Instant) -> Turn {
         let mut book = self.0.lock();
-        if book.said.get(&notice).is_some_and(|at| now.duration_since(*at) < ONCE_IN) {
-            return false;
+        if book.said.get(&notice).is_some_and(|said| now < said.until) {
+            return Turn::Told;
         }
         let one = after(OF_ONE, book.over.get(&kyma).copied(), now);
         let all = after(OF_ALL, book.all_over, now);
-        let (Some(one), Some(all)) = (one, all) else { return false };
+        let (Some(one), Some(all)) = (one, all) else { return Turn::Later };
         book.over.insert(kyma, one, 1);
         book.all_over = Some(all);
-        book.said.insert(notice, now, 1);
-        true
+        book.said.insert(notice, Said { at: now, until: now + ONCE_IN }, 1);
+        Turn::Now
+    }
+
+    /// When it was told, or tried, last.
+    fn last(&self, notice: u64) -> Option<Instant> {
+        self.0.lock().said.get(&notice).map(|said| said.at)
     }
 
     /// It could not be told after all.
+    fn failed(&self, notice: u64, now: Instant) {
+        self.0.lock().said.insert(notice, Said { at: now, until: now + FAILED_FOR }, 1);
+    }
+
+    /// Nobody has tried to tell it.
     fn was_not(&self, notice: u64) {
         self.0.lock().said.remove(&notice);
     }
@@ -142,32 +176,48 @@ impl Shared {
     pub(super) async fn tell_user(&self, kyma: &str, runtime: &Gated, notice: Notice) {
         let there = apply::look(runtime, &runtime_kyma()).await.ok().flatten();
         let uid = there.map(|there| there.uid).unwrap_or_default();
-        self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
+        let _alone = self.tell(kyma, Some((runtime, &uid)), &[notice]).await;
     }
 
     /// Tells what was noticed about a Kyma and its Manifests. `runtime` is its runtime, if there is one to be told in, and
-    /// the uid of the Kyma in it, without which tools do not find the Event.
-    pub(super) async fn tell(&self, kyma: &str, runtime: Option<(&Gated, &str)>, notices: &[Notice]) {
-        // What was told lately counts for nothing: else those at the end were never told.
-        let mut left = AT_ONCE;
-        for notice in notices {
-            if left == 0 {
-                return;
-            }
-            let fingerprint = fingerprint(kyma, notice);
-            let leave = match &notice.about {
-                About::RuntimeKyma => match runtime {
-                    Some((runtime, _)) => runtime.permit(),
-                    None => continue,
-                },
-                About::Kyma | About::Manifest(_) => self.gate.kcp(),
+    /// the uid of the Kyma in it, without which tools do not find the Event. Returns when what there was no room for may be told, if
+    /// anything was left out.
+    pub(super) async fn tell(
+        &self,
+        kyma: &str,
+        runtime: Option<(&Gated, &str)>,
+        notices: &[Notice],
+    ) -> Option<Timestamp> {
+        let now = Instant::now();
+        // First what does not come again, and what was not told for longest: else those at the end were never told.
+        let mut all: Vec<_> = notices
+            .iter()
+            .map(|notice| (notice, fingerprint(kyma, notice)))
+            .map(|(notice, number)| (self.told.last(number), !ONCE.contains(&notice.reason), number, notice))
+            .collect();
+        all.sort_by_key(|(last, again, ..)| (*last, *again));
+        let (mut told, mut left_out, mut deaf) = (0, false, false);
+        for (_, _, number, notice) in all {
+            let of_runtime = notice.about == About::RuntimeKyma;
+            let leave = match runtime {
+                // After one that was not taken, as where a webhook does not answer, no other one is tried.
+                _ if of_runtime && deaf => continue,
+                None if of_runtime => continue,
+                Some((runtime, _)) if of_runtime => runtime.permit(),
+                _ => self.gate.kcp(),
             };
-            if leave.map_or(true, |permit| permit.is_dry())
-                || !self.told.admit(hash(kyma), fingerprint, Instant::now())
-            {
+            if leave.map_or(true, |permit| permit.is_dry()) {
                 continue;
             }
-            left -= 1;
+            let turn = if told < AT_ONCE { self.told.admit(hash(kyma), number, now) } else { Turn::Later };
+            match turn {
+                Turn::Now => {}
+                Turn::Told => continue,
+                Turn::Later => {
+                    left_out |= self.told.last(number).is_none();
+                    continue;
+                }
+            }
             let (object, runtime) = match (self.in_kcp(kyma, &notice.about).await, runtime) {
                 (Some(object), _) => (object, None),
                 (None, Some((runtime, uid))) => {
@@ -177,18 +227,24 @@ impl Shared {
                 }
                 (None, None) => continue,
             };
-            let event = event(notice, object, fingerprint, self.now());
-            if let Err(error) = self.write_event(&event, runtime).await {
-                let reason = notice.reason;
-                self.told.was_not(fingerprint);
-                tracing::debug!(
-                    kyma,
-                    reason,
-                    error,
-                    "an Event could not be written; the next reconcile tries again"
-                );
+            let event = event(notice, object, number, self.now());
+            match self.write_event(&event, runtime).await {
+                Ok(()) => told += 1,
+                Err(NotWritten::Held) => self.told.was_not(number),
+                Err(NotWritten::Failed(error)) => {
+                    let reason = notice.reason;
+                    self.told.failed(number, now);
+                    deaf |= of_runtime;
+                    tracing::debug!(
+                        kyma,
+                        reason,
+                        error,
+                        "an Event could not be written; the status says the same"
+                    );
+                }
             }
         }
+        left_out.then(|| self.now().saturating_add(LATER).unwrap_or(Timestamp::MAX))
     }
 
     /// Tells in KCP what has to be told, before the work that it is about ends: unlike other notices it is never left out, and one that
@@ -249,10 +305,11 @@ impl Shared {
         })
     }
 
-    async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), String> {
+    async fn write_event(&self, event: &Event, runtime: Option<&Gated>) -> Result<(), NotWritten> {
+        let failed = |error: &dyn std::error::Error| NotWritten::Failed(chain(error));
         let Some(runtime) = runtime else {
-            let written = self.write_in_kcp(event).await.map_err(|elapsed| elapsed.to_string())?;
-            return written.map_err(|error| chain(&error));
+            let written = self.write_in_kcp(event).await.map_err(|elapsed| failed(&elapsed))?;
+            return written.map_err(|error| failed(&error));
         };
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(runtime.kube(), &namespace);
@@ -262,8 +319,19 @@ impl Shared {
                 _ => Ok(()),
             }
         };
-        runtime.call("writing an Event", create).await.map_err(|error| chain(&error))
+        match runtime.write("writing an Event", create).await {
+            Ok(written) => written.map_err(|error| failed(&error)),
+            Err(_) => Err(NotWritten::Held),
+        }
     }
+}
+
+/// Why an Event was not written.
+enum NotWritten {
+    /// Nothing may be written at the moment.
+    Held,
+    /// The API server has not taken it, or not answered.
+    Failed(String),
 }
 
 #[cfg(test)]
@@ -284,18 +352,19 @@ mod tests {
     async fn the_same_is_said_once_an_hour() {
         let (told, start) = (Told::default(), Instant::now());
         let (one, other) = (fingerprint("k", &notice("a")), fingerprint("k", &notice("b")));
-        assert!(told.admit(0, one, start));
-        assert!(told.admit(0, other, start), "another text is another notice");
+        assert_eq!(told.admit(0, one, start), Turn::Now);
+        assert_eq!(told.admit(0, other, start), Turn::Now, "another text is another notice");
         assert_ne!(one, fingerprint("j", &notice("a")), "another Kyma has its own");
-        assert!(!told.admit(0, one, start + ONCE_IN / 2));
-        assert!(told.admit(0, one, start + ONCE_IN));
-        assert!(!told.admit(0, one, start + ONCE_IN));
+        assert_eq!(told.admit(0, one, start + ONCE_IN / 2), Turn::Told);
+        assert_eq!(told.admit(0, one, start + ONCE_IN), Turn::Now);
+        assert_eq!(told.admit(0, one, start + ONCE_IN), Turn::Told);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_one_is_told_later_and_leaves_room_for_others() {
         let (told, start) = (Told::default(), Instant::now());
-        let of = |kyma: u64, now| (0..1000).filter(|n| told.admit(kyma, kyma << 32 | n, now)).count();
+        let of =
+            |kyma: u64, now| (0..1000).filter(|n| told.admit(kyma, kyma << 32 | n, now) == Turn::Now).count();
         assert_eq!((of(1, start), of(1, start)), (20, 0));
         assert_eq!(of(2, start), 20, "another Kyma");
         assert_eq!(of(1, start + Duration::from_secs(30)), 3, "those that were left out come next");
@@ -305,39 +374,94 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_all_is_slowed_down() {
         let (told, start) = (Told::default(), Instant::now());
-        let of = |now| (0..5000).filter(|kyma| told.admit(*kyma, *kyma, now)).count();
+        let of = |now| (0..5000).filter(|kyma| told.admit(*kyma, *kyma, now) == Turn::Now).count();
         assert_eq!((of(start), of(start)), (1000, 0));
         assert_eq!(of(start + Duration::from_secs(2)), 200);
     }
 
-    #[tokio::test]
-    async fn what_could_not_be_written_is_told_the_next_time() {
-        use crate::drive::tests::engine_on;
+    type Heard = std::sync::Arc<Mutex<Vec<String>>>;
 
-        let code = std::sync::Arc::new(Mutex::new(500));
-        let answers = std::sync::Arc::clone(&code);
-        let body = serde_json::json!({"metadata": {}, "involvedObject": {}});
-        let (engine, heard) = engine_on(move |_, _| (*answers.lock(), body.clone()));
-        let told = || heard.lock().iter().filter(|call| call.starts_with("POST")).count();
+    /// An engine, what its KCP and a runtime were asked for, and the code with which both answer.
+    fn engine(code: u16) -> (crate::Engine, Gated, Heard, std::sync::Arc<Mutex<u16>>) {
+        use crate::drive::tests::{engine_on, runtime_on};
+
+        let code = std::sync::Arc::new(Mutex::new(code));
+        let answer = {
+            let code = std::sync::Arc::clone(&code);
+            move || (*code.lock(), serde_json::json!({"metadata": {}, "involvedObject": {}}))
+        };
+        let heard = Heard::default();
+        let (engine, _) = engine_on({
+            let (heard, answer) = (std::sync::Arc::clone(&heard), answer.clone());
+            move |method, path| {
+                heard.lock().push(format!("{method} {path}"));
+                answer()
+            }
+        });
+        let runtime = runtime_on({
+            let heard = std::sync::Arc::clone(&heard);
+            move |path| {
+                heard.lock().push(format!("runtime {path}"));
+                answer()
+            }
+        });
+        (engine, runtime, heard, code)
+    }
+
+    fn posts(heard: &Heard) -> usize {
+        heard.lock().iter().filter(|call| call.contains("POST")).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_for_which_there_is_no_room_are_told_a_moment_later_also_when_hours_lie_between() {
+        let (engine, _, heard, _) = engine(201);
+        let all: Vec<_> = (0..AT_ONCE + 4).map(|n| notice(&n.to_string())).collect();
+        assert!(engine.0.tell("harbour", None, &all).await.is_some(), "somebody has to look again");
+        assert_eq!(posts(&heard), AT_ONCE);
+        tokio::time::advance(Duration::from_hours(12)).await;
+        assert!(engine.0.tell("harbour", None, &all).await.is_none(), "all of them were told");
+        assert_eq!(posts(&heard), 2 * AT_ONCE);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert!(engine.0.tell("harbour", None, &all).await.is_none());
+        assert_eq!(posts(&heard), 2 * AT_ONCE + 4, "those that were told longest ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_come_again_is_told_first() {
+        let (engine, _, heard, _) = engine(201);
+        let mut all: Vec<_> = (0..AT_ONCE).map(|n| notice(&n.to_string())).collect();
+        all.push(Notice { reason: ONCE[0], ..notice("given up") });
+        let once = fingerprint("harbour", &all[AT_ONCE]);
+        engine.0.tell("harbour", None, &all).await;
+        assert_eq!((posts(&heard), engine.0.told.last(once).is_some()), (AT_ONCE, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_written_is_tried_again_after_some_minutes() {
+        let (engine, _, heard, code) = engine(500);
         engine.0.tell("harbour", None, &[notice("a")]).await;
+        assert!(engine.0.tell("harbour", None, &[notice("a")]).await.is_none(), "nobody polls for it");
+        assert_eq!(posts(&heard), 1);
         *code.lock() = 201;
+        tokio::time::advance(FAILED_FOR).await;
         for _ in 0..2 {
             engine.0.tell("harbour", None, &[notice("a")]).await;
-            assert_eq!(told(), 2, "once more, and then it was told");
+            assert_eq!(posts(&heard), 2, "once more, and then it was told");
         }
     }
 
-    #[tokio::test]
-    async fn those_for_which_there_is_no_room_are_told_the_next_time() {
-        use crate::drive::tests::engine_on;
-
-        let (engine, heard) =
-            engine_on(|_, _| (201, serde_json::json!({"metadata": {}, "involvedObject": {}})));
-        let all: Vec<_> = (0..AT_ONCE + 4).map(|n| notice(&n.to_string())).collect();
-        for told in [AT_ONCE, AT_ONCE + 4, AT_ONCE + 4] {
-            engine.0.tell("harbour", None, &all).await;
-            assert_eq!(heard.lock().iter().filter(|call| call.starts_with("POST")).count(), told);
-        }
+    /// A webhook of its own may refuse them all, or answer none.
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_takes_no_events_is_tried_with_one_and_keeps_nothing_from_kcp() {
+        let (engine, runtime, heard, _) = engine(403);
+        let mut all: Vec<_> = (0..2 * AT_ONCE)
+            .map(|n| Notice { about: About::RuntimeKyma, ..notice(&n.to_string()) })
+            .collect();
+        all.push(notice("in KCP"));
+        engine.0.tell("harbour", Some((&runtime, "uid")), &all).await;
+        let heard = heard.lock();
+        let of = |part: &str| heard.iter().filter(|c| c.ends_with("/events") && c.starts_with(part)).count();
+        assert_eq!((of("runtime"), of("POST")), (1, 1), "{heard:?}");
     }
 
     #[tokio::test]

@@ -304,7 +304,11 @@ pub fn is_of_installed(watch: &AgentWatch) -> bool {
 
 /// Whether all that `watch` sees is told to the engine by `other` already.
 fn covers(other: &AgentWatch, watch: &AgentWatch) -> bool {
-    other.route == ENGINE_ROUTE
+    // Whatever a Watcher names: of Kymas, runtimes serve what they are given.
+    let is_served = (watch.group.as_str(), watch.resource.as_str()) != (names::GROUP, KYMA.1)
+        || ["*", names::VERSION].contains(&other.version.as_str());
+    is_served
+        && other.route == ENGINE_ROUTE
         && (&other.group, &other.resource, other.field) == (&watch.group, &watch.resource, watch.field)
         && (other.labels.is_empty() || other.labels == watch.labels || stay_on_kymas(watch, &other.labels))
 }

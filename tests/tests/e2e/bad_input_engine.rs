@@ -362,6 +362,40 @@ async fn a_registry_that_answers_429_is_left_alone_and_what_needs_nothing_of_it_
     world.healthy()
 }
 
+/// A version is immutable: what is installed of it needs nothing of the registry, and what a restart has forgotten changes nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_installed_stays_ready_after_a_restart_beside_a_registry_that_answers_nobody() -> Result<()> {
+    let mut world = World::start("kcp-bad-restart").await?;
+    let late = Member { cluster: &world.spare.runtime4, kyma: "late-tide", id: "runtime-late-tide" };
+    fleet::register(&world.kcp, world.namespace, &late).await?;
+    for module in ["moored", "awaited"] {
+        world.push(module, "1.0.0").await?;
+        world.release(module, &[("regular", "1.0.0")]).await?;
+    }
+    fleet::kyma_in_state(&world.kcp, world.namespace, late.kyma, State::Ready).await?;
+    world.enable(&late, &["moored"]).await?;
+    world.module_ready(late.kyma, "moored").await?;
+    let before = installed(late.cluster, "moored").await?;
+
+    world.registry.limit(Some(20));
+    world.receiver.restart().await?;
+    world.enable(&late, &["moored", "awaited"]).await?;
+    let what = "the new module to be in Error because of the registry, and the other one to stay Ready";
+    fleet::kyma_where(world.kymas(), late.kyma, what, |k| {
+        let is = |module: &str, state: State| k.module_status(module).filter(|told| told.state == state);
+        is("awaited", State::Error).is_some_and(|told| told.message.contains("limits our request rate"))
+            && is("moored", State::Ready).is_some_and(|told| told.message.is_empty())
+    })
+    .await?;
+    ensure!(world.registry.sent_away() > 0, "it was not asked, and this shows nothing");
+    world.registry.limit(None);
+    world.module_ready(late.kyma, "awaited").await?;
+    fleet::kyma_in_state(&world.kcp, world.namespace, late.kyma, State::Ready).await?;
+    let after = installed(late.cluster, "moored").await?;
+    ensure!(after.metadata == before.metadata, "the module was touched: {after:#?}");
+    world.healthy()
+}
+
 /// Where the runtime's user has made its own CRD of Kyma, a list of modules that makes no sense is not taken for
 /// an empty one.
 #[tokio::test(flavor = "multi_thread")]

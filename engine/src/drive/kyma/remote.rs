@@ -60,7 +60,7 @@ impl Shared {
                 apply::create(runtime, &fresh, field_managers::KCP).await?;
                 if lost {
                     self.found_kyma(&kyma.name_any(), runtime).await?;
-                    self.tell(&kyma.name_any(), None, &[restored_notice(&spec)]).await;
+                    let _alone = self.tell(&kyma.name_any(), None, &[restored_notice(&spec)]).await;
                 }
                 Value::Null
             }

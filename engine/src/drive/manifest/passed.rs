@@ -8,7 +8,7 @@ use std::{
 
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use tidewatch_api::{Manifest, names::RUNTIME_NAMESPACE};
+use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::default_cr::DefaultCr;
@@ -30,7 +30,7 @@ const V2: &str = "v2";
 
 /// The last passes that have left nothing undone.
 #[derive(Debug)]
-pub(in crate::drive) struct Passes(Mutex<Lru<u64, Passed>>);
+pub(in crate::drive) struct Passes(Mutex<Lru<u64, Kept>>);
 
 impl Default for Passes {
     fn default() -> Self {
@@ -62,6 +62,39 @@ pub(super) struct Passed {
     pub(super) said: Option<CrState>,
 }
 
+/// As it is kept, of every Manifest of a fleet: nearly always everything is ready, and nothing is told.
+#[derive(Debug)]
+struct Kept {
+    mark: Mark,
+    cr: Option<bool>,
+    said: Option<State>,
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    unready: Vec<ObjectRef>,
+    gone: Vec<ObjectRef>,
+    message: String,
+}
+
+impl From<Passed> for Kept {
+    fn from(Passed { mark, unready, gone, cr, said }: Passed) -> Self {
+        let (said, message) = said.map(|CrState { state, message }| (state, message)).unzip();
+        let rest = Rest { unready, gone, message: message.unwrap_or_default() };
+        let any = !(rest.unready.is_empty() && rest.gone.is_empty() && rest.message.is_empty());
+        Self { mark, cr, said, rest: any.then(|| Box::new(rest)) }
+    }
+}
+
+impl From<Kept> for Passed {
+    fn from(Kept { mark, cr, said, rest }: Kept) -> Self {
+        let (unready, gone, message) =
+            rest.map(|rest| (rest.unready, rest.gone, rest.message)).unwrap_or_default();
+        Self { mark, unready, gone, cr, said: said.map(|state| CrState { state, message }) }
+    }
+}
+
 fn key(kyma: &str, name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{name}").as_bytes())
 }
@@ -69,7 +102,7 @@ fn key(kyma: &str, name: &str) -> u64 {
 impl Passes {
     /// What the last pass has found. It counts no more: the pass that begins now may not get to its end.
     pub(super) fn take(&self, kyma: &str, name: &str) -> Option<Passed> {
-        self.0.lock().remove(&key(kyma, name))
+        self.0.lock().remove(&key(kyma, name)).map(Passed::from)
     }
 
     /// Forgets all of it.
@@ -78,7 +111,7 @@ impl Passes {
     }
 
     pub(super) fn put(&self, kyma: &str, name: &str, passed: Passed) {
-        self.0.lock().insert(key(kyma, name), passed, 1);
+        self.0.lock().insert(key(kyma, name), passed.into(), 1);
     }
 }
 
@@ -185,7 +218,7 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tidewatch_api::{Layer, ModuleTerms, State, names::annotations};
+    use tidewatch_api::{Layer, ModuleTerms, names::annotations};
 
     use super::*;
     use crate::plan::object::Gvk;
@@ -275,6 +308,28 @@ mod tests {
         }
         assert_eq!(Only::after(passed.clone(), mark, None), None);
         assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, mark, heard()), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_found() {
+        let mark = Mark { asked: 7, given: 1 };
+        let (one, other) = (vec![object("Deployment", "a")], vec![object("Deployment", "b")]);
+        let says = |message: &str| Some(CrState { state: State::Ready, message: message.into() });
+        for (unready, gone) in
+            [(vec![], vec![]), (one.clone(), vec![]), (vec![], other.clone()), (one, other)]
+        {
+            for said in [None, says(""), says("bright")] {
+                let is_bare = unready.is_empty()
+                    && gone.is_empty()
+                    && said.as_ref().is_none_or(|s| s.message.is_empty());
+                let passed =
+                    Passed { mark, unready: unready.clone(), gone: gone.clone(), cr: Some(true), said };
+                let kept = Kept::from(passed.clone());
+                assert_eq!(kept.rest.is_none(), is_bare);
+                assert_eq!(Passed::from(kept), passed);
+            }
+        }
+        assert!(size_of::<Kept>() <= 32, "{} bytes", size_of::<Kept>());
     }
 
     #[test]

@@ -128,7 +128,11 @@ impl Shared {
             // Content that does not match its digest may be pushed again, and a registry sends no events.
             retryable: error.is_retryable()
                 || matches!(error, OciError::DigestMismatch { .. } | OciError::NotFound { .. }),
-            class: error.metric_label(),
+            // Whose credentials are refused is to be known by the word.
+            class: match error.metric_label() {
+                "unauthorized" => "registry_unauthorized",
+                class => class,
+            },
             retry_after: error.retry_after(),
             ..Stopped::for_good(format!("the module's layer cannot be read: {}", chain(&error)))
         })

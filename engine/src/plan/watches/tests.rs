@@ -127,11 +127,14 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     let alone = derive(&needs, real_plural, &[], 1);
     assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
     assert!(alone.watches[0].labels.is_empty());
-    let beside = |labels: &[(&str, &str)]| {
+    let beside_one_of = |version: &str, labels: &[(&str, &str)]| {
         let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
-        let other = AgentWatch { name: "kcp-system.kyma".into(), labels, ..alone.watches[0].clone() };
+        let (name, version) = ("kcp-system.kyma".to_owned(), version.to_owned());
+        let other = AgentWatch { name, version, labels, ..alone.watches[0].clone() };
         names(&derive(&needs, real_plural, &[other], MAX_DERIVED)).contains(&alone.watches[0].name.as_str())
     };
+    assert!(!beside_one_of("v1beta2", &[]) && beside_one_of("v1alpha1", &[]), "nobody serves that");
+    let beside = |labels: &[(&str, &str)]| beside_one_of("*", labels);
     assert!(!beside(&[]));
     assert!(!beside(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
     assert!(beside(&[(labels::WATCHED_BY, "somebody")]));
