@@ -98,7 +98,8 @@ pub struct KymaStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// The modules that are installed or were tried. Shared: most of what is planned is what was said before.
+    /// The modules that are installed or were tried.
+    // Shared: most of what is planned is what was said before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<Arc<ModuleStatus>>,
     /// Channel that the Kyma was last reconciled with.
