@@ -68,8 +68,8 @@ impl ControllerMetrics {
                 &of,
             )?,
             panics: runtime.counter_vec("reconcile_panics_total", "Reconciles that have panicked.", &of)?,
-            leads: registry.named_as("").int_gauge_vec(
-                "leader_election_master_status",
+            leads: registry.named_as("leader_election").int_gauge_vec(
+                "master_status",
                 "Whether this process holds the Lease.",
                 &["name"],
             )?,
@@ -213,27 +213,28 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
             CONTROLLERS.iter().zip(counted()).for_each(|(name, sum)| set(&[name], sum.keys));
         },
     )?;
-    let of = |name: &str, help: &str, value: fn(&Sums) -> f64, sums: Computed| {
-        queue.gauge_vec_fn(name, help, &["controller", "name"], move |set| {
-            CONTROLLERS.iter().zip(sums()).for_each(|(name, sum)| set(&[name, name], value(&sum)));
-        })
-    };
-    of("depth", "Keys that wait for a worker.", |sum| sum.keys, Box::new(waiting))?;
-    of(
+    let labels = ["controller", "name"];
+    queue.gauge_vec_fn("depth", "Keys that wait for a worker.", &labels, move |set| {
+        CONTROLLERS.iter().zip(waiting()).for_each(|(name, sum)| set(&[name, name], sum.keys));
+    })?;
+    let counted = working.clone();
+    queue.gauge_vec_fn(
         "unfinished_work_seconds",
         "For how long the keys that are being reconciled have been, together.",
-        |sum| sum.seconds,
-        Box::new(working.clone()),
+        &labels,
+        move |set| {
+            CONTROLLERS.iter().zip(counted()).for_each(|(name, sum)| set(&[name, name], sum.seconds));
+        },
     )?;
-    of(
+    queue.gauge_vec_fn(
         "longest_running_processor_seconds",
         "For how long the key has been reconciled that has been for longest.",
-        |sum| sum.longest,
-        Box::new(working),
+        &labels,
+        move |set| {
+            CONTROLLERS.iter().zip(working()).for_each(|(name, sum)| set(&[name, name], sum.longest));
+        },
     )
 }
-
-type Computed = Box<dyn Fn() -> [Sums; CONTROLLERS.len()] + Send + Sync>;
 
 #[cfg(test)]
 mod tests {

@@ -29,6 +29,9 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
     for (admin, prefix) in [
         (&world.receiver.admin, "tidewatch_receiver_"),
         (&world.receiver.admin, "lifecycle_mgr_"),
+        (&world.receiver.admin, "controller_runtime_"),
+        (&world.receiver.admin, "workqueue_"),
+        (&world.receiver.admin, "leader_election_"),
         (&world.receiver.admin, "watcher_listener_"),
         (&agent.admin, "tidewatch_agent_"),
         (&agent.admin, "watcher_"),
