@@ -99,9 +99,9 @@ pub fn plan(input: &Input<'_>) -> Plan {
     let many = input.choices.len();
     let (mut modules, mut wanted) = (Vec::with_capacity(many), Vec::with_capacity(many));
     let named: Vec<_> = input.manifests.iter().map(|m| (m.module_name().unwrap_or_default(), m)).collect();
-    for choice in input.choices {
+    for (place, choice) in input.choices.iter().enumerate() {
         let module = &choice.module.name;
-        let there = OfModule::of(input.kyma, &named, choice, || planned(input.kyma, choice));
+        let there = OfModule::of(input.kyma, &named, (place, choice), || planned(input.kyma, choice));
         modules.push(match &choice.outcome {
             // Neither asking for it nor giving it up changes anything.
             Err(fault @ Fault::Mandatory { .. }) => Arc::new(ModuleStatus {
@@ -176,13 +176,13 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
             if !there.others.is_empty() {
                 there.hand_over(planned(input.kyma, choice), plan);
             }
-            plan_module(input, choice, existing, plan)
+            plan_module(input, choice, there, plan)
         }
         gate => {
             for other in &there.others {
-                stopped(gate.clone(), input.kyma, choice, Some(other), plan);
+                stopped(gate.clone(), there.said, choice, Some(other), plan);
             }
-            Arc::new(stopped(gate, input.kyma, choice, existing, plan))
+            Arc::new(stopped(gate, there.said, choice, existing, plan))
         }
     };
     if ignores
@@ -219,7 +219,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
         Some(old) if old.spec.version != status.version => Decided::Upgrade,
         Some(_) => Decided::Change,
     });
-    plan.decide(word, input.kyma, existing, &status);
+    plan.decide(word, there.said, existing, &status);
     if let (true, Some(old), Ok(chosen)) = (passes, existing, &choice.outcome) {
         // The log's line has both versions anyway.
         running::tell(&mut status, old, &chosen.version);
@@ -230,7 +230,7 @@ fn judged(input: &Input<'_>, choice: &Choice, there: &OfModule<'_>, plan: &mut P
 /// A module that a gate has stopped.
 fn stopped(
     gate: Gate,
-    kyma: &Kyma,
+    said: Option<&Arc<ModuleStatus>>,
     choice: &Choice,
     existing: Option<&Manifest>,
     plan: &mut Plan,
@@ -245,7 +245,7 @@ fn stopped(
         (Gate::Keep { state, message, maintenance, .. }, _) => {
             let mut kept = before();
             // Of what was installed from which template only the status knows.
-            if let Some(told) = kyma.module_status(&name).filter(|told| told.version == kept.version) {
+            if let Some(told) = said.filter(|told| told.version == kept.version) {
                 kept.resource.clone_from(&told.resource);
                 kept.template.clone_from(&told.template);
             }
@@ -263,8 +263,7 @@ fn stopped(
         (Gate::Leave { .. }, Some(manifest)) => given_up(manifest, before(), plan),
         (Gate::Leave { state }, None) => {
             // The Go manager goes on naming a version that nobody has; what it has said is not written anew.
-            let said =
-                kyma.module_status(&name).filter(|told| told.state == state && told.manifest.is_none());
+            let said = said.filter(|told| told.state == state && told.manifest.is_none());
             // But its message is, or what is remarked would be added to what was remarked before.
             let said = said.map(|told| ModuleStatus { message: String::new(), ..ModuleStatus::clone(told) });
             said.unwrap_or_else(|| ModuleStatus { name, state, ..ModuleStatus::default() })
@@ -295,9 +294,10 @@ fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> Modul
 fn plan_module(
     input: &Input<'_>,
     choice: &Choice,
-    existing: Option<&Manifest>,
+    there: &OfModule<'_>,
     plan: &mut Plan,
 ) -> Arc<ModuleStatus> {
+    let OfModule { said, current: existing, .. } = *there;
     let installed = existing.is_some();
     let fault = |state: State, message: String| {
         let (name, channel) = (choice.module.name.clone(), choice.channel.clone());
@@ -326,12 +326,12 @@ fn plan_module(
     if let Some(old) = existing.filter(|old| stands(old, input.kyma, asked, chosen, &source)) {
         let shown = Shown { choice, chosen, manifest: old, generation: chosen.template.metadata.generation };
         return if old.is_unmanaged() {
-            shown.says(input.kyma, State::Processing, GIVEN_UP)
+            shown.says(said, State::Processing, GIVEN_UP)
         } else if old.metadata.deletion_timestamp.is_some() {
-            shown.says(input.kyma, State::Processing, &still_there(old))
+            shown.says(said, State::Processing, &still_there(old))
         } else {
             let (state, message) = progress_at(old, old.metadata.generation);
-            shown.says(input.kyma, state, message)
+            shown.says(said, state, message)
         };
     }
     let mut wanted = match manifest_for(input.kyma, asked.0, asked.1, chosen, &source) {
@@ -362,7 +362,7 @@ fn plan_module(
         remember(old, &mut wanted);
     }
     let shown = Shown { choice, chosen, manifest: &wanted, generation };
-    let says = |state: State, message: &str| shown.says(input.kyma, state, message);
+    let says = |state: State, message: &str| shown.says(said, state, message);
     match existing {
         // Its objects are the user's already or will be. Once it is gone, they are taken back by an installation like any other.
         Some(old) if old.is_unmanaged() => says(State::Processing, GIVEN_UP),

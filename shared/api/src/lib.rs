@@ -32,7 +32,7 @@ pub use moduletemplate::{
     CustomStateCheck, GroupKind, GroupVersionKind, IgnoredFields, ModuleTemplate, ModuleTemplateSpec,
     Requires,
 };
-pub use raw::{EmbeddedObject, RawObject};
+pub use raw::{EmbeddedObject, EmbeddedPlace, RawObject};
 pub use state::{CustomResourcePolicy, LastOperation, State};
 pub use terms::{Layer, ModuleTerms, TermsError};
 pub use watcher::{Watcher, WatcherSpec, WatcherStatus};

@@ -9,17 +9,13 @@ use crate::plan::kyma::progress;
 /// chosen another channel, or a version, is no part of the rollout, and does not wait for it.
 pub(super) fn judge(view: &View<'_>, _: &mut Notes) -> Gate {
     let turn = view.facts.turns.and_then(|turns| turns.get(&view.choice.module.name));
+    let Some(turn) = turn.filter(|turn| **turn > view.now) else { return Gate::Pass };
     let follows = |manifest: &&Manifest| {
         let label = manifest.metadata.labels.as_ref().and_then(|all| all.get(labels::CHANNEL));
         label == Some(&view.choice.channel)
     };
     let stays = view.installed.filter(|manifest| manifest.metadata.deletion_timestamp.is_none());
-    let installed = stays.filter(follows);
-    match (turn, installed) {
-        (Some(turn), Some(installed)) if *turn > view.now => {
-            let (state, message) = progress(installed);
-            Gate::Keep { state, message, maintenance: false, retry_at: Some(*turn) }
-        }
-        _ => Gate::Pass,
-    }
+    let Some(installed) = stays.filter(follows) else { return Gate::Pass };
+    let (state, message) = progress(installed);
+    Gate::Keep { state, message, maintenance: false, retry_at: Some(*turn) }
 }

@@ -1,7 +1,9 @@
 //! What was decided of a module, for the log: one line for each change.
 
+use std::sync::Arc;
+
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, ModuleStatus, State};
+use tidewatch_api::{Manifest, ModuleStatus, State};
 
 use super::Plan;
 use crate::plan::gates::Gate;
@@ -74,15 +76,14 @@ impl Gate {
 
 impl Plan {
     /// Notes a decision if something is written for it, or the module's state or version is another one than the
-    /// status said before, or it waits for a window now.
+    /// status said `before`, or it waits for a window now.
     pub(super) fn decide(
         &mut self,
         what: Decided,
-        kyma: &Kyma,
+        before: Option<&Arc<ModuleStatus>>,
         existing: Option<&Manifest>,
         status: &ModuleStatus,
     ) {
-        let before = kyma.module_status(&status.name);
         let state = before.map_or(State::Empty, |b| b.state);
         let writes = matches!(what, Decided::Install | Decided::Upgrade | Decided::Change);
         let told = before.map(|b| (b.state, &b.version, b.maintenance));

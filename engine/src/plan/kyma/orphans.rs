@@ -89,32 +89,38 @@ fn must_be_owned(manifest: &Manifest) -> bool {
     manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged() && !manifest.is_mandatory()
 }
 
-/// The Manifests of one module.
+/// What there is of one module.
 #[derive(Default)]
 pub(super) struct OfModule<'a> {
-    /// The one that counts.
+    /// What the Kyma's status says of it.
+    pub(super) said: Option<&'a Arc<ModuleStatus>>,
+    /// The Manifest that counts.
     pub(super) current: Option<&'a Manifest>,
     /// Further ones of this Kyma, which a renamed component leaves behind.
     pub(super) others: Vec<&'a Manifest>,
 }
 
 impl<'a> OfModule<'a> {
-    /// `manifests` stand beside the names of their modules. `planned` is the name that the module's Manifest is to have: one of that name is taken over, whoever owned it. One of a
-    /// mandatory module is only if it is known that the module is mandatory no more.
+    /// `place` is that of the choice among all. `manifests` stand beside the names of their modules. `planned` is the name that the
+    /// module's Manifest is to have: one of that name is taken over, whoever owned it. One of a mandatory module is only if it is known
+    /// that the module is mandatory no more.
     pub(super) fn of(
-        kyma: &Kyma,
+        kyma: &'a Kyma,
         manifests: &[(&str, &'a Manifest)],
-        choice: &Choice,
+        (place, choice): (usize, &Choice),
         planned: impl FnOnce() -> Option<String>,
     ) -> Self {
         let module = choice.module.name.as_str();
+        let said = said(kyma, place, module);
         let counts = |(name, m): &&(&str, &Manifest)| {
             *name == module && !module.is_empty() && (choice.outcome.is_ok() || !m.is_mandatory())
         };
         let mut all = manifests.iter().filter(counts).map(|(_, manifest)| *manifest);
-        let (Some(first), second) = (all.next(), all.next()) else { return Self::default() };
+        let (Some(first), second) = (all.next(), all.next()) else {
+            return Self { said, ..Self::default() };
+        };
         if second.is_none() && is_owned(kyma, first) {
-            return Self { current: Some(first), others: Vec::new() };
+            return Self { said, current: Some(first), others: Vec::new() };
         }
         let planned = planned();
         let is_planned = |m: &Manifest| planned.as_ref() == m.metadata.name.as_ref();
@@ -126,7 +132,7 @@ impl<'a> OfModule<'a> {
             .collect();
         all.sort_by_key(|m| (!is_planned(m), m.metadata.deletion_timestamp.is_some()));
         let mut all = all.into_iter();
-        Self { current: all.next(), others: all.filter(|m| !m.is_mandatory()).collect() }
+        Self { said, current: all.next(), others: all.filter(|m| !m.is_mandatory()).collect() }
     }
 
     /// Whether it has this Manifest.
@@ -149,6 +155,13 @@ impl<'a> OfModule<'a> {
             plan.notices.push(Notice { about, kind: Kind::Normal, reason: "ManifestHandedOver", message });
         }
     }
+}
+
+/// What the status says of a module. Nearly always it stands where the module stands among those that are wanted.
+fn said<'a>(kyma: &'a Kyma, place: usize, module: &str) -> Option<&'a Arc<ModuleStatus>> {
+    let all = &kyma.status.as_ref()?.modules;
+    let is = |said: &&Arc<ModuleStatus>| said.name == module;
+    all.get(place).filter(is).or_else(|| all.iter().find(is))
 }
 
 /// The entry of an orphan. It is not deleted: nobody has asked for that.

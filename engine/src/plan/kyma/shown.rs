@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use tidewatch_api::{
-    EmbeddedObject, Kyma, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
+    EmbeddedObject, EmbeddedPlace, Manifest, ModuleStatus, PartialMeta, State, TrackingObject,
     names::{self, KCP_NAMESPACE},
 };
 
@@ -30,9 +30,13 @@ struct Place<'a> {
 
 impl Shown<'_> {
     /// The entry with this state and message; the one of before if that says the same.
-    pub(super) fn says(&self, kyma: &Kyma, state: State, message: &str) -> Arc<ModuleStatus> {
-        let mut said = kyma.status.iter().flat_map(|status| &status.modules);
-        match said.find(|said| said.name == self.choice.module.name) {
+    pub(super) fn says(
+        &self,
+        before: Option<&Arc<ModuleStatus>>,
+        state: State,
+        message: &str,
+    ) -> Arc<ModuleStatus> {
+        match before {
             Some(before) if self.is(before, state, message) => Arc::clone(before),
             _ => Arc::new(self.entry(state, message)),
         }
@@ -104,10 +108,10 @@ impl Shown<'_> {
     fn resource(&self) -> Option<Place<'_>> {
         let cr: &EmbeddedObject =
             self.manifest.spec.resource.as_ref().filter(|_| self.manifest.spec.creates_default_cr())?;
+        let EmbeddedPlace { api_version, kind, name, namespace } = cr.place();
         // One of a kind without namespaces is named in one all the same.
-        let namespace = if self.chosen.template.is_cluster_scoped() { "" } else { cr.namespace() };
-        let (api_version, kind) = (cr.api_version(), cr.kind());
-        Some(Place { api_version, kind, name: cr.name(), namespace, generation: None })
+        let namespace = if self.chosen.template.is_cluster_scoped() { "" } else { namespace };
+        Some(Place { api_version, kind, name, namespace, generation: None })
     }
 }
 
@@ -161,12 +165,6 @@ mod tests {
         choose(&serde_json::from_value(wanted).unwrap(), &catalog(), &[]).remove(0)
     }
 
-    fn kyma_that_says(entry: &ModuleStatus) -> Kyma {
-        serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {"channel": "regular"},
-            "status": {"state": "Ready", "modules": [entry]}}))
-        .unwrap()
-    }
-
     /// Whatever of an entry is another one: only the very same is said again.
     #[test]
     fn what_was_said_is_said_again_only_if_all_of_it_is_true() {
@@ -180,34 +178,31 @@ mod tests {
             .unwrap();
             let shown = Shown { choice: &choice, chosen, manifest: &manifest, generation: Some(1) };
             let entry = shown.entry(State::Ready, "as it should be");
-            let says = |kyma: &Kyma| {
-                let says = shown.says(kyma, State::Ready, "as it should be");
+            let says_again = |said: Value| {
+                let said: Arc<ModuleStatus> = Arc::new(serde_json::from_value(said).unwrap());
+                let says = shown.says(Some(&said), State::Ready, "as it should be");
                 assert_eq!(*says, entry);
-                kyma.status.iter().any(|status| Arc::ptr_eq(&says, &status.modules[0]))
+                Arc::ptr_eq(&says, &said)
             };
-            assert!(says(&kyma_that_says(&entry)));
-            assert!(!says(&Kyma { status: None, ..kyma_that_says(&entry) }));
+            assert_eq!(*shown.says(None, State::Ready, "as it should be"), entry);
+            assert!(says_again(serde_json::to_value(&entry).unwrap()));
             let leaves = leaves(&serde_json::to_value(&entry).unwrap());
             assert!(leaves.len() > 12);
-            for leaf in leaves.iter().filter(|leaf| *leaf != "/name") {
+            for leaf in leaves {
                 let mut other = serde_json::to_value(&entry).unwrap();
-                let value = other.pointer_mut(leaf).unwrap();
+                let value = other.pointer_mut(&leaf).unwrap();
                 *value = match value {
                     Value::Bool(value) => (!*value).into(),
                     Value::Number(_) => 7.into(),
                     _ if leaf == "/state" => "Warning".into(),
                     _ => "another".into(),
                 };
-                assert!(!says(&kyma_that_says(&serde_json::from_value(other).unwrap())), "{leaf}");
+                assert!(!says_again(other), "{leaf}");
             }
             for part in ["manifest", "template", "resource"] {
                 let mut other = serde_json::to_value(&entry).unwrap();
                 let is_there = other.as_object_mut().unwrap().remove(part).is_some();
-                assert_eq!(
-                    says(&kyma_that_says(&serde_json::from_value(other).unwrap())),
-                    !is_there,
-                    "{part}"
-                );
+                assert_eq!(says_again(other), !is_there, "{part}");
             }
         }
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tidewatch_api::{
-    EmbeddedObject, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplateSpec, ModuleTerms,
-    RawObject,
+    EmbeddedObject, EmbeddedPlace, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplateSpec,
+    ModuleTerms, RawObject,
     names::{self, annotations, labels},
 };
 
@@ -134,17 +134,24 @@ fn is_spec(
         manager,
     } = present;
     let template = &chosen.template;
-    let text = |key: &str, value: &str| present.get(key).and_then(Value::as_str) == Some(value);
+    // One walk, as above.
+    let is_source = |(key, value): (&String, &Value)| {
+        let wanted = match key.as_str() {
+            "name" => &chosen.component,
+            "ref" => &source.layer,
+            "repo" => &source.repo,
+            "type" => source.type_.as_str(),
+            _ => return false,
+        };
+        value.as_str() == Some(wanted)
+    };
     *custom_resource_policy == module.custom_resource_policy
         && !*remote
         && *version == chosen.version
         && config.is_none()
         && name == "raw-manifest"
         && present.len() == 4
-        && text("ref", &source.layer)
-        && text("name", &chosen.component)
-        && text("repo", &source.repo)
-        && text("type", source.type_.as_str())
+        && present.iter().all(is_source)
         && *localized_images == source.images
         && *manager == template.spec.manager
         && match (resource, &template.spec.data) {
@@ -156,23 +163,45 @@ fn is_spec(
 
 /// As the template has it, with the namespace and the name that it gets if it has none.
 fn is_default_cr(present: &EmbeddedObject, data: &EmbeddedObject, manifest: &str) -> bool {
-    let given = [("namespace", data.namespace(), names::RUNTIME_NAMESPACE), ("name", data.name(), manifest)];
-    let given = |key: &str| given.iter().find(|(of, is, _)| *of == key && is.is_empty()).map(|(.., is)| *is);
-    let same = |(key, value): (&String, &Value)| match (key.as_str(), value) {
-        ("metadata", Value::Object(wanted)) => {
-            let Some(Value::Object(present)) = present.0.get("metadata") else { return false };
-            let rest =
-                |map: &serde_json::Map<String, Value>| map.keys().filter(|key| given(key).is_none()).count();
-            let is =
-                |key: &str| given(key).is_none_or(|is| present.get(key).and_then(Value::as_str) == Some(is));
-            is("namespace")
-                && is("name")
-                && rest(present) == rest(wanted)
-                && wanted.iter().all(|(k, v)| given(k).is_some() || present.get(k) == Some(v))
-        }
-        _ => present.0.get(key) == Some(value),
+    // Maps are in the order of their keys: one walk over both is enough.
+    let same = |((key, present), (wanted_key, wanted)): ((&String, &Value), (&String, &Value))| {
+        key == wanted_key
+            && match (key.as_str(), present, wanted) {
+                ("metadata", Value::Object(present), Value::Object(wanted)) => {
+                    is_default_metadata(present, wanted, data.place(), manifest)
+                }
+                _ => present == wanted,
+            }
     };
-    present.0.len() == data.0.len() && data.0.iter().all(same)
+    present.0.len() == data.0.len() && present.0.iter().zip(&data.0).all(same)
+}
+
+fn is_default_metadata(
+    present: &Map<String, Value>,
+    wanted: &Map<String, Value>,
+    place: EmbeddedPlace<'_>,
+    manifest: &str,
+) -> bool {
+    let given = |key: &str| match key {
+        "name" if place.name.is_empty() => Some(manifest),
+        "namespace" if place.namespace.is_empty() => Some(names::RUNTIME_NAMESPACE),
+        _ => None,
+    };
+    let mut missing = ["name", "namespace"].iter().filter(|key| given(key).is_some()).count();
+    let mut rest = wanted.iter().filter(|(key, _)| given(key).is_none());
+    for (key, value) in present {
+        let is_so = match given(key) {
+            Some(given) => {
+                missing -= 1;
+                value.as_str() == Some(given)
+            }
+            None => rest.next() == Some((key, value)),
+        };
+        if !is_so {
+            return false;
+        }
+    }
+    missing == 0 && rest.next().is_none()
 }
 
 #[cfg(test)]
@@ -351,6 +380,25 @@ mod tests {
             let mut existing = case.made();
             edit(&mut existing);
             assert!(!case.stands(&existing), "{number}");
+        }
+        // The default CR, of which some parts are the template's and some are given.
+        let unnamed = templates().into_iter().find(|t| t.pointer("/data/metadata/labels").is_some()).unwrap();
+        let case = Case::new(&unnamed);
+        for edit in
+            ["/metadata/name", "/metadata/namespace", "/metadata/labels", "/metadata", "/spec/a", "/kind"]
+        {
+            let mut existing = case.made();
+            let mut cr = existing.spec.resource.clone().unwrap().to_value();
+            let (of, key) = edit.rsplit_once('/').unwrap();
+            for becomes in [Some(json!("other")), None] {
+                let parent = cr.pointer_mut(of).and_then(Value::as_object_mut).unwrap();
+                match becomes {
+                    Some(other) => drop(parent.insert(key.into(), other)),
+                    None => drop(parent.remove(key)),
+                }
+                existing.spec.resource = serde_json::from_value(cr.clone()).unwrap();
+                assert!(!case.stands(&existing), "{cr}");
+            }
         }
     }
 }
