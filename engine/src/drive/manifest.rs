@@ -3,6 +3,7 @@
 mod apply;
 mod blockers;
 mod causes;
+mod contents;
 mod default_cr;
 mod force;
 mod give_up;
@@ -38,7 +39,7 @@ use self::{
     apply::Parked,
     causes::{looking_again, not_later_than},
     default_cr::{DefaultCr, cr_condition, create_default_cr},
-    passed::{Mark, Only, Passed, asked, named},
+    passed::{Mark, Only, Passed, asked, named, place},
     sync::{Synced, Work},
 };
 use super::{
@@ -178,7 +179,7 @@ impl Shared {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
-        let mark = Mark { asked: self.asked(&manifest, &secrets), given };
+        let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
         let again = why
             .causes
@@ -201,7 +202,7 @@ impl Shared {
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)
-            && self.asked(&manifest, &secrets) == passed.mark.asked
+            && self.mark(&manifest, &secrets) == (Mark { given: 0, ..passed.mark })
         {
             return Ok(Some((manifest, secrets)));
         }
@@ -210,8 +211,10 @@ impl Shared {
         Ok(manifest.map(|manifest| (manifest, secrets)))
     }
 
-    fn asked(&self, manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
-        asked(manifest, secrets, self.config.pull_secret.as_deref())
+    /// All of it that is known before anything is read.
+    fn mark(&self, manifest: &Manifest, secrets: &[SecretRef]) -> Mark {
+        let asked = asked(manifest, self.config.pull_secret.as_deref());
+        Mark { place: place(manifest, secrets), asked, given: 0 }
     }
 
     /// Finalizers, before anything is created in the runtime.
@@ -239,7 +242,7 @@ impl Shared {
         bundle: Bundle,
     ) -> Result<Finish, Lost> {
         let first = Progress::Waiting(plan::APPLYING.into());
-        let Synced { manifest, mut applied, left, going, objects, gone, only } =
+        let Synced { manifest, mut applied, left, going, objects, gone, only, contents } =
             self.sync(&work, manifest, runtime, bundle, first).await?;
         let Work { key, kyma, mark, again, .. } = &work;
         let (kyma, mark, again) = (*kyma, *mark, *again);
@@ -354,7 +357,7 @@ impl Shared {
         if let Some(gone) = gone.filter(|_| live && applied.is_clean()) {
             let waits = applied.judged.iter().filter(|(_, readiness)| readiness.is_unready());
             let unready = waits.map(|(object, _)| object.clone()).collect();
-            let passed = Passed { mark, unready, gone, cr: cr_there, said: cr_said };
+            let passed = Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said };
             self.passes.put(kyma, &manifest.name_any(), passed);
         }
         if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {

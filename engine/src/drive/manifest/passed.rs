@@ -1,9 +1,10 @@
-//! What the last pass over a Manifest has found, so that the next one looks only at what something was heard of, and at what was
-//! not ready. Whatever it does not know makes it look at everything.
+//! What the last pass over a Manifest has found, so that the next one looks only at what something was heard of, at what was not ready,
+//! and at what is to be another one than before. Whatever it does not know makes it look at everything.
 
 use std::{
     collections::BTreeSet,
     hash::{Hash, Hasher},
+    sync::Arc,
 };
 
 use kube::ResourceExt;
@@ -11,8 +12,9 @@ use parking_lot::Mutex;
 use tidewatch_api::{Manifest, State, names::RUNTIME_NAMESPACE};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::default_cr::DefaultCr;
+use super::{contents::Contents, default_cr::DefaultCr};
 use crate::{
+    alike,
     kcp::state::SecretRef,
     key::{Cause, WorkKey},
     oci::lru::Lru,
@@ -30,18 +32,24 @@ const V2: &str = "v2";
 
 /// The last passes that have left nothing undone.
 #[derive(Debug)]
-pub(in crate::drive) struct Passes(Mutex<Lru<u64, Kept>>);
+pub(in crate::drive) struct Passes {
+    kept: Mutex<Lru<u64, Kept>>,
+    /// What runtimes have alike that have the same version of a module.
+    contents: Mutex<alike::Shared<Contents>>,
+}
 
 impl Default for Passes {
     fn default() -> Self {
-        Self(Mutex::new(Lru::new(REMEMBERED)))
+        Self { kept: Mutex::new(Lru::new(REMEMBERED)), contents: Mutex::default() }
     }
 }
 
 /// What a pass was to bring about, and of what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// What the Manifest asks for, and where; see [`asked`].
+    /// Which Manifest it is, and where its objects are; see [`place`].
+    pub(super) place: u64,
+    /// What the Manifest asks for; see [`asked`].
     pub(super) asked: u64,
     /// What data of the control plane are in its objects.
     pub(super) given: u64,
@@ -52,6 +60,8 @@ pub(super) struct Mark {
 pub(super) struct Passed {
     /// Of what it was to bring about.
     pub(super) mark: Mark,
+    /// What each object was to be.
+    pub(super) contents: Arc<Contents>,
     /// What was not ready.
     pub(super) unready: Vec<ObjectRef>,
     /// What is gone, and still in the inventory that KCP has.
@@ -66,6 +76,7 @@ pub(super) struct Passed {
 #[derive(Debug)]
 struct Kept {
     mark: Mark,
+    contents: Arc<Contents>,
     cr: Option<bool>,
     said: Option<State>,
     rest: Option<Box<Rest>>,
@@ -79,19 +90,20 @@ struct Rest {
 }
 
 impl From<Passed> for Kept {
-    fn from(Passed { mark, unready, gone, cr, said }: Passed) -> Self {
+    fn from(Passed { mark, contents, unready, gone, cr, said }: Passed) -> Self {
         let (said, message) = said.map(|CrState { state, message }| (state, message)).unzip();
         let rest = Rest { unready, gone, message: message.unwrap_or_default() };
         let any = !(rest.unready.is_empty() && rest.gone.is_empty() && rest.message.is_empty());
-        Self { mark, cr, said, rest: any.then(|| Box::new(rest)) }
+        Self { mark, contents, cr, said, rest: any.then(|| Box::new(rest)) }
     }
 }
 
 impl From<Kept> for Passed {
-    fn from(Kept { mark, cr, said, rest }: Kept) -> Self {
+    fn from(Kept { mark, contents, cr, said, rest }: Kept) -> Self {
         let (unready, gone, message) =
             rest.map(|rest| (rest.unready, rest.gone, rest.message)).unwrap_or_default();
-        Self { mark, unready, gone, cr, said: said.map(|state| CrState { state, message }) }
+        let said = said.map(|state| CrState { state, message });
+        Self { mark, contents, unready, gone, cr, said }
     }
 }
 
@@ -102,30 +114,42 @@ fn key(kyma: &str, name: &str) -> u64 {
 impl Passes {
     /// What the last pass has found. It counts no more: the pass that begins now may not get to its end.
     pub(super) fn take(&self, kyma: &str, name: &str) -> Option<Passed> {
-        self.0.lock().remove(&key(kyma, name)).map(Passed::from)
+        self.kept.lock().remove(&key(kyma, name)).map(Passed::from)
     }
 
     /// Forgets all of it.
     pub(in crate::drive) fn forget(&self) {
-        *self.0.lock() = Lru::new(REMEMBERED);
+        *self.kept.lock() = Lru::new(REMEMBERED);
     }
 
     pub(super) fn put(&self, kyma: &str, name: &str, passed: Passed) {
-        self.0.lock().insert(key(kyma, name), passed.into(), 1);
+        self.kept.lock().insert(key(kyma, name), passed.into(), 1);
+    }
+
+    /// The same contents, held together with whoever else has them.
+    pub(super) fn share(&self, contents: Contents) -> Arc<Contents> {
+        self.contents.lock().share(alike::hash_of(&contents), contents)
     }
 }
 
-/// The same number for as long as a Manifest asks for the same, in the same cluster, and is transformed alike. Its terms, and with them
-/// its further sources, are in its annotations; `pull_secret` is the name of the platform's image pull Secret.
-pub(super) fn asked(manifest: &Manifest, secrets: &[SecretRef], pull_secret: Option<&str>) -> u64 {
+/// The same number for as long as it is the same Manifest, in the same cluster.
+pub(super) fn place(manifest: &Manifest, secrets: &[SecretRef]) -> u64 {
     let mut mark = Xxh3::new();
-    pull_secret.hash(&mut mark);
-    let metadata = &manifest.metadata;
-    (&metadata.uid, metadata.generation, manifest.labels(), manifest.annotations()).hash(&mut mark);
-    metadata.deletion_timestamp.is_some().hash(&mut mark);
+    manifest.metadata.uid.hash(&mut mark);
     for SecretRef { name, uid, resource_version } in secrets {
         (name, uid, resource_version).hash(&mut mark);
     }
+    mark.finish()
+}
+
+/// The same number for as long as a Manifest asks for the same, and is transformed alike. Its terms, and with them its further sources,
+/// are in its annotations; `pull_secret` is the name of the platform's image pull Secret.
+pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
+    let mut mark = Xxh3::new();
+    pull_secret.hash(&mut mark);
+    let metadata = &manifest.metadata;
+    (metadata.generation, manifest.labels(), manifest.annotations()).hash(&mut mark);
+    metadata.deletion_timestamp.is_some().hash(&mut mark);
     mark.finish()
 }
 
@@ -134,14 +158,31 @@ pub(super) fn asked(manifest: &Manifest, secrets: &[SecretRef], pull_secret: Opt
 pub(super) struct Only {
     /// Those that something was heard of, as events name them.
     named: BTreeSet<String>,
+    /// Whether something else is asked for than before: what that changes is looked at besides.
+    is_anew: bool,
     before: Passed,
 }
 
 impl Only {
     /// What has to be looked at after a pass for these causes; `None`: everything.
     pub(super) fn after(before: Passed, mark: Mark, named: Option<BTreeSet<String>>) -> Option<Self> {
-        let named = named.filter(|_| before.mark == mark && before.cr != Some(false))?;
-        Some(Self { named, before })
+        let named = named.filter(|_| before.mark.place == mark.place && before.cr != Some(false))?;
+        Some(Self { named, is_anew: before.mark != mark, before })
+    }
+
+    /// Whether something else is asked for than before.
+    pub(super) const fn is_anew(&self) -> bool {
+        self.is_anew
+    }
+
+    /// What each object was to be.
+    pub(super) const fn contents(&self) -> &Arc<Contents> {
+        &self.before.contents
+    }
+
+    /// These are looked at, too.
+    pub(super) fn look_at<'a>(&mut self, objects: impl IntoIterator<Item = &'a ObjectRef>) {
+        self.named.extend(objects.into_iter().map(ToString::to_string));
     }
 
     /// Whether an object has to be looked at.
@@ -171,8 +212,8 @@ impl Only {
         let of_such = |object: &&ObjectRef| {
             definitions.definition(&object.gvk).is_some_and(|definition| self.has(definition))
         };
-        let more: Vec<String> = objects.into_iter().filter(of_such).map(ToString::to_string).collect();
-        self.named.extend(more);
+        let more: Vec<&ObjectRef> = objects.into_iter().filter(of_such).collect();
+        self.look_at(more);
         self
     }
 
@@ -282,11 +323,13 @@ mod tests {
     fn a_pass_after_a_whole_one_looks_at_what_is_named_and_at_what_was_not_ready() {
         let (a, b, c) = (object("Deployment", "a"), object("Deployment", "b"), object("Deployment", "c"));
         let memory = Passes::default();
-        let mark = Mark { asked: 7, given: 1 };
+        let mark = Mark { place: 1, asked: 7, given: 1 };
+        let contents = memory.share(vec![1, 2]);
         let said = Some(CrState { state: State::Warning, message: "too dark".into() });
         let (unready, gone) = (vec![a.clone()], vec![c.clone()]);
-        let passed = Passed { mark, unready, gone, cr: Some(true), said: said.clone() };
+        let passed = Passed { mark, contents, unready, gone, cr: Some(true), said: said.clone() };
         memory.put("k", "m", passed.clone());
+        assert!(Arc::ptr_eq(&memory.share(vec![1, 2]), &passed.contents), "runtimes have them together");
         assert_eq!(memory.take("k", "n"), None);
         assert_eq!(memory.take("k", "m"), Some(passed.clone()));
         assert_eq!(memory.take("k", "m"), None, "the pass that has begun may fail");
@@ -303,16 +346,21 @@ mod tests {
                 && only.all_gone(&[])
                 && !only.all_gone(std::slice::from_ref(&b))
         );
+        assert!(!only.is_anew());
         for other in [Mark { asked: 8, ..mark }, Mark { given: 2, ..mark }] {
-            assert_eq!(Only::after(passed.clone(), other, heard()), None, "it asks for something else");
+            let only = Only::after(passed.clone(), other, heard()).unwrap();
+            assert!(only.is_anew() && only.has(&b), "it asks for something else");
         }
+        let elsewhere = Mark { place: 2, ..mark };
+        assert_eq!(Only::after(passed.clone(), elsewhere, heard()), None, "it is another one");
         assert_eq!(Only::after(passed.clone(), mark, None), None);
         assert_eq!(Only::after(Passed { cr: Some(false), ..passed }, mark, heard()), None);
     }
 
     #[test]
     fn what_is_kept_is_what_was_found() {
-        let mark = Mark { asked: 7, given: 1 };
+        let mark = Mark { place: 1, asked: 7, given: 1 };
+        let contents = Arc::new(vec![1]);
         let (one, other) = (vec![object("Deployment", "a")], vec![object("Deployment", "b")]);
         let says = |message: &str| Some(CrState { state: State::Ready, message: message.into() });
         for (unready, gone) in
@@ -322,14 +370,14 @@ mod tests {
                 let is_bare = unready.is_empty()
                     && gone.is_empty()
                     && said.as_ref().is_none_or(|s| s.message.is_empty());
-                let passed =
-                    Passed { mark, unready: unready.clone(), gone: gone.clone(), cr: Some(true), said };
+                let (contents, unready, gone) = (Arc::clone(&contents), unready.clone(), gone.clone());
+                let passed = Passed { mark, contents, unready, gone, cr: Some(true), said };
                 let kept = Kept::from(passed.clone());
                 assert_eq!(kept.rest.is_none(), is_bare);
                 assert_eq!(Passed::from(kept), passed);
             }
         }
-        assert!(size_of::<Kept>() <= 32, "{} bytes", size_of::<Kept>());
+        assert!(size_of::<Kept>() <= 48, "{} bytes", size_of::<Kept>());
     }
 
     #[test]
@@ -388,16 +436,20 @@ mod tests {
             }))
             .unwrap()
         };
-        let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
-        let of = |m: &Manifest| asked(m, std::slice::from_ref(&secret), None);
+        let of = |m: &Manifest| asked(m, None);
         let first = of(&manifest("1", 1, "a"));
         assert_eq!(first, of(&manifest("2", 1, "a")), "its status");
         assert_ne!(first, of(&manifest("2", 2, "a")));
         assert_ne!(first, of(&manifest("2", 1, "b")));
+        assert_ne!(first, asked(&manifest("1", 1, "a"), Some("pull")), "its workloads name it");
+        let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
+        let here = place(&manifest("1", 1, "a"), std::slice::from_ref(&secret));
+        assert_eq!(here, place(&manifest("2", 2, "b"), std::slice::from_ref(&secret)));
         let other = SecretRef { resource_version: "2".into(), ..secret.clone() };
-        assert_ne!(first, asked(&manifest("1", 1, "a"), &[other], None), "it may be another cluster");
-        let secrets = std::slice::from_ref(&secret);
-        assert_ne!(first, asked(&manifest("1", 1, "a"), secrets, Some("pull")), "its workloads name it");
+        assert_ne!(here, place(&manifest("1", 1, "a"), &[other]), "it may be another cluster");
+        let mut another = manifest("1", 1, "a");
+        another.metadata.uid = Some("v".into());
+        assert_ne!(here, place(&another, std::slice::from_ref(&secret)), "nobody knows what it has applied");
         // What is asked for besides the spec: a deadline, a further source.
         let with = |terms: &ModuleTerms| {
             let mut manifest = manifest("1", 1, "a");

@@ -1,14 +1,17 @@
 //! Makes a runtime have what a Manifest's bundle says: its objects, and no others of its inventory.
 
-use std::collections::HashSet;
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use kube::ResourceExt;
-use serde_json::Value;
 use tidewatch_api::{Manifest, ModuleTerms, State};
 
 use super::{
     Stopped,
     apply::{Applied, Installer, Silent},
+    contents::{self, Contents},
     not_looked,
     passed::{Mark, Only},
     remove::Theirs,
@@ -54,8 +57,26 @@ pub(super) struct Synced {
     pub(super) objects: Vec<ObjectRef>,
     /// What is in the inventory that KCP has, and gone for certain; `None` if something is to be removed that is not.
     pub(super) gone: Option<Vec<ObjectRef>>,
-    /// What was looked at, if not everything: what is not among it is as it was.
+    /// What was looked at of what is asked for as before, if not everything: what is not among it is as it was.
     pub(super) only: Option<Only>,
+    /// What each object is to be.
+    pub(super) contents: Arc<Contents>,
+}
+
+/// What was applied of a bundle.
+#[derive(Default)]
+struct Done {
+    applied: Applied,
+    /// What each object is to be.
+    contents: Arc<Contents>,
+    /// What was looked at, if not everything.
+    only: Option<Only>,
+}
+
+impl Done {
+    fn failed(why: Stopped) -> Self {
+        Self { applied: Applied { failed: Some(why), ..Applied::default() }, ..Self::default() }
+    }
 }
 
 impl Shared {
@@ -76,30 +97,28 @@ impl Shared {
         // Written before the first object is: whatever a crash leaves behind is in the inventory.
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
         let grows = all.iter().any(|object| !known.contains(&object.identity()));
-        let only = work.only.clone().filter(|only| !grows && only.all_gone(&gone));
-        if let Some(only) = only {
-            return Ok(self.sync_only(work, (&manifest, &before), runtime, bundle, (gone, only)).await);
-        }
+        let only = work.only.clone().filter(|only| only.is_anew() || !grows && only.all_gone(&gone));
+        // Then the pass before has left nothing to claim or to remove.
+        let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
         if grows {
             let status = not_looked(&manifest, &first, &all, self.now());
             self.write_manifest_status(&manifest, &status).await?;
             manifest.status = Some(status);
         }
-        self.claim(kyma, &manifest, &all).await;
+        if !is_settled {
+            self.claim(kyma, &manifest, &all).await;
+        }
         let shared = self.mark_shared(kyma, &manifest, &mut bundle).await;
 
-        let mut applied = Applied::default();
-        let definitions = Definitions::of(&bundle.first);
-        match manifest.terms() {
-            Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
-            Ok(terms) => {
-                let heir_to = self.heir_to(kyma, &manifest, &terms).await;
-                let own = (&manifest, before.as_slice(), shared.as_slice());
-                let installer = self.installer(work, own, runtime, (&terms, &definitions));
-                let installer = Installer { heir_to: &heir_to, ..installer };
-                applied =
-                    Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], Vec::new())).await;
-            }
+        let own = (&manifest, before.as_slice(), shared.as_slice());
+        let Done { mut applied, contents, only } = match manifest.terms() {
+            Err(error) => Done::failed(Stopped::for_good(chain(&error))),
+            Ok(terms) => self.apply(work, own, runtime, (&mut bundle, &terms), only).await,
+        };
+        if is_settled {
+            let (left, objects) = (Vec::new(), bundle.objects);
+            let gone = Some(gone);
+            return Ok(Synced { manifest, applied, left, going: None, objects, gone, only, contents });
         }
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
@@ -119,42 +138,72 @@ impl Shared {
         // What was let go is not held against others any more.
         self.claim(kyma, &manifest, &objects).await;
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
-        Ok(Synced { manifest, applied, left, going, objects, gone, only: None })
+        Ok(Synced { manifest, applied, left, going, objects, gone, only: None, contents })
     }
 
-    /// The same for some of the objects, after a pass that has looked at all of them and left nothing undone.
-    async fn sync_only(
+    /// Applies the objects of a bundle: those that `only` says, and if it is about what was asked for before, what is to be another one.
+    /// The others were ready, or are nothing that could be.
+    async fn apply(
         &self,
         work: &Work<'_>,
-        (manifest, before): (&Manifest, &[ObjectRef]),
+        own: (&Manifest, &[ObjectRef], &[(ObjectRef, String)]),
         runtime: &Gated,
-        mut bundle: Bundle,
-        (gone, only): (Vec<ObjectRef>, Only),
-    ) -> Synced {
+        (bundle, terms): (&mut Bundle, &ModuleTerms),
+        only: Option<Only>,
+    ) -> Done {
+        let (manifest, ..) = own;
         let definitions = Definitions::of(&bundle.first);
-        let only = only.with_kinds(&definitions, bundle.objects.iter().chain(default_cr(manifest).as_ref()));
-        let has = |object: &Value| ObjectRef::of(object).is_none_or(|id| only.has(&id));
-        for phase in [&mut bundle.first, &mut bundle.main, &mut bundle.custom] {
-            phase.retain(has);
-        }
-        let shared = self.mark_shared(work.kyma, manifest, &mut bundle).await;
-        let mut applied = Applied::default();
-        match manifest.terms() {
-            Err(error) => applied.failed = Some(Stopped::for_good(chain(&error))),
-            Ok(terms) => {
-                let heir_to = self.heir_to(work.kyma, manifest, &terms).await;
-                let own = (manifest, before, shared.as_slice());
-                let installer = self.installer(work, own, runtime, (&terms, &definitions));
-                let installer = Installer { heir_to: &heir_to, ..installer };
-                let stood = only.stood(&definitions);
-                applied = Box::pin(installer.phases([bundle.first, bundle.main, bundle.custom], stood)).await;
+        let (only, contents) = match only {
+            Some(only) if !only.is_anew() => {
+                let contents = Arc::clone(only.contents());
+                (Some(only), contents)
+            }
+            only => {
+                let name = manifest.name_any();
+                let each = contents::of(bundle, (&self.config.namespace, &name), terms);
+                let only = match only {
+                    Some(only) => Some(self.of_what_changes(work.kyma, runtime, only, &each).await),
+                    None => None,
+                };
+                (only, self.passes.share(contents::kept(&each)))
+            }
+        };
+        let cr = default_cr(manifest);
+        let only = only.map(|only| only.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())));
+        let mut phases = [&mut bundle.first, &mut bundle.main, &mut bundle.custom].map(std::mem::take);
+        if let Some(only) = &only {
+            for phase in &mut phases {
+                phase.retain(|object| ObjectRef::of(object).is_none_or(|id| only.has(&id)));
             }
         }
-        // The others were ready, or are nothing that could be.
-        let others = bundle.objects.iter().filter(|id| !only.has(id));
-        applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
-        let (manifest, left, objects) = (manifest.clone(), Vec::new(), bundle.objects);
-        Synced { manifest, applied, left, going: None, objects, gone: Some(gone), only: Some(only) }
+        let heir_to = self.heir_to(work.kyma, manifest, terms).await;
+        let installer = self.installer(work, own, runtime, (terms, &definitions));
+        let installer = Installer { heir_to: &heir_to, ..installer };
+        let stood = only.as_ref().map(|only| only.stood(&definitions)).unwrap_or_default();
+        let mut applied = Box::pin(installer.phases(phases, stood)).await;
+        if let Some(only) = &only {
+            let others = bundle.objects.iter().filter(|id| !only.has(id));
+            applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
+        }
+        Done { applied, contents, only }
+    }
+
+    /// What has to be looked at where something else is asked for than before: besides what was heard of, what is to be another one, and
+    /// what nobody would have told of.
+    async fn of_what_changes(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        mut only: Only,
+        contents: &[(ObjectRef, u64)],
+    ) -> Only {
+        let kinds: BTreeSet<&Gvk> = contents.iter().map(|(id, _)| &id.gvk).collect();
+        let told = self.told_of(kyma, runtime, kinds).await;
+        let before = Arc::clone(only.contents());
+        let stays =
+            |(id, hash): &&(ObjectRef, u64)| contents::is_among(&before, *hash) && told.contains(&id.gvk);
+        only.look_at(contents.iter().filter(|one| !stays(one)).map(|(id, _)| id));
+        only
     }
 
     /// The Manifests whose objects it may make anew as its own; none where it makes none anew.

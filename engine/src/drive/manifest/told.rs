@@ -1,12 +1,13 @@
 //! What the agent of a runtime tells of what a Manifest waits for. Where it does, nobody has to look again and again.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tidewatch_api::watcher::WatchedField;
 
 use super::{apply::Applied, sync::Work};
 use crate::{
     drive::{Finish, Shared, apply, gate::Gated},
+    kcp::state::Configured,
     plan::{
         agent::{AgentWatch, ENGINE_ROUTE},
         object::Gvk,
@@ -82,6 +83,23 @@ impl Shared {
         }
     }
 
+    /// Those of the kinds of which each change of what modules install, but of its state, is an event for our engine.
+    pub(super) async fn told_of(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        kinds: impl IntoIterator<Item = &Gvk> + Send,
+    ) -> BTreeSet<Gvk> {
+        let Some(watches) = self.watches(kyma).await else { return BTreeSet::new() };
+        let mut told = BTreeSet::new();
+        for gvk in kinds {
+            if is_watched(&watches, runtime, gvk, |watch| watch.field == WatchedField::Spec).await {
+                told.insert(gvk.clone());
+            }
+        }
+        told
+    }
+
     /// Whether the end of each object of these kinds is an event for our engine.
     pub(super) async fn is_told_of(&self, kyma: &str, runtime: &Gated, kinds: &[Gvk]) -> bool {
         self.are_watched(kyma, runtime, kinds, |watch| watch.labels.is_empty()).await
@@ -111,23 +129,34 @@ impl Shared {
         kinds: &[Gvk],
         is: impl Fn(&AgentWatch) -> bool,
     ) -> bool {
-        let config = {
-            let state = self.look("are watched").await;
-            state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
-        };
-        // A watch that begins later than this reports what has happened before, too.
-        let Some(config) = config else { return false };
+        let Some(watches) = self.watches(kyma).await else { return false };
         for gvk in kinds {
-            let Some(plural) = apply::plural(runtime, gvk).await else { return false };
-            let watched = |watch: &AgentWatch| {
-                (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
-                    && watch.route == ENGINE_ROUTE
-                    && is(watch)
-            };
-            if !config.config.watches.iter().any(watched) {
+            if !is_watched(&watches, runtime, gvk, &is).await {
                 return false;
             }
         }
         true
     }
+
+    /// What the agent of a runtime watches, if its path is proven. A watch that begins later than this reports what has happened
+    /// before, too.
+    async fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
+        let state = self.look("watches").await;
+        state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
+    }
+}
+
+/// Whether there is such a watch of ours for a kind.
+async fn is_watched(
+    watched: &Configured,
+    runtime: &Gated,
+    gvk: &Gvk,
+    is: impl Fn(&AgentWatch) -> bool,
+) -> bool {
+    let Some(plural) = apply::plural(runtime, gvk).await else { return false };
+    watched.config.watches.iter().any(|watch| {
+        (watch.group.as_str(), watch.resource.as_str()) == (gvk.group.as_str(), plural.as_str())
+            && watch.route == ENGINE_ROUTE
+            && is(watch)
+    })
 }
