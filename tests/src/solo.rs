@@ -219,6 +219,15 @@ impl Solo {
 
     /// Waits until a module is Ready in a version. What its workloads' controllers do meanwhile is told, as an agent would.
     pub async fn ready(&self, module: &str, version: &str) -> Result<()> {
+        self.becomes_ready(module, version, false).await
+    }
+
+    /// The same where an agent tells, and nobody else.
+    pub async fn ready_by_its_agent(&self, module: &str, version: &str) -> Result<()> {
+        self.becomes_ready(module, version, true).await
+    }
+
+    async fn becomes_ready(&self, module: &str, version: &str, has_agent: bool) -> Result<()> {
         let kymas: Api<Kyma> = Api::namespaced(self.kcp.clone(), self.namespace);
         let what = format!("module {module} to be Ready in version {version}");
         wait::until(&what, SOON, || async {
@@ -227,7 +236,7 @@ impl Solo {
             if kyma.module_status(module).is_some_and(is) {
                 return Ok(Some(()));
             }
-            if let Ok(manifest) = self.manifest(module).await {
+            if let (false, Ok(manifest)) = (has_agent, self.manifest(module).await) {
                 let synced = manifest.status.unwrap_or_default().synced;
                 for object in synced.iter().filter(|o| o.kind == "Deployment") {
                     self.tell(("apps", "v1", "Deployment"), &object.namespace, &object.name).await?;
@@ -320,16 +329,21 @@ impl Solo {
     /// Server-side applies that the runtime's API server has answered, by resource. Of all that works there, only our engine makes
     /// any.
     pub async fn applies_by_resource(&self) -> Result<BTreeMap<String, u64>> {
+        self.requests("APPLY").await
+    }
+
+    /// Requests of this verb that the runtime's API server has answered, by resource, whoever has made them.
+    pub async fn requests(&self, verb: &str) -> Result<BTreeMap<String, u64>> {
         let request = hyper::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.request_text(request).await?;
-        let mut applies = BTreeMap::new();
-        for line in
-            page.lines().filter(|l| l.starts_with("apiserver_request_total{") && l.contains("verb=\"APPLY\""))
-        {
+        let verb = format!("verb=\"{verb}\"");
+        let mut requests = BTreeMap::new();
+        for line in page.lines().filter(|l| l.starts_with("apiserver_request_total{") && l.contains(&verb)) {
             let resource = line.split_once("resource=\"").and_then(|(_, rest)| rest.split('"').next());
             let count = line.rsplit_once(' ').and_then(|(_, n)| n.parse::<u64>().ok());
-            *applies.entry(resource.unwrap_or_default().to_owned()).or_default() += count.unwrap_or_default();
+            *requests.entry(resource.unwrap_or_default().to_owned()).or_default() +=
+                count.unwrap_or_default();
         }
-        Ok(applies)
+        Ok(requests)
     }
 }

@@ -1,7 +1,7 @@
 //! What the engine does with objects that are as they should be (nothing), that somebody changes, that somebody keeps changing,
 //! that users may change, and that cannot be changed.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -143,6 +143,63 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     ensure!(
         reefs.get_opt("theirs").await?.is_some() && left.is_none(),
         "the module's goes, the user's stays"
+    );
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<()> {
+    let mut solo = Solo::start("kcp-skerry", "holm").await?;
+    let agent = solo.agent().await?;
+    let mut skerry = Version::new("skerry", "1.0.0", objects("skerry"));
+    solo.offer(&skerry).await?;
+    solo.enable(&json!([{"name": "skerry"}])).await?;
+    solo.ready_by_its_agent("skerry", "1.0.0").await?;
+    for watch in ["statefulsets.apps", "configmaps", "reefs.skerry.example.test"] {
+        solo.watching(&agent, &format!("engine.{watch}.spec")).await?;
+    }
+    fleet::at_rest(&solo.receiver).await?;
+
+    // Of the objects of a kind that the API servers themselves ask for, nobody could say whose requests these are.
+    let ours = async |verb| {
+        let mut all = solo.requests(verb).await?;
+        let kinds = ["secrets", "deployments", "statefulsets", "networkpolicies", "reefs"];
+        all.retain(|resource, _| kinds.contains(&resource.as_str()));
+        anyhow::Ok(all)
+    };
+    let (reads, applies) = (ours("GET").await?, ours("APPLY").await?);
+    skerry.version = "1.1.0".into();
+    skerry.objects[10]["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["-vv"]);
+    solo.offer(&skerry).await?;
+    solo.ready_by_its_agent("skerry", "1.1.0").await?;
+    fleet::at_rest(&solo.receiver).await?;
+    let more = |before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>| -> BTreeMap<String, u64> {
+        let more =
+            now.iter().map(|(kind, n)| (kind.clone(), n - before.get(kind).copied().unwrap_or_default()));
+        more.filter(|(_, n)| *n > 0).collect()
+    };
+    let applied = more(&applies, &ours("APPLY").await?);
+    ensure!(applied == BTreeMap::from([("deployments".to_owned(), 1)]), "it has written {applied:?}");
+    let read = more(&reads, &ours("GET").await?);
+    let kinds: Vec<&str> = read.keys().map(String::as_str).collect();
+    let why = &solo.receiver.runtime(solo.kyma).await?["reconciles"];
+    ensure!(kinds == ["deployments", "secrets"] && read["secrets"] == 1, "it has read {read:?}: {why:#}");
+
+    // What somebody has changed is set right all the same, an upgrade later.
+    let edit = json!({"data": {"version": "theirs"}});
+    solo.patch(CONFIG_MAP, "skerry", "settings", "editor", &edit).await?;
+    let settings = solo.objects(CONFIG_MAP, Some("skerry"));
+    wait::until("the edit to be set back", Duration::from_mins(1), || async {
+        Ok((data(&settings.get("settings").await?, "version") == "1").then_some(()))
+    })
+    .await?;
+    skerry.version = "1.2.0".into();
+    skerry.objects[4]["data"] = json!({"version": "2"});
+    solo.offer(&skerry).await?;
+    solo.ready_by_its_agent("skerry", "1.2.0").await?;
+    ensure!(
+        settings.get("settings").await?.data["data"] == json!({"version": "2"}),
+        "the new version's data"
     );
     observed::no_panic(&solo.receiver.process)
 }
