@@ -50,7 +50,7 @@ use crate::{
         Class, Ended,
         worker::{Lease, WorkQueue},
     },
-    runtime::{AddressPolicy, ClientCache, Connector},
+    runtime::{AddressPolicy, ClientCache, Connector, CountedLayer},
     stages,
 };
 
@@ -191,12 +191,14 @@ impl Engine {
         let tenants = Registry::new(config.registry.for_tenants())?;
         let mut state = KcpState::default();
         state.restrict(&config.restricted_modules);
+        let (ear, addresses) = (Arc::clone(&observer), Arc::new(config.addresses.clone()));
+        let counted = CountedLayer::new(Arc::new(move |method, code| ear.answered(method, code)));
         Ok(Self(Arc::new(Shared {
             kcp,
             state: Arc::new(RwLock::new(state)),
             queue: queue_of(&config),
             runtimes: ClientCache::default(),
-            connector: Connector::new(Arc::new(config.addresses.clone())),
+            connector: Connector::new(addresses).counted(counted),
             registry,
             tenants,
             sources: sources::Descriptors::default(),

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use http::{Method, StatusCode};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use serde::Serialize;
@@ -203,6 +204,8 @@ pub trait Observer: Send + Sync + 'static {
     fn reachable(&self, kyma: &str, reachable: bool);
     /// A reconcile has panicked, of which there is no record. Its key is tried again.
     fn panicked(&self, _key: &WorkKey) {}
+    /// The API server of a runtime has answered a request, or has not.
+    fn answered(&self, _method: &Method, _code: Option<StatusCode>) {}
 }
 
 #[cfg(test)]

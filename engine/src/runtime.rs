@@ -7,6 +7,7 @@
 mod cache;
 mod care;
 mod client;
+mod counted;
 mod error;
 mod kubeconfig;
 mod mapper;
@@ -18,6 +19,7 @@ mod tests;
 pub use cache::{ClientCache, SecretVersion};
 pub(crate) use care::{Care, Effect};
 pub use client::{Connector, Limits, RuntimeClient, USER_AGENT};
+pub use counted::{Answered, Counted, CountedLayer};
 pub(crate) use error::TooManyRequests;
 pub use error::{ErrorClass, RuntimeError};
 pub use kubeconfig::{KubeconfigError, RuntimeAccess};

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, header::USER_AGENT};
+use http::{HeaderValue, Method, StatusCode, header::USER_AGENT};
 use jiff::Timestamp;
 use kube::{
     Client, Config as KubeConfig,
@@ -23,7 +23,7 @@ use tidewatch_engine::{
     Engine, EngineConfig, WorkKey,
     history::{Observer, Record},
     journal::{Journal, Recorder, Recording, Start},
-    runtime::{self, AddressPolicy},
+    runtime::{self, AddressPolicy, Answered, CountedLayer},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
 use tidewatch_telemetry::{
@@ -44,7 +44,7 @@ use tower::timeout::TimeoutLayer;
 use crate::{
     claims::ClaimBook,
     config::{Config, StartError},
-    controllers::{self, ControllerMetrics},
+    controllers::{self, ControllerMetrics, RUNTIMES},
     forward::{Forwarders, lane},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
     klm::{self, KlmMetrics},
@@ -115,14 +115,15 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         Some((file, limit)) => begin_record(file, limit, &engine, &drain)?,
         None => (Journal::default(), None),
     };
-    let client = kcp_client(kube, engine.call_deadline, &journal)?;
-
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
+    let controllers = ControllerMetrics::register(&registry)?;
+    let (counter, host) = (controllers.clone(), own_server(&kube).unwrap_or_default());
+    let counted: Answered = Arc::new(move |method, code| counter.answered(&host, method, code));
+    let client = kcp_client(kube, engine.call_deadline, &journal, Some(counted))?;
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
     let klm = KlmMetrics::register(&registry, object_metrics)?;
-    let controllers = ControllerMetrics::register(&registry)?;
     let leading = controllers.clone();
     let intake_metrics = tidewatch_listener::Metrics::register(&registry)?;
     let (session, sessions) = (SessionId::random(), Sessions::default());
@@ -365,9 +366,11 @@ pub(crate) fn kcp_client(
     config: KubeConfig,
     deadline: Duration,
     journal: &Journal,
+    counted: Option<Answered>,
 ) -> Result<Client, StartError> {
     let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
-    let builder = builder.with_layer(&TimeoutLayer::new(deadline));
+    let counted = counted.unwrap_or_else(|| Arc::new(|_, _| ()));
+    let builder = builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline));
     // Outside, so that what is recorded is what the reconcile is told.
     Ok(if journal.is_recording() { builder.with_layer(&journal.tap("kcp")).build() } else { builder.build() })
 }
@@ -420,6 +423,10 @@ impl Observer for Observed {
 
     fn panicked(&self, key: &WorkKey) {
         self.controllers.panicked(key);
+    }
+
+    fn answered(&self, method: &Method, code: Option<StatusCode>) {
+        self.controllers.answered(RUNTIMES, method, code);
     }
 
     fn reachable(&self, kyma: &str, reachable: bool) {

@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
+use http::{Method, StatusCode};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
 use crate::lease;
 
+/// The API servers of all runtimes, in the place of a host: by their own names they would grow with the fleet.
+pub const RUNTIMES: &str = "runtimes";
 /// The Go manager's controllers that there is work of.
 const CONTROLLERS: [&str; 5] =
     ["kyma", "manifest", "mandatory-module-deletion", "mandatory-module-installation", "watcher"];
@@ -47,6 +50,7 @@ pub struct ControllerMetrics {
     retries: IntCounterVec,
     queued: HistogramVec,
     worked: HistogramVec,
+    answers: IntCounterVec,
 }
 
 impl ControllerMetrics {
@@ -101,6 +105,11 @@ impl ControllerMetrics {
                 &queues,
                 &QUEUE_BUCKETS,
             )?,
+            answers: registry.named_as("rest_client").counter_vec(
+                "requests_total",
+                "Requests to API servers, by what they were answered.",
+                &["code", "host", "method"],
+            )?,
         };
         for name in CONTROLLERS {
             for result in RESULTS {
@@ -120,6 +129,16 @@ impl ControllerMetrics {
     /// This process holds the Lease. It ends when it does not any more.
     pub fn leads(&self) {
         self.leads.with_label_values(&[lease::NAME]).set(1);
+    }
+
+    /// Counts a request to the API server of `host`, and what it was answered. Codes that nobody has heard of are one.
+    pub fn answered(&self, host: &str, method: &Method, code: Option<StatusCode>) {
+        let code = match &code {
+            None => "<error>",
+            Some(code) if code.canonical_reason().is_none() => "other",
+            Some(code) => code.as_str(),
+        };
+        self.answers.with_label_values(&[code, host, method.as_str()]).inc();
     }
 
     /// Counts a reconcile that has panicked.
@@ -313,5 +332,25 @@ mod tests {
         ] {
             assert!(page().contains(&format!("\n{line}\n")), "{line}\n{}", page());
         }
+    }
+
+    #[test]
+    fn requests_are_counted_and_a_runtime_makes_no_series_of_its_own() {
+        let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+        let registry = Registry::new("p", build).unwrap();
+        let metrics = ControllerMetrics::register(&registry).unwrap();
+        metrics.answered("kcp.example:443", &Method::GET, Some(StatusCode::OK));
+        metrics.answered(RUNTIMES, &Method::PATCH, None);
+        for code in 600..700 {
+            metrics.answered(RUNTIMES, &Method::GET, StatusCode::from_u16(code).ok());
+        }
+        let page = registry.encode().unwrap();
+        let all: Vec<&str> = page.lines().filter(|line| line.starts_with("rest_client_")).collect();
+        let wanted = [
+            r#"rest_client_requests_total{code="200",host="kcp.example:443",method="GET"} 1"#,
+            r#"rest_client_requests_total{code="<error>",host="runtimes",method="PATCH"} 1"#,
+            r#"rest_client_requests_total{code="other",host="runtimes",method="GET"} 100"#,
+        ];
+        assert_eq!(all, wanted);
     }
 }

@@ -55,7 +55,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let kube = app::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
     let external = engine.external_registries.clone();
-    let client = app::kcp_client(kube, engine.call_deadline, &Journal::default())?;
+    let client = app::kcp_client(kube, engine.call_deadline, &Journal::default(), None)?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;

@@ -40,8 +40,8 @@ use rustls::{
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
-    AddressPolicy, Care, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError, error::TooManyRequests,
-    mapper::Pool,
+    AddressPolicy, Care, CountedLayer, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError,
+    error::TooManyRequests, mapper::Pool,
 };
 use crate::journal::Journal;
 
@@ -79,6 +79,7 @@ pub struct Connector {
     provider: Arc<CryptoProvider>,
     policy: Arc<AddressPolicy>,
     kinds: Pool,
+    counted: Option<CountedLayer>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -101,7 +102,14 @@ impl Connector {
             provider: Arc::new(rustls::crypto::aws_lc_rs::default_provider()),
             policy,
             kinds: Pool::default(),
+            counted: None,
         }
+    }
+
+    /// The same, whose clients tell what they are answered.
+    #[must_use]
+    pub fn counted(self, counted: CountedLayer) -> Self {
+        Self { counted: Some(counted), ..self }
     }
 
     /// The policy that this connector enforces; parse kubeconfigs with the same one.
@@ -160,6 +168,7 @@ impl Connector {
             .layer(config.extra_headers_layer().map_err(|error| failed(error.into()))?)
             .option_layer(config.auth_layer().map_err(|error| failed(error.into()))?)
             .map_result(move |result| guard(result, cap))
+            .option_layer(self.counted.clone())
             .service(http);
         let kube = kube::Client::new(service, access.namespace.clone());
         let mapper = Arc::new(Mapper::sharing(self.kinds.clone()));

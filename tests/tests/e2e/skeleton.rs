@@ -32,6 +32,7 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
         (&world.receiver.admin, "controller_runtime_"),
         (&world.receiver.admin, "workqueue_"),
         (&world.receiver.admin, "leader_election_"),
+        (&world.receiver.admin, "rest_client_"),
         (&world.receiver.admin, "watcher_listener_"),
         (&agent.admin, "tidewatch_agent_"),
         (&agent.admin, "watcher_"),
