@@ -202,7 +202,7 @@ impl Needs {
     }
 
     fn installed(&mut self, group: &str, version: &str, kind: &str) {
-        let has_status = WITH_STATUS.contains(&(group, kind)) || is_of_a_module(group);
+        let has_status = has_state(group, kind);
         let rank = match (group, kind) {
             ("apps" | "batch", _) => Rank::Workload,
             kind if kind == CRD => Rank::Definition,
@@ -293,6 +293,12 @@ fn watch(group: &str, resource: String, field: WatchedField, which: Which) -> Ag
         field,
         labels: (which == Which::Installed).then(mark).into_iter().collect(),
     }
+}
+
+/// Whether what becomes of a kind's objects stands in the part of their status that agents look at.
+#[must_use]
+pub fn has_state(group: &str, kind: &str) -> bool {
+    WITH_STATUS.contains(&(group, kind)) || is_of_a_module(group)
 }
 
 /// Whether a watch sees all that modules have installed of a kind, and nothing else.

@@ -18,17 +18,19 @@ pub(super) type Contents = Vec<u64>;
 const OWN: [(&str, &str); 2] = [("labels", labels::COMPONENT), ("annotations", annotations::OWNED_BY)];
 
 /// The objects of a bundle and their hashes, in which the name of their Manifest is left out: `own` is what its objects say it is. What
-/// may be left as it is in an object is a part of what it is to be.
-pub(super) fn of(bundle: &mut Bundle, own: (&str, &str), terms: &ModuleTerms) -> Vec<(ObjectRef, u64)> {
+/// may be left as it is in an object is a part of what it is to be. One that is marked for another Manifest has none: runtimes would not
+/// have it alike, and who owns it changes without an upgrade.
+pub(super) fn of(
+    bundle: &mut Bundle,
+    own: (&str, &str),
+    terms: &ModuleTerms,
+) -> Vec<(ObjectRef, Option<u64>)> {
     let own = [own.1.to_owned(), format!("{}/{}", own.0, own.1)];
     let each = |object: &mut Value| {
         let id = ObjectRef::of(object)?;
         let marks = OWN.map(|(field, key)| object["metadata"][field].as_object_mut()?.remove(key));
-        // Of one that is marked for another Manifest, that is a part of it.
-        let all = marks.iter().zip(&own);
-        let others: Vec<&str> =
-            all.filter_map(|(mark, own)| mark.as_ref()?.as_str().filter(|mark| mark != own)).collect();
-        let hash = alike::hash_of(&(drift::hash(object), &terms.ignore_fields, others));
+        let is_own = marks.iter().zip(&own).all(|(mark, own)| mark.as_ref().is_none_or(|mark| mark == own));
+        let hash = is_own.then(|| alike::hash_of(&(drift::hash(object), &terms.ignore_fields)));
         for ((field, key), mark) in OWN.iter().zip(marks) {
             if let Some(mark) = mark {
                 object["metadata"][field][key] = mark;
@@ -40,15 +42,15 @@ pub(super) fn of(bundle: &mut Bundle, own: (&str, &str), terms: &ModuleTerms) ->
 }
 
 /// As they are kept.
-pub(super) fn kept(contents: &[(ObjectRef, u64)]) -> Contents {
-    let mut kept: Contents = contents.iter().map(|(_, hash)| *hash).collect();
+pub(super) fn kept<'a>(contents: impl IntoIterator<Item = &'a (ObjectRef, Option<u64>)>) -> Contents {
+    let mut kept: Contents = contents.into_iter().filter_map(|(_, hash)| *hash).collect();
     kept.sort_unstable();
     kept
 }
 
 /// Whether an object was to be the same before.
-pub(super) fn is_among(before: &Contents, hash: u64) -> bool {
-    before.binary_search(&hash).is_ok()
+pub(super) fn is_among(before: &Contents, hash: Option<u64>) -> bool {
+    hash.is_some_and(|hash| before.binary_search(&hash).is_ok())
 }
 
 #[cfg(test)]
@@ -72,7 +74,7 @@ mod tests {
         bundle(("kcp", manifest), vec![rendered], &scopes).unwrap()
     }
 
-    fn hash(mut bundle: Bundle, manifest: &str, terms: &ModuleTerms) -> u64 {
+    fn hash(mut bundle: Bundle, manifest: &str, terms: &ModuleTerms) -> Option<u64> {
         let before = bundle.clone();
         let all = of(&mut bundle, ("kcp", manifest), terms);
         assert_eq!(bundle, before, "it is as it was");
@@ -83,11 +85,12 @@ mod tests {
     fn what_is_to_be_the_same_has_the_same_hash_in_all_runtimes() {
         let plain = ModuleTerms::default();
         let first = hash(bundle_of("a-m", "white"), "a-m", &plain);
+        assert!(first.is_some());
         assert_eq!(first, hash(bundle_of("b-m", "white"), "b-m", &plain));
         assert_ne!(first, hash(bundle_of("a-m", "red"), "a-m", &plain));
         let mut marked = bundle_of("a-m", "white");
         transform::mark(&mut marked.main[0], ("kcp", "a-other"));
-        assert_ne!(first, hash(marked, "a-m", &plain), "another Manifest's marks");
+        assert_eq!(hash(marked, "a-m", &plain), None, "another Manifest's marks");
         let ignores: ModuleTerms = serde_json::from_value(json!({"ignoreFields": [
             {"kind": "ConfigMap", "paths": ["/data/color"]}]}))
         .unwrap();
@@ -97,7 +100,8 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_again() {
         let id = || ObjectRef { gvk: Gvk::of("v1", "ConfigMap"), namespace: "n".into(), name: "a".into() };
-        let kept = kept(&[(id(), 7), (id(), 3), (id(), 5)]);
-        assert!([3, 5, 7].iter().all(|hash| is_among(&kept, *hash)) && !is_among(&kept, 4));
+        let kept = kept(&[7, 0, 3, 5].map(|n| (id(), Some(n).filter(|n| *n > 0))));
+        assert!([3, 5, 7].iter().all(|hash| is_among(&kept, Some(*hash))));
+        assert!(!is_among(&kept, Some(4)) && !is_among(&kept, None) && kept.len() == 3);
     }
 }

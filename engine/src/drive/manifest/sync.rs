@@ -108,7 +108,12 @@ impl Shared {
         if !is_settled {
             self.claim(kyma, &manifest, &all).await;
         }
-        let shared = self.mark_shared(kyma, &manifest, &mut bundle).await;
+        let (definitions, cr) = (Definitions::of(&bundle.first), default_cr(&manifest));
+        let named = bundle.objects.iter().chain(cr.as_ref());
+        let only = only.map(|only| only.with_kinds(&definitions, named));
+        // What is not looked at is marked as it was.
+        let looked = only.as_ref().filter(|only| !only.is_anew());
+        let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked).await;
 
         let own = (&manifest, before.as_slice(), shared.as_slice());
         let Done { mut applied, contents, only } = match manifest.terms() {
@@ -151,25 +156,36 @@ impl Shared {
         (bundle, terms): (&mut Bundle, &ModuleTerms),
         only: Option<Only>,
     ) -> Done {
-        let (manifest, ..) = own;
-        let definitions = Definitions::of(&bundle.first);
+        let (manifest, _, shared) = own;
+        let (definitions, cr, name) =
+            (Definitions::of(&bundle.first), default_cr(manifest), manifest.name_any());
+        let own_name = (self.config.namespace.as_str(), name.as_str());
         let (only, contents) = match only {
-            Some(only) if !only.is_anew() => {
+            Some(only) if !only.is_anew() && shared.is_empty() => {
                 let contents = Arc::clone(only.contents());
                 (Some(only), contents)
             }
+            Some(only) if !only.is_anew() => {
+                // Whose an object is may have changed since it was looked at.
+                let each = contents::of(bundle, own_name, terms);
+                let known = |(id, hash): &&(ObjectRef, Option<u64>)| {
+                    only.has(id) || contents::is_among(only.contents(), *hash)
+                };
+                let contents = self.passes.share(contents::kept(each.iter().filter(known)));
+                (Some(only), contents)
+            }
             only => {
-                let name = manifest.name_any();
-                let each = contents::of(bundle, (&self.config.namespace, &name), terms);
+                let each = contents::of(bundle, own_name, terms);
                 let only = match only {
-                    Some(only) => Some(self.of_what_changes(work.kyma, runtime, only, &each).await),
+                    Some(only) => {
+                        let only = self.of_what_changes(work.kyma, runtime, only, &each).await;
+                        Some(only.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())))
+                    }
                     None => None,
                 };
                 (only, self.passes.share(contents::kept(&each)))
             }
         };
-        let cr = default_cr(manifest);
-        let only = only.map(|only| only.with_kinds(&definitions, bundle.objects.iter().chain(cr.as_ref())));
         let mut phases = [&mut bundle.first, &mut bundle.main, &mut bundle.custom].map(std::mem::take);
         if let Some(only) = &only {
             for phase in &mut phases {
@@ -195,13 +211,14 @@ impl Shared {
         kyma: &str,
         runtime: &Gated,
         mut only: Only,
-        contents: &[(ObjectRef, u64)],
+        contents: &[(ObjectRef, Option<u64>)],
     ) -> Only {
         let kinds: BTreeSet<&Gvk> = contents.iter().map(|(id, _)| &id.gvk).collect();
         let told = self.told_of(kyma, runtime, kinds).await;
         let before = Arc::clone(only.contents());
-        let stays =
-            |(id, hash): &&(ObjectRef, u64)| contents::is_among(&before, *hash) && told.contains(&id.gvk);
+        let stays = |(id, hash): &&(ObjectRef, Option<u64>)| {
+            contents::is_among(&before, *hash) && told.contains(&id.gvk)
+        };
         only.look_at(contents.iter().filter(|one| !stays(one)).map(|(id, _)| id));
         only
     }
@@ -251,18 +268,22 @@ impl Shared {
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
-    /// Marks objects that another Manifest has too for one of them, and returns those that stay so.
+    /// Marks objects that another Manifest has too for one of them, and returns those that stay so: all, or `only` these.
     async fn mark_shared(
         &self,
         kyma: &str,
         manifest: &Manifest,
         bundle: &mut Bundle,
+        only: Option<&Only>,
     ) -> Vec<(ObjectRef, String)> {
         let name = manifest.name_any();
         let mut shared = Vec::new();
         let state = self.look("mark shared").await;
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
+            if only.is_some_and(|only| !only.has(&id)) {
+                continue;
+            }
             let others = state.other_claims(kyma, &name, &id);
             let marked = plan::marked_for(&name, &others);
             if marked != name {

@@ -24,6 +24,7 @@ use crate::{
         agent::{AgentConfig, AgentWatch, ENGINE_ROUTE},
         manifest::{Scope, synced},
         object::ObjectRef,
+        owners::Speaker,
         readiness::CrState,
     },
     runtime::RuntimeClient,
@@ -310,21 +311,23 @@ async fn with_a_definition_that_was_changed_its_objects_are_looked_at() {
 
 /// The agent of the runtime watches all kinds of the module, and its path is proven.
 async fn watch_all(engine: &Engine) {
-    let watch = |(group, resource): (&str, &str)| AgentWatch {
-        name: resource.to_owned(),
-        route: ENGINE_ROUTE.to_owned(),
-        group: group.to_owned(),
-        version: "*".to_owned(),
-        resource: resource.to_owned(),
-        field: WatchedField::Spec,
-        labels: BTreeMap::new(),
+    let watch = |(group, resource): (&str, &str)| {
+        [WatchedField::Spec, WatchedField::Status].map(|field| AgentWatch {
+            name: format!("{resource}.{field:?}"),
+            route: ENGINE_ROUTE.to_owned(),
+            group: group.to_owned(),
+            version: "*".to_owned(),
+            resource: resource.to_owned(),
+            field,
+            labels: BTreeMap::new(),
+        })
     };
     let kinds = [
         ("apps", "deployments"),
         ("x.dev", "beacons"),
         ("apiextensions.k8s.io", "customresourcedefinitions"),
     ];
-    let config = AgentConfig { generation: "g".into(), watches: kinds.map(watch).into() };
+    let config = AgentConfig { generation: "g".into(), watches: kinds.map(watch).concat() };
     let mut state = engine.0.change("test").await;
     state.apply_kyma(serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {}})).unwrap());
     state.configure_agent("harbour", config);
@@ -392,6 +395,34 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         let after = passed(&engine).unwrap();
         assert_eq!(after.mark, mark);
         assert_eq!(after.contents == before.contents, number == 1, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
+    let (engine, _) = engine();
+    watch_all(&engine).await;
+    let (runtime, heard) = runtime(well());
+    pass(&engine, &runtime, None, &[]).await;
+    let alone = passed(&engine).unwrap();
+    let deployment = bundle().main.remove(0);
+    let id = ObjectRef::of(&deployment).unwrap();
+    engine.0.change("test").await.owners.claim(Speaker::Reconcile, "harbour", "a", std::slice::from_ref(&id));
+    // Whether all is looked at, or that one since it was marked for the other.
+    for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
+        pass(&engine, &runtime, before, &causes).await;
+        let shared = passed(&engine).unwrap();
+        assert_eq!((alone.contents.len(), shared.contents.len()), (3, 2));
+        assert!(shared.contents.iter().all(|hash| alone.contents.contains(hash)));
+        heard_paths(&heard);
+        let mark = Mark { asked: 1, ..Mark::default() };
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
+        let only = Only::after(shared, mark, named(&key, &changed, 1));
+        engine.0.install(Work { mark, only, ..whole(&key) }, &manifest(), &runtime, bundle()).await.unwrap();
+        let heard = heard_paths(&heard);
+        assert!(heard.contains(&format!("GET {DEPLOYMENT}")), "{heard:?}");
+        assert!(!heard.iter().any(|line| line.ends_with(CRD) || line.ends_with(BEACON)), "{heard:?}");
     }
 }
 

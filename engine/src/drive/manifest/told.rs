@@ -83,7 +83,8 @@ impl Shared {
         }
     }
 
-    /// Those of the kinds of which each change of what modules install, but of its state, is an event for our engine.
+    /// Those of the kinds of which an event for our engine tells how what modules install changes, and its state where there is one:
+    /// all but what the safety resync is for, such as others' annotations and the marks of field managers.
     pub(super) async fn told_of(
         &self,
         kyma: &str,
@@ -93,7 +94,13 @@ impl Shared {
         let Some(watches) = self.watches(kyma).await else { return BTreeSet::new() };
         let mut told = BTreeSet::new();
         for gvk in kinds {
-            if is_watched(&watches, runtime, gvk, |watch| watch.field == WatchedField::Spec).await {
+            let sees = |watch: &AgentWatch, field| {
+                watch.field == field && (watch.labels.is_empty() || watches::is_of_installed(watch))
+            };
+            let is_told = |field| is_watched(&watches, runtime, gvk, move |watch| sees(watch, field));
+            if is_told(WatchedField::Spec).await
+                && (!watches::has_state(&gvk.group, &gvk.kind) || is_told(WatchedField::Status).await)
+            {
                 told.insert(gvk.clone());
             }
         }
