@@ -118,8 +118,8 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
     let controllers = ControllerMetrics::register(&registry)?;
-    let (counter, host) = (controllers.clone(), own_server(&kube).unwrap_or_default());
-    let counted: Answered = Arc::new(move |method, code| counter.answered(&host, method, code));
+    let (ear, host) = (controllers.clone(), own_server(&kube).unwrap_or_default());
+    let counted: Answered = Arc::new(move |method, code| ear.answered(&host, method, code));
     let client = kcp_client(kube, engine.call_deadline, &journal, Some(counted))?;
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;

@@ -149,7 +149,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<()> {
-    let mut solo = Solo::start("kcp-skerry", "holm").await?;
+    let solo = Solo::start("kcp-skerry", "holm").await?;
     let agent = solo.agent().await?;
     let mut skerry = Version::new("skerry", "1.0.0", objects("skerry"));
     solo.offer(&skerry).await?;
@@ -178,8 +178,8 @@ async fn an_upgrade_reads_what_it_changes_and_what_no_agent_watches() -> Result<
             now.iter().map(|(kind, n)| (kind.clone(), n - before.get(kind).copied().unwrap_or_default()));
         more.filter(|(_, n)| *n > 0).collect()
     };
-    let applied = more(&applies, &ours("APPLY").await?);
-    ensure!(applied == BTreeMap::from([("deployments".to_owned(), 1)]), "it has written {applied:?}");
+    let written = more(&applies, &ours("APPLY").await?);
+    ensure!(written == BTreeMap::from([("deployments".to_owned(), 1)]), "it has written {written:?}");
     let read = more(&reads, &ours("GET").await?);
     let kinds: Vec<&str> = read.keys().map(String::as_str).collect();
     let why = &solo.receiver.runtime(solo.kyma).await?["reconciles"];

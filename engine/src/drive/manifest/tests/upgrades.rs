@@ -36,13 +36,15 @@ async fn watch_all(engine: &Engine) {
     state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
 }
 
+/// What the new version has changed.
+type Edit = fn(&mut Bundle, &mut Manifest);
+
 #[tokio::test]
 async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_of() {
     let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
     let changed = [Cause::Kcp { object: key.to_string(), change: "changed" }];
     let of = |method: &str, path: &str| format!("{method} {path}");
     let [crd, deployment, object, cr] = [CRD, DEPLOYMENT, BEACON, DEFAULT_CR].map(|path| of("GET", path));
-    type Edit = fn(&mut Bundle, &mut Manifest);
     let to_two = |bundle: &mut Bundle, _: &mut Manifest| bundle.main[0]["spec"]["replicas"] = 2.into();
     let ignores = |_: &mut Bundle, manifest: &mut Manifest| {
         let terms =
@@ -83,8 +85,8 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
         manifest.metadata.generation = Some(2);
         edit(&mut bundle, &mut manifest);
         let mark = Mark { asked: 1, ..Mark::default() };
-        let causes = [&changed[..], events].concat();
-        let only = Only::after(before.clone(), mark, named(&key, &causes, causes.len()));
+        let heard_of = [&changed[..], events].concat();
+        let only = Only::after(before.clone(), mark, named(&key, &heard_of, heard_of.len()));
         let work = Work { mark, only, ..whole(&key) };
         engine.0.install(work, &manifest, &runtime, bundle).await.unwrap();
         let mut wanted = wanted;
