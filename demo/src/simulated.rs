@@ -269,6 +269,7 @@ impl Cast for Simulated {
             // Nobody waits for it. A machine that sleeps, or has other things to do, must not end what somebody tries.
             lease: Duration::from_secs(*lease::DURATIONS.end()),
             pause: false,
+            registry_credentials: None,
             maintenance_policy: None,
             object_metrics: false,
             record: self.record.clone().map(|file| (file, RECORD_LIMIT)),

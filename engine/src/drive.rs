@@ -31,7 +31,7 @@ pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, is_of_def
 pub use gate::{Mode, Recorder, Side, Tried};
 pub use inputs::Played;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
@@ -44,7 +44,7 @@ use crate::{
     journal::{self, Journal},
     kcp::{self, KcpState},
     key::{Cause, Guard, Outcome, WorkKey},
-    oci::{OciError, Registry, RegistryConfig},
+    oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
         Class, Ended,
@@ -225,6 +225,11 @@ impl Engine {
             clock,
             config,
         })))
+    }
+
+    /// The credentials of registries (`host[:port]`), in place of all before. What runtimes name themselves is read without.
+    pub fn set_registry_credentials(&self, credentials: BTreeMap<String, Credentials>) {
+        self.0.registry.set_credentials(credentials);
     }
 
     /// The queue.

@@ -12,6 +12,7 @@ mod breaker;
 mod cache;
 mod descriptor;
 mod distribution;
+mod docker_config;
 mod error;
 pub(crate) mod lru;
 mod pack;
@@ -26,6 +27,7 @@ use std::sync::OnceLock;
 
 pub use descriptor::{Access, ComponentDescriptor, Resource};
 pub use distribution::Credentials;
+pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of};
 pub use error::OciError;
 pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push};
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};

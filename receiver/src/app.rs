@@ -53,7 +53,9 @@ use crate::{
     metrics::Metrics,
     path_watch::PathWatch,
     paths::Look,
-    pause, runtimes_page,
+    pause,
+    registry_credentials::RegistryCredentials,
+    runtimes_page,
     sessions::{Place, Sessions},
     sizes,
     switch::Switch,
@@ -89,6 +91,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         proxies,
         kubeconfig,
         mut engine,
+        registry_credentials,
         denied_servers,
         routes,
         paths,
@@ -139,6 +142,10 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let namespace = engine.namespace.clone();
     let workers = engine.workers;
     let engine = Engine::recorded(client.clone(), engine, observer, Arc::new(Timestamp::now), journal)?;
+    let credentials = match registry_credentials {
+        Some(file) => Some(RegistryCredentials::new(file, &engine).await?),
+        None => None,
+    };
     let switch = Switch::new(engine.clone(), &registry)?;
     let mut windows = PolicyFile::new(maintenance_policy, &engine, &registry)?;
     if let Some(windows) = &mut windows {
@@ -200,6 +207,9 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     drain.spawn("tls-reload", reload(Arc::clone(&store), tls, drain.watch()));
     if let Some(files) = proxies {
         drain.spawn("proxies-reload", reload_proxies(trusted, files, drain.watch()));
+    }
+    if let Some(credentials) = credentials {
+        drain.spawn("registry-credentials", credentials.follow(drain.watch()));
     }
     if let Some(windows) = windows {
         drain.spawn("maintenance-policy", windows.follow(drain.watch()));

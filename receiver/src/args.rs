@@ -81,6 +81,10 @@ pub struct Args {
     /// Registry that may be talked to without TLS, besides loopback (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
     pub insecure_registry: Vec<String>,
+    /// Docker configuration file with credentials of these registries, as the key `.dockerconfigjson` of a mounted Secret; read again
+    /// when it changes. Registries that are not in it are read anonymously, and so is what templates of a runtime name.
+    #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
+    pub registry_credentials: Option<PathBuf>,
     /// Folder for the cache of module layers; without one they are kept in memory alone, and read anew after a restart.
     #[arg(long, env = "TIDEWATCH_CACHE_DIR", value_name = "FOLDER")]
     pub cache_dir: Option<PathBuf>,

@@ -15,6 +15,7 @@ use crate::{
     args::{Args, RecordArgs, UpdateArgs},
     forward::target::Overrides,
     paths::Settings,
+    registry_credentials::Unusable,
 };
 
 /// What the receiver runs with.
@@ -32,6 +33,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// The engine's settings.
     pub engine: EngineConfig,
+    /// A Docker configuration file with credentials of registries.
+    pub registry_credentials: Option<PathBuf>,
     /// Servers that no kubeconfig may name, besides the control plane's.
     pub denied_servers: Vec<String>,
     /// Where to find managers that are not where their Watchers say.
@@ -70,6 +73,7 @@ impl From<Args> for Config {
             modules,
             external_registry,
             insecure_registry,
+            registry_credentials,
             cache_dir,
             cache_size,
             deny_server,
@@ -122,6 +126,7 @@ impl From<Args> for Config {
                 patience: dependency_patience,
                 ..EngineConfig::default()
             },
+            registry_credentials,
             denied_servers: deny_server,
             routes: route_address.into_iter().collect(),
             paths: paths.into(),
@@ -155,6 +160,9 @@ pub enum StartError {
     /// The registry's settings.
     #[error("the registry's settings cannot be used; check --modules and --insecure-registry")]
     Registry(#[from] OciError),
+    /// The file with credentials of registries.
+    #[error("the credentials of registries cannot be used; check --registry-credentials")]
+    Credentials(#[from] Unusable),
     /// An address that cannot be listened on.
     #[error("cannot listen on {address}; is another process using it?")]
     Listen {

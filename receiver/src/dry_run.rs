@@ -37,6 +37,7 @@ use crate::{
     args::DryRunArgs,
     config::{Config, StartError},
     maintenance::PolicyFile,
+    registry_credentials::RegistryCredentials,
 };
 
 /// Between two looks at how far it is.
@@ -51,7 +52,8 @@ pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> 
 
 /// Looks at the fleet, for `limit` at most.
 pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> {
-    let Config { kubeconfig, mut engine, denied_servers, maintenance_policy, .. } = config;
+    let Config { kubeconfig, mut engine, registry_credentials, denied_servers, maintenance_policy, .. } =
+        config;
     let kube = app::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
     let external = engine.external_registries.clone();
@@ -59,6 +61,9 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;
+    if let Some(file) = registry_credentials {
+        RegistryCredentials::new(file, &engine).await?;
+    }
     engine.set_mode(Mode::DryRun(Arc::clone(&book) as Arc<dyn Recorder>));
     let registry =
         Registry::new("tidewatch_receiver", BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")))?;

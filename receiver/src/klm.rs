@@ -152,7 +152,6 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
         (WorkKey::Kyma { .. }, Some(Stage::Connect)) => "sync_context_retrieval",
         (WorkKey::Kyma { .. }, Some(Stage::Prepare)) => "crds_sync",
         (WorkKey::Kyma { .. }, Some(Stage::ReadRuntime)) => "spec_replacement_from_remote",
-        (WorkKey::Kyma { .. }, Some(Stage::WriteRuntime)) => "status_sync_to_remote",
         (WorkKey::Kyma { .. }, Some(_)) => "manifest_reconciliation",
         (WorkKey::Catalog { .. }, _) => "module_catalog_sync",
         (WorkKey::Manifest { .. }, Some(Stage::Delete)) => match (removes, waits) {
@@ -165,7 +164,6 @@ fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str
         (WorkKey::Manifest { .. }, _) if waits => "manifest_sync_resources_enqueue_required",
         (WorkKey::Manifest { .. }, None | Some(Stage::ReadKcp | Stage::WriteKcp)) => "manifest_retrieval",
         (WorkKey::Manifest { .. }, Some(Stage::Connect)) => "manifest_client_init",
-        (WorkKey::Manifest { .. }, Some(Stage::Resolve)) => "manifest_parse_spec",
         (WorkKey::Manifest { .. }, Some(Stage::Render)) => "manifest_render_resources",
         (WorkKey::Manifest { .. }, Some(_)) => "manifest_sync_resources",
         _ => return None,

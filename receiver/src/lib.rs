@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod path_watch;
 pub mod paths;
 pub mod pause;
+pub mod registry_credentials;
 pub mod route;
 pub mod runtimes_page;
 pub mod sessions;

@@ -10,7 +10,7 @@ use tidewatch_api::{
     ModuleReleaseMeta, ModuleTemplate,
     names::{API_VERSION, labels},
 };
-use tidewatch_engine::oci::{ModulePackage, Pushed, Registry, RegistryConfig, push};
+use tidewatch_engine::oci::{Credentials, ModulePackage, Pushed, Registry, RegistryConfig, push};
 
 use crate::kcp;
 
@@ -30,6 +30,8 @@ pub struct Version {
     pub images: Vec<String>,
     /// Further resources of its component, with their objects.
     pub sources: Vec<(String, Vec<Value>)>,
+    /// User and password of the registry it is pushed to, if that asks for them.
+    pub pushed_by: Option<(String, String)>,
     /// The channels that get this version.
     pub channels: Vec<String>,
     /// More of its template's spec: `data`, `requires`, `associatedResources` and so on.
@@ -47,6 +49,7 @@ impl Version {
             objects,
             images: Vec::new(),
             sources: Vec::new(),
+            pushed_by: None,
             channels: vec!["regular".to_owned()],
             template: json!({}),
             release: json!({}),
@@ -63,7 +66,12 @@ impl Version {
             images: self.images.clone(),
             sources: self.sources.iter().map(|(name, objects)| (name.clone(), documents(objects))).collect(),
         };
-        Ok(push(&Registry::new(RegistryConfig::default())?, registry, &package).await?)
+        let mut config = RegistryConfig::default();
+        if let Some((username, password)) = self.pushed_by.clone() {
+            let host = registry.split('/').next().unwrap_or_default().to_owned();
+            config.credentials.insert(host, Credentials::Basic { username, password });
+        }
+        Ok(push(&Registry::new(config)?, registry, &package).await?)
     }
 
     /// Pushes the component, applies the template, and releases it in its channels; the release's other channels are

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::json;
+use hyper::StatusCode;
+use serde_json::{Value, json};
 
 use crate::{Harness, Process, http, ports};
 
@@ -24,14 +25,30 @@ impl Registry {
 
     /// The same for a further one; the name is that of its files.
     pub async fn named(harness: &Harness, name: &str) -> Result<Self> {
+        Self::start_as(harness, name, None).await
+    }
+
+    /// The same for one that asks who reads it. `user` is a line of an htpasswd file, with a bcrypt hash.
+    pub async fn locked(harness: &Harness, name: &str, user: &str) -> Result<Self> {
+        let file = harness.write(&format!("{name}.htpasswd"), user)?;
+        let auth = json!({"htpasswd": {"realm": name, "path": file}});
+        Self::start_as(harness, name, Some(auth)).await
+    }
+
+    async fn start_as(harness: &Harness, name: &str, auth: Option<Value>) -> Result<Self> {
         let host = format!("127.0.0.1:{}", ports::free()?);
         // JSON is YAML, which is what the registry reads.
-        let config = json!({
+        let mut config = json!({
             "version": 0.1,
             "log": {"level": "warn", "accesslog": {"disabled": true}},
             "storage": {"inmemory": {}, "delete": {"enabled": true}},
             "http": {"addr": host},
         });
+        // Without credentials it answers nobody then.
+        let ready = if auth.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
+        if let Some(auth) = auth {
+            config["auth"] = auth;
+        }
         let config = harness.write(&format!("{name}.yaml"), &config.to_string())?;
         let program = harness.tools().get("registry")?;
         let args = vec!["serve".to_owned(), config.display().to_string()];
@@ -41,8 +58,8 @@ impl Registry {
         let process = Process::start(&spec)?;
         let ping = format!("http://{host}/v2/");
         process
-            .ready("to answer GET /v2/ with 200", READY, || async {
-                Ok((http::status(&ping).await? == hyper::StatusCode::OK).then_some(()))
+            .ready(&format!("to answer GET /v2/ with {ready}"), READY, || async {
+                Ok((http::status(&ping).await? == ready).then_some(()))
             })
             .await?;
         Ok(Self { host, process })

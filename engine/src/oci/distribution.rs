@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, DATE, HeaderMap, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -68,7 +68,7 @@ pub(super) struct Distribution {
     secure: Client,
     plain: Client,
     insecure: Arc<[String]>,
-    credentials: BTreeMap<String, Credentials>,
+    credentials: RwLock<BTreeMap<String, Credentials>>,
     tokens: Mutex<Lru<String, Token>>,
     breakers: Breakers,
     /// An answer that takes longer does not come.
@@ -121,7 +121,7 @@ impl Distribution {
         Ok(Self {
             secure: build(true)?,
             plain: build(false)?,
-            credentials,
+            credentials: RwLock::new(credentials),
             tokens: Mutex::new(Lru::new(TOKENS)),
             breakers: Breakers::default(),
             insecure,
@@ -129,8 +129,14 @@ impl Distribution {
         })
     }
 
-    pub(super) fn credentials(&self, registry: &str) -> &Credentials {
-        self.credentials.get(registry).unwrap_or(&Credentials::Anonymous)
+    pub(super) fn credentials(&self, registry: &str) -> Credentials {
+        self.credentials.read().get(registry).cloned().unwrap_or_default()
+    }
+
+    /// Other credentials, in place of all. What was got by those before is not used any more.
+    pub(super) fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
+        *self.credentials.write() = credentials;
+        *self.tokens.lock() = Lru::new(TOKENS);
     }
 
     /// One GET, repeated once with a token or password if the registry asks for it; none while the registry is left alone. No
@@ -244,7 +250,7 @@ impl Distribution {
                 Ok(Secret::Token(secret))
             }
             (Some(Challenge::Basic), Credentials::Basic { username, password }) => {
-                Ok(Secret::Password(username.clone(), password.clone()))
+                Ok(Secret::Password(username, password))
             }
             _ => Err(unauthorized(reference)),
         }

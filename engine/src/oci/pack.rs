@@ -238,7 +238,7 @@ async fn upload(registry: &Registry, target: &Reference, packed: &Packed) -> Res
     let client = oci_client::Client::try_from(config).map_err(failed)?;
     let auth = match registry.credentials(&target.registry) {
         Credentials::Anonymous => RegistryAuth::Anonymous,
-        Credentials::Basic { username, password } => RegistryAuth::Basic(username.clone(), password.clone()),
+        Credentials::Basic { username, password } => RegistryAuth::Basic(username, password),
     };
     client.store_auth_if_needed(&target.registry, &auth).await;
     let Selector::Tag(tag) = &target.selector else {

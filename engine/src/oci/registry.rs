@@ -191,7 +191,12 @@ impl Registry {
         BaseUrl::parse(base_url, &self.inner.insecure)
     }
 
-    pub(super) fn credentials(&self, registry: &str) -> &Credentials {
+    /// Other credentials per registry (`host[:port]`), in place of all. For the calls that begin from now on.
+    pub fn set_credentials(&self, credentials: BTreeMap<String, Credentials>) {
+        self.inner.distribution.set_credentials(credentials);
+    }
+
+    pub(super) fn credentials(&self, registry: &str) -> Credentials {
         self.inner.distribution.credentials(registry)
     }
 

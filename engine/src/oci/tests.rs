@@ -367,6 +367,17 @@ async fn tokens_are_fetched_once_and_secrets_stay_out_of_errors() {
         assert_eq!(error.metric_label(), "unauthorized");
         assert!(!format!("{error}{error:?}").contains("wrong-secret"));
     }
+    // Other credentials count at once, in both ways.
+    let changed = with("wrong-secret");
+    let credentials = |password: &str| {
+        let basic = Credentials::Basic { username: "user".to_owned(), password: password.to_owned() };
+        BTreeMap::from([(fake.address.clone(), basic)])
+    };
+    changed.set_credentials(credentials("pass"));
+    changed.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap();
+    changed.set_credentials(credentials("wrong-secret"));
+    let error = changed.component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err();
+    assert_eq!(error.metric_label(), "unauthorized");
     fake.fault(Fault::EvilToken);
     let error = with("pass").component_descriptor(&fake.address, COMPONENT, "1.2.3").await.unwrap_err();
     assert_eq!(error.metric_label(), "malformed");

@@ -101,6 +101,16 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     let settings = solo.objects(CONFIG_MAP, Some("reef"));
     ensure!(data(&settings.get("settings").await?, "version") == "1", "the edit has stayed");
     ensure!(solo.applies().await? == before + 1, "more than the one object was written");
+    // One that is gone is made again. Each is a line of the log, by its runtime and its name.
+    solo.objects(CONFIG_MAP, Some("reef")).delete("settings", &DeleteParams::default()).await?;
+    solo.told(CONFIG_MAP, "reef", "settings").await?;
+    settings.get("settings").await.context("it is not made again")?;
+    let log = observed::text(&solo.receiver.process)?;
+    for says in ["set back to what its module says", "made again: it was gone"] {
+        let told =
+            |line: &&str| line.contains(says) && line.contains("shelf") && line.contains("reef/settings");
+        ensure!(log.lines().filter(told).count() == 1, "the log does not say once that something was {says}");
+    }
 
     // An upgrade that drops a field takes it away, and changes nothing else.
     let uid = settings.get("settings").await?.metadata.uid;

@@ -77,3 +77,37 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
     solo.ready("raft", "1.2.0").await?;
     solo.ready("canoe", "0.1.0").await
 }
+
+/// `pilot`, and the password `tide` hashed.
+const PILOT: &str = "pilot:$2b$04$tgQ6rQk1gxX.hu3Yphhgj.2dEb794zJ/E5QJkOChVRQA9EeeStTdW\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_asks_who_reads_it_is_read_with_the_platforms_credentials() -> Result<()> {
+    let harness = &env::shared().await?.harness;
+    let locked = Registry::locked(harness, "locked", PILOT).await?;
+    let place = format!("{}/kyma", locked.host());
+    let auths = |password: &str| {
+        json!({"auths": {locked.host(): {"username": "pilot", "password": password}}}).to_string()
+    };
+    let file = harness.write("locked.json", &auths("ebb"))?;
+    let args =
+        vec![format!("--external-registry={place}"), format!("--registry-credentials={}", file.display())];
+    let solo = Solo::start_with("kcp-locked", "jetty", args).await?;
+    let gig = Version {
+        template: json!({"descriptor": found_at("gig", "1.0.0", locked.host(), "kyma")}),
+        pushed_by: Some(("pilot".into(), "tide".into())),
+        ..module("gig", "1.0.0")
+    };
+    gig.offer(&solo.kcp, solo.namespace, &place).await?;
+    solo.enable(&json!([{"name": "gig"}])).await?;
+    let refused = solo.module("gig", "in Error", |m| m.state == State::Error).await?;
+    let says = "check the credentials of this registry";
+    ensure!(refused.message.contains(says) && !refused.message.contains("ebb"), "{}", refused.message);
+
+    // The platform's operator puts it right; nothing is started anew.
+    harness.write("locked.json", &auths("tide"))?;
+    solo.ready("gig", "1.0.0").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(solo.runtime.clone(), "default");
+    maps.get("gig").await?;
+    Ok(())
+}

@@ -341,6 +341,9 @@ impl Installer<'_> {
                 return Ok(behind(id));
             }
             self.note_schema(id);
+            if known && self.was_ready {
+                tracing::info!(kyma = self.kyma, object = %id, "made again: it was gone");
+            }
             // What was there before and is made again counts as a round of a fight.
             if known
                 || drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some()
@@ -381,7 +384,12 @@ impl Installer<'_> {
         }
         match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
             Ok(applied) => {
-                tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
+                if self.was_ready {
+                    tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
+                } else {
+                    // The line of an upgrade is its Kyma's.
+                    tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
+                }
                 if self.met_old_schema(id, &applied, &wanted, &ignored) {
                     return Ok(behind(id));
                 }

@@ -1,0 +1,120 @@
+//! Credentials of registries as Docker, and Secrets of type `kubernetes.io/dockerconfigjson`, write them.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::Deserialize;
+
+use super::Credentials;
+
+/// Most bytes of such a file.
+pub const MAX_DOCKER_CONFIG: usize = 1024 * 1024;
+
+/// Why credentials cannot be used. Nothing of what is in the file but names of registries is in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DockerConfigError {
+    /// It is no such file.
+    #[error(
+        "it is no JSON as Docker's config.json (line {line}, column {column}); it has to be {{\"auths\": {{\"HOST\": {{\"auth\": …}}}}}}"
+    )]
+    Malformed {
+        /// From 1; 0 at the end of the file.
+        line: usize,
+        /// The same.
+        column: usize,
+    },
+    /// One of its entries is not usable.
+    #[error(
+        "the entry of the registry {0} has neither 'auth', the base64 of USER:PASSWORD, nor 'username' and 'password'"
+    )]
+    Entry(String),
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    auth: String,
+    username: String,
+    password: String,
+}
+
+/// The credentials in such a file, by `host[:port]`. Keys may be addresses, with a scheme and a path, which do not count.
+///
+/// # Errors
+/// Also for an entry that names a helper program instead of credentials: there is none beside a receiver.
+pub fn credentials_of(text: &str) -> Result<BTreeMap<String, Credentials>, DockerConfigError> {
+    // What serde says quotes the file.
+    let malformed =
+        |e: serde_json::Error| DockerConfigError::Malformed { line: e.line(), column: e.column() };
+    let file: File = serde_json::from_str(text).map_err(malformed)?;
+    let entries = file.auths.into_iter().map(|(key, auth)| {
+        let address = key.split_once("://").map_or(key.as_str(), |(_, rest)| rest);
+        let host = address.split('/').next().unwrap_or_default().to_owned();
+        match auth.credentials() {
+            Some(credentials) => Ok((host, credentials)),
+            None => Err(DockerConfigError::Entry(host)),
+        }
+    });
+    entries.collect()
+}
+
+impl Entry {
+    fn credentials(self) -> Option<Credentials> {
+        let (username, password) = if self.auth.is_empty() {
+            (self.username, self.password)
+        } else {
+            let text = String::from_utf8(BASE64_STANDARD.decode(self.auth.trim()).ok()?).ok()?;
+            // Some programs pad it.
+            let (username, password) = text.trim_end_matches('\0').split_once(':')?;
+            (username.to_owned(), password.to_owned())
+        };
+        (!username.is_empty()).then_some(Credentials::Basic { username, password })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basic(username: &str, password: &str) -> Credentials {
+        Credentials::Basic { username: username.into(), password: password.into() }
+    }
+
+    #[test]
+    fn what_docker_and_secrets_write_is_read() {
+        let text = r#"{"auths": {
+            "registry.example:5000": {"auth": "dXNlcjpwYXNzOndvcmQ="},
+            "https://other.example/v2/": {"username": "u", "password": "p", "email": "e"},
+            "third.example/modules": {"auth": "", "username": "u", "password": ""}
+        }, "credsStore": "desktop"}"#;
+        let wanted = [
+            ("other.example", basic("u", "p")),
+            ("registry.example:5000", basic("user", "pass:word")),
+            ("third.example", basic("u", "")),
+        ];
+        assert_eq!(credentials_of(text), Ok(wanted.map(|(host, c)| (host.to_owned(), c)).into()));
+        assert_eq!(credentials_of("{}"), Ok(BTreeMap::new()));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_and_not_quoted() {
+        for (text, says) in [
+            (r#"{"auths": {"a.example": {}}}"#, "registry a.example has neither"),
+            (r#"{"auths": {"a.example": {"auth": "c2VjcmV0"}}}"#, "registry a.example has neither"),
+            (r#"{"auths": {"a.example": {"auth": "secret!"}}}"#, "registry a.example has neither"),
+            (r#"{"auths": {"a.example": "secret"}}"#, "line 1, column"),
+            (r#"{"auths": {"a.example": {"auth": "c2VjcmV0OnNlY3JldA=="}"#, "line 1, column"),
+            ("secret", "line 1, column"),
+        ] {
+            let said = credentials_of(text).unwrap_err().to_string();
+            assert!(said.contains(says), "{said}");
+            assert!(!said.contains("secret") && !said.contains("c2Vj"), "{said}");
+        }
+    }
+}
