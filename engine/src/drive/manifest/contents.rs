@@ -28,7 +28,8 @@ pub(super) fn of(
     let own = [own.1.to_owned(), format!("{}/{}", own.0, own.1)];
     let each = |object: &mut Value| {
         let id = ObjectRef::of(object)?;
-        let marks = OWN.map(|(field, key)| object["metadata"][field].as_object_mut()?.remove(key));
+        // Without a field that is not there: indexing would make one.
+        let marks = OWN.map(|(field, key)| object["metadata"].get_mut(field)?.as_object_mut()?.remove(key));
         let is_own = marks.iter().zip(&own).all(|(mark, own)| mark.as_ref().is_none_or(|mark| mark == own));
         let hash = is_own.then(|| alike::hash_of(&(drift::hash(object), &terms.ignore_fields)));
         for ((field, key), mark) in OWN.iter().zip(marks) {
@@ -95,6 +96,13 @@ mod tests {
             {"kind": "ConfigMap", "paths": ["/data/color"]}]}))
         .unwrap();
         assert_ne!(first, hash(bundle_of("a-m", "white"), "a-m", &ignores), "what is its user's to change");
+    }
+
+    #[test]
+    fn an_object_without_marks_stays_without() {
+        let mut bare = bundle_of("a-m", "white");
+        bare.main[0]["metadata"] = json!({"name": "a", "namespace": "n"});
+        assert!(hash(bare, "a-m", &ModuleTerms::default()).is_some());
     }
 
     #[test]
