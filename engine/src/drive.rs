@@ -11,12 +11,14 @@ mod finish;
 mod gate;
 mod inputs;
 mod kcp_writes;
+mod keep;
 mod kyma;
 mod kyma_deletion;
 mod local_templates;
 mod mandatory;
 mod manifest;
 mod pace;
+mod parked;
 mod path;
 mod patience;
 mod prepare;
@@ -24,6 +26,7 @@ mod pull_secret;
 mod reached;
 mod seen;
 mod sources;
+mod standing;
 mod tell;
 mod windows;
 
@@ -145,7 +148,7 @@ pub(crate) struct Shared {
     reached: reached::Reached,
     gone: access::Gone,
     told: tell::Told,
-    standing: manifest::Standing,
+    standing: standing::Standing,
     rendered: manifest::Rendered,
     passes: manifest::Passes,
     holds: manifest::Holds,
@@ -211,7 +214,7 @@ impl Engine {
             reached: reached::Reached::default(),
             gone: access::Gone::default(),
             told: tell::Told::default(),
-            standing: manifest::Standing::default(),
+            standing: standing::Standing::default(),
             rendered: manifest::Rendered::default(),
             passes: manifest::Passes::default(),
             holds: manifest::Holds::default(),
@@ -475,7 +478,7 @@ impl Shared {
                 Box::pin(self.reconcile_manifest(key, (kyma, name), why)).await
             }
             WorkKey::Agent { kyma } => self.reconcile_agent(kyma, why).await,
-            WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma).await,
+            WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma, why).await,
             WorkKey::Exchange { kyma } => self.reconcile_exchange(kyma).await,
             WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, why).await,
             WorkKey::Release { module } => self.reconcile_release(module).await,

@@ -206,6 +206,11 @@ impl<T> Cause<T> {
 }
 
 impl Cause {
+    /// Whether a runtime is looked at as a whole: nothing that was found before is trusted.
+    pub(crate) const fn is_whole_look(&self) -> bool {
+        matches!(self, Self::FallbackPoll | Self::SafetyResync)
+    }
+
     /// That `key` is tried again after `reason`, for the queue, which counts the tries; see [`Cause::numbered`].
     pub(crate) fn retry(key: &WorkKey, reason: &'static str) -> Self {
         Self::Retry { key: key.to_string(), attempt: 0, reason }

@@ -22,6 +22,7 @@ pub mod naming;
 pub mod needs;
 pub mod notice;
 pub mod object;
+pub mod ours;
 pub mod owners;
 pub mod ownership;
 pub mod policy;

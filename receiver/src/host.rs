@@ -13,7 +13,7 @@ use tidewatch_engine::{
     journal::{Line, RuntimeEvent, WorkName},
     kcp,
     plan::{agent::watch_name, object::ObjectRef},
-    queue::{Class, Push},
+    queue::Push,
 };
 use tidewatch_listener::{Fate, Guard, Host, Manager, Runtime, RuntimeLookup, Ticket};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
@@ -148,7 +148,7 @@ impl EngineHost {
         self.note(&mut told, names);
         for (key, guard) in news {
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %object_of(event), %key, "event queued");
-            let (class, cause) = (route::class(&told), Some(route::cause(&told)));
+            let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
             self.engine.queue().push(key, Push { class, cause, guards: vec![guard] });
         }
         if !owned {
@@ -278,7 +278,8 @@ impl Host for EngineHost {
             return Fate::Unowned;
         }
         for key in targets {
-            let push = Push { class: Class::UserEdit, cause: Some(route::cause(&told)), guards: Vec::new() };
+            let class = route::class(&told, &key);
+            let push = Push { class, cause: Some(route::cause(&told)), guards: Vec::new() };
             self.engine.queue().push(key.clone(), push);
             route::look_again(&self.engine, key, &told);
         }

@@ -9,7 +9,7 @@ use tidewatch_api::{
 use tidewatch_engine::{
     Cause, EngineConfig, WorkKey,
     history::{Observer, Record},
-    queue::Ended,
+    queue::{Class, Ended},
 };
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::BuildInfo;

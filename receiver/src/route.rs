@@ -9,6 +9,7 @@ use tidewatch_engine::{
     kcp::KcpState,
     plan::{
         object::{Gvk, ObjectRef},
+        ours,
         watches::{self, PREFIX},
     },
     queue::{Class, Push},
@@ -88,11 +89,14 @@ pub fn wanted(event: &RuntimeEvent, state: &KcpState) -> Vec<WorkKey> {
     targets(kyma, &object(group, version, kind, namespace, name), state)
 }
 
-/// How urgent they are.
+/// How urgent one of them is.
 #[must_use]
-pub fn class(event: &RuntimeEvent) -> Class {
+pub fn class(event: &RuntimeEvent, key: &WorkKey) -> Class {
     if event.watch == v3::CANARY {
         Class::Path
+    } else if matches!(key, WorkKey::Catalog { .. }) {
+        // No module waits for it.
+        Class::Catalog
     } else if event.listed || event.change == RESYNC {
         // No edit of anybody's: those of a whole fleet come after a restored backup.
         Class::Resync
@@ -117,7 +121,7 @@ pub fn replay(engine: &Engine, event: &RuntimeEvent) {
         if event.no_news.contains(&(&key).into()) {
             continue;
         }
-        let push = Push { class: class(event), cause: Some(cause(event)), guards: Vec::new() };
+        let push = Push { class: class(event, &key), cause: Some(cause(event)), guards: Vec::new() };
         engine.queue().push(key.clone(), push);
         if event.watch == V2 {
             look_again(engine, key, event);
@@ -129,7 +133,8 @@ pub fn replay(engine: &Engine, event: &RuntimeEvent) {
 pub fn look_again(engine: &Engine, key: WorkKey, event: &RuntimeEvent) {
     let RuntimeEvent { group, version, kind, namespace, name, .. } = event;
     let object = object(group, version, kind, namespace, name).to_string();
-    engine.queue().look_again(key, Class::UserEdit, Some(Cause::SecondLook { object }), SECOND_LOOK);
+    let class = class(event, &key);
+    engine.queue().look_again(key, class, Some(Cause::SecondLook { object }), SECOND_LOOK);
 }
 
 /// The object an event names.
@@ -141,21 +146,19 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
     }
 }
 
-/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, and for a ModuleTemplate where KCP lets those of the
-/// runtime count, or for the definition of a kind that a module waits for; its owners' for an installed object or a default CR, and those of the Manifests whose deletion waits for objects of
-/// its kind. None means that nothing of ours depends on it.
+/// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, for what a runtime is prepared with, for a ModuleTemplate
+/// where KCP lets those of the runtime count, and for the definition of a kind that a module waits for; the catalog's for objects of its
+/// kinds; the agent's for a definition where its configuration lacks kinds; its owners' for an installed object or a default CR, and those
+/// of the Manifests whose deletion waits for objects of its kind. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
-    if object.gvk.group == names::GROUP && object.gvk.kind == "Kyma" {
-        let ours = object.namespace == names::RUNTIME_NAMESPACE && object.name == names::RUNTIME_KYMA_NAME;
+    let (group, kind) = (&object.gvk.group, &object.gvk.kind);
+    let in_ours = object.namespace == names::RUNTIME_NAMESPACE;
+    if group == names::GROUP && kind == "Kyma" {
+        let ours = in_ours && object.name == names::RUNTIME_KYMA_NAME;
         return if ours { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() };
     }
-    let owners = state.owners.interested(kyma, object);
-    let own = is_template(&object.gvk.group, &object.gvk.kind)
-        && object.namespace == names::RUNTIME_NAMESPACE
-        && takes_templates(kyma, state)
-        || is_definition(&object.gvk.group, &object.gvk.kind)
-            && state.awaits_definition(kyma, Some(&object.name));
-    keys(kyma, own, (&object.gvk.group, &object.gvk.kind), owners, state)
+    let manifests = state.owners.interested(kyma, object);
+    keys(kyma, (group, kind, Some(&object.name)), in_ours, manifests, state)
 }
 
 /// The reconciles for whatever may have happened to objects of a kind: its Kyma's for Kymas, those of all its
@@ -164,25 +167,29 @@ pub fn targets_of_kind(kyma: &str, group: &str, kind: &str, state: &KcpState) ->
     if group == names::GROUP && kind == "Kyma" {
         return vec![WorkKey::Kyma { kyma: kyma.to_owned() }];
     }
-    let owners = state.owners.interested_in_kind(kyma, group, kind);
-    let own = is_template(group, kind) && takes_templates(kyma, state)
-        || is_definition(group, kind) && state.awaits_definition(kyma, None);
-    keys(kyma, own, (group, kind), owners, state)
+    let manifests = state.owners.interested_in_kind(kyma, group, kind);
+    keys(kyma, (group, kind, None), true, manifests, state)
 }
 
-/// The Kyma's if it is its `own`, the agent's configuration's if a kind is defined and there are some that it lacks, the Manifests'.
+/// Whoever is interested in an object, or without a name in all of a kind, besides these Manifests. `in_ours`: it may be in our namespace.
 fn keys(
     kyma: &str,
-    own: bool,
-    (group, kind): (&str, &str),
+    (group, kind, name): (&str, &str, Option<&str>),
+    in_ours: bool,
     manifests: Vec<String>,
     state: &KcpState,
 ) -> Vec<WorkKey> {
-    let lacking = is_definition(group, kind) && state.is_lacking_kinds(kyma);
-    let of_kyma = own.then(|| WorkKey::Kyma { kyma: kyma.to_owned() });
-    let of_agent = lacking.then(|| WorkKey::Agent { kyma: kyma.to_owned() });
-    let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma.to_owned(), name });
-    of_kyma.into_iter().chain(of_agent).chain(manifests).collect()
+    let of_kyma = is_template(group, kind) && in_ours && takes_templates(kyma, state)
+        || is_definition(group, kind) && state.awaits_definition(kyma, name)
+        || ours::is_prepared(group, kind, name) && state.kyma(kyma).is_some();
+    let of_catalog = ours::is_of_catalog(group, kind) && in_ours && state.kyma(kyma).is_some();
+    let of_agent = is_definition(group, kind) && state.is_lacking_kinds(kyma);
+    let kyma = || kyma.to_owned();
+    let manifests = manifests.into_iter().map(|name| WorkKey::Manifest { kyma: kyma(), name });
+    let of_kyma = of_kyma.then(|| WorkKey::Kyma { kyma: kyma() });
+    let of_catalog = of_catalog.then(|| WorkKey::Catalog { kyma: kyma() });
+    let of_agent = of_agent.then(|| WorkKey::Agent { kyma: kyma() });
+    of_kyma.into_iter().chain(of_catalog).chain(of_agent).chain(manifests).collect()
 }
 
 fn is_template(group: &str, kind: &str) -> bool {
@@ -244,23 +251,53 @@ mod tests {
         assert_eq!(derived, Direction::Engine, "even if a namespace has that name");
     }
 
+    fn texts(keys: &[WorkKey]) -> Vec<String> {
+        keys.iter().map(ToString::to_string).collect()
+    }
+
     #[test]
-    fn a_runtimes_template_is_its_kymas_where_kcp_lets_it_count() {
+    fn a_runtimes_template_is_its_catalogs_and_its_kymas_where_kcp_lets_it_count() {
         let mut state = KcpState::default();
         let mut kyma = Kyma::new("harbour", KymaSpec::default());
-        state.apply_kyma(kyma.clone());
         let mine =
             object(names::GROUP, names::VERSION, "ModuleTemplate", names::RUNTIME_NAMESPACE, "raft-mine");
         let stray = ObjectRef { namespace: "default".into(), ..mine.clone() };
-        assert!(targets("harbour", &mine, &state).is_empty());
-        assert!(targets_of_kind("harbour", names::GROUP, "ModuleTemplate", &state).is_empty());
+        assert!(targets("harbour", &mine, &state).is_empty(), "nobody knows that Kyma");
+        state.apply_kyma(kyma.clone());
+        let of_kind =
+            |state: &KcpState| texts(&targets_of_kind("harbour", names::GROUP, "ModuleTemplate", state));
+        assert_eq!(texts(&targets("harbour", &mine, &state)), ["Catalog/harbour"]);
+        assert_eq!(of_kind(&state), ["Catalog/harbour"]);
         kyma.metadata.labels =
             Some(BTreeMap::from([(names::labels::RUNTIME_TEMPLATES.to_owned(), "true".to_owned())]));
         state.apply_kyma(kyma);
-        let whole = [WorkKey::Kyma { kyma: "harbour".into() }];
-        assert_eq!(targets("harbour", &mine, &state), whole);
+        let both = ["Kyma/harbour", "Catalog/harbour"];
+        assert_eq!(texts(&targets("harbour", &mine, &state)), both);
         assert!(targets("harbour", &stray, &state).is_empty());
-        assert_eq!(targets_of_kind("harbour", names::GROUP, "ModuleTemplate", &state), whole);
+        assert_eq!(of_kind(&state), both);
+        let event = RuntimeEvent { change: "changed".into(), ..RuntimeEvent::default() };
+        let classes =
+            targets("harbour", &mine, &state).iter().map(|key| class(&event, key)).collect::<Vec<_>>();
+        assert_eq!(classes, [Class::UserEdit, Class::Catalog], "no module waits for the catalog");
+    }
+
+    #[test]
+    fn what_a_runtime_is_prepared_with_is_its_kymas() {
+        let mut state = KcpState::default();
+        let (group, kind) = watches::CRD;
+        let crd = |name: &str| object(group, "v1", kind, "", name);
+        let namespace = |name: &str| object("", "v1", "Namespace", "", name);
+        let ours = [crd(ours::CRDS[1]), namespace(names::RUNTIME_NAMESPACE)];
+        assert!(ours.iter().all(|object| targets("harbour", object, &state).is_empty()));
+        state.apply_kyma(Kyma::new("harbour", KymaSpec::default()));
+        for object in &ours {
+            assert_eq!(texts(&targets("harbour", object, &state)), ["Kyma/harbour"]);
+            let Gvk { group, kind, .. } = &object.gvk;
+            assert_eq!(texts(&targets_of_kind("harbour", group, kind, &state)), ["Kyma/harbour"]);
+        }
+        for other in [crd("beams.x.dev"), namespace("default")] {
+            assert!(targets("harbour", &other, &state).is_empty(), "{other}");
+        }
     }
 
     #[test]
@@ -272,7 +309,6 @@ mod tests {
         state.await_kinds("harbour", ["x.dev".to_owned()].into());
         let whole = [WorkKey::Kyma { kyma: "harbour".into() }];
         assert_eq!(targets("harbour", &beams, &state), whole);
-        assert_eq!(targets_of_kind("harbour", watches::CRD.0, watches::CRD.1, &state), whole);
         let other = ObjectRef { name: "beams.y.dev".into(), ..beams };
         assert!(targets("harbour", &other, &state).is_empty());
         // A configuration that lacks kinds may have this one now.

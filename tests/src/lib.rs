@@ -6,6 +6,7 @@
 //! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
 //! such world for a whole test binary.
 
+pub mod aggregated;
 pub mod bench;
 pub mod berths;
 pub mod binaries;

@@ -1,7 +1,7 @@
 //! The catalog in a runtime: what its user may see of KCP's, and the condition that says so.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -18,12 +18,14 @@ use super::{
     apply::{self, ObjectError},
     gate::Gated,
     kcp_writes::lost,
+    keep::Astray,
     kyma::runtime_kyma,
+    parked::Parked,
 };
 use crate::{
     key::{Cause, WorkKey},
     plan::{
-        catalog::{Changes, Id, KINDS, View, changes, is_ours, since},
+        catalog::{Changes, Id, KINDS, View, changes, ordered, since},
         object::{Gvk, ObjectRef},
         status::{self, Says},
     },
@@ -35,6 +37,8 @@ use crate::{
 const PAGE: u32 = 100;
 /// Objects of one kind that are read at most: the rest of a runtime's own is none of ours.
 const PAGES: usize = 100;
+/// Objects of one runtime that are doubted one by one, at most: beyond, a look at the whole costs less.
+const DOUBTS: usize = 20;
 
 /// What this process has brought to, or found in, each runtime, and what it has said of it.
 #[derive(Debug, Default)]
@@ -44,8 +48,10 @@ pub(super) struct Catalogs(Mutex<HashMap<String, Done>>);
 struct Done {
     /// Of the catalog and the Kyma's labels, by which it was found.
     mark: u64,
-    /// What stands there. Shared by all who see the same.
+    /// What stood there. Shared by all who see the same.
     hashes: Arc<BTreeMap<Id, u64>>,
+    /// What somebody may have changed since, as events name it; `None`: all of it.
+    doubted: Option<BTreeSet<String>>,
     /// Whether the runtime's Kyma says that all is well with it.
     said: bool,
 }
@@ -59,10 +65,24 @@ impl Catalogs {
         self.0.lock().get(kyma).cloned()
     }
 
-    fn put(&self, kyma: &str, mark: u64, view: &View) {
+    /// Somebody may have changed these, or anything. Stays so until it was looked at.
+    pub(super) fn doubt(&self, kyma: &str, named: Option<BTreeSet<String>>) {
+        let mut known = self.0.lock();
+        let Some(done) = known.get_mut(kyma) else { return };
+        let all =
+            done.doubted.take().zip(named).map(|(doubted, named)| doubted.union(&named).cloned().collect());
+        done.doubted = all.filter(|doubted: &BTreeSet<String>| doubted.len() <= DOUBTS);
+        // Nor is it known what its user was told.
+        done.said &= done.doubted.is_some();
+    }
+
+    /// It is as it is to be, but for what somebody keeps changing.
+    fn put(&self, kyma: &str, mark: u64, view: &View, parked: &[Parked]) {
         let mut known = self.0.lock();
         let said = known.get(kyma).is_some_and(|done| done.said);
-        known.insert(kyma.to_owned(), Done { mark, hashes: Arc::clone(&view.hashes), said });
+        let doubted = Some(parked.iter().map(|parked| parked.object().to_string()).collect());
+        let done = Done { mark, hashes: Arc::clone(&view.hashes), doubted, said };
+        known.insert(kyma.to_owned(), done);
     }
 
     /// The runtime's Kyma says that all is well, or nobody knows what it says.
@@ -71,6 +91,30 @@ impl Catalogs {
             done.said = said;
         }
     }
+}
+
+impl Done {
+    /// Which objects may be other ones than those that stood there; `None`: any.
+    fn doubted(&self) -> Option<BTreeSet<Id>> {
+        let named = self.doubted.as_ref()?;
+        let is = |id: &&Id| !named.is_empty() && named.contains(&reference(id).to_string());
+        Some(self.hashes.keys().filter(is).cloned().collect())
+    }
+}
+
+/// What causes name of which somebody may have changed it; `None`: anything.
+fn named(why: Why<'_>) -> Option<BTreeSet<String>> {
+    let mut named = BTreeSet::new();
+    for cause in why.causes {
+        if let Cause::Event { object, .. } | Cause::SecondLook { object } = cause {
+            // One without a name is about all of its kind.
+            if object.ends_with([' ', '/']) {
+                return None;
+            }
+            named.insert(object.clone());
+        }
+    }
+    (why.causes.len() >= why.count).then_some(named)
 }
 
 fn reference((kind, name): &Id) -> ObjectRef {
@@ -87,11 +131,12 @@ impl Shared {
     pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
         let state = self.change("want catalog").await;
         // A look at the whole does not trust what was done before.
-        if why.causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
-            self.catalogs.forget(kyma);
+        if why.causes.iter().any(Cause::is_whole_look) {
+            self.catalogs.doubt(kyma, None);
         }
-        let done = self.catalogs.of(kyma).map(|done| done.mark);
-        let stands = done.is_some() && done == state.catalog_mark(kyma);
+        let done =
+            self.catalogs.of(kyma).filter(|done| done.doubted.as_ref().is_some_and(BTreeSet::is_empty));
+        let stands = done.is_some() && done.map(|done| done.mark) == state.catalog_mark(kyma);
         let told = condition_of(remote).is_some();
         if !told {
             self.catalogs.set_said(kyma, false);
@@ -102,9 +147,11 @@ impl Shared {
         }
     }
 
-    pub(super) async fn reconcile_catalog(&self, name: &str) -> Result<Finish, Lost> {
+    pub(super) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
         let (kyma, view, mark) = {
             let mut state = self.change("reconcile catalog").await;
+            // Whatever becomes of this: what is heard now is not told again.
+            self.catalogs.doubt(name, named(why));
             (state.kyma(name), state.view(name), state.catalog_mark(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
@@ -121,11 +168,11 @@ impl Shared {
         };
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let says = match &synced {
-            Ok(()) => {
+            Ok(parked) => {
                 let order = self.change("catalog written").await;
-                self.catalogs.put(name, mark, &view);
+                self.catalogs.put(name, mark, &view, parked);
                 drop(order);
-                (true, "module templates are synchronized".to_owned())
+                said_of(parked)
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
@@ -137,21 +184,27 @@ impl Shared {
             }
         };
         self.say_catalog(&kyma, &says).await?;
-        let said = match synced {
-            Ok(()) if self.has_said_catalog(name).await => Ok(true),
-            Ok(()) => stage(Stage::WriteRuntime, self.say_catalog_in_runtime(&kyma, &runtime, &says)).await,
+        let (said, parked) = match synced {
+            Ok(parked) if says.0 && self.has_said_catalog(name).await => (Ok(true), parked),
+            Ok(parked) => {
+                let said = self.say_catalog_in_runtime(&kyma, &runtime, &says);
+                (stage(Stage::WriteRuntime, said).await, parked)
+            }
             Err(error) => {
                 // Its user is told if that is possible at all.
                 let _told = self.say_catalog_in_runtime(&kyma, &runtime, &says).await;
-                Err(error)
+                (Err(error), Vec::new())
             }
         };
         match said {
             Ok(true) => {
                 let order = self.change("catalog told").await;
-                self.catalogs.set_said(name, true);
+                self.catalogs.set_said(name, says.0);
                 drop(order);
-                Ok(Finish::Done)
+                Ok(match parked.iter().map(|parked| parked.until).min() {
+                    Some(until) => Finish::RecheckAt(until, Box::new(Finish::Waiting(says.1))),
+                    None => Finish::Done,
+                })
             }
             // Its reconcile writes one, and asks for this again.
             Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
@@ -182,32 +235,52 @@ impl Shared {
         self.catalogs.of(kyma).is_some_and(|done| done.said)
     }
 
-    /// Writes what differs. What this process knows of the runtime is not read again. One object that the runtime does not take holds
-    /// up no other; the first refusal is the error.
-    async fn sync_catalog(&self, kyma: &str, runtime: &Gated, view: &View) -> Result<(), ObjectError> {
+    /// Writes what differs. What this process knows of the runtime is not read again, unless it is doubted. One object that the runtime
+    /// does not take holds up no other; the first refusal is the error. Returns what somebody keeps changing.
+    async fn sync_catalog(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+        view: &View,
+    ) -> Result<Vec<Parked>, ObjectError> {
         let known = {
             let _order = self.look("catalog known").await;
             self.catalogs.of(kyma)
         };
-        let todo = match known {
-            Some(done) => {
-                let (apply, gone) = since(&done.hashes, &view.hashes);
-                let mut delete = Vec::new();
-                for id in gone {
-                    let there = apply::get(runtime, &reference(&id)).await?;
-                    let ours = there.filter(is_ours);
-                    delete.extend(ours.and_then(|o| Some((id, o["metadata"]["uid"].as_str()?.to_owned()))));
+        let work = WorkKey::Catalog { kyma: kyma.to_owned() };
+        let doubted = known.as_ref().and_then(Done::doubted);
+        let stood = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();
+        let (todo, live) = match &doubted {
+            Some(doubted) => {
+                let (new, gone) = since(&stood, &view.hashes);
+                let looked_at: BTreeSet<&Id> = gone.iter().chain(doubted).collect();
+                let mut live = BTreeMap::new();
+                for id in &looked_at {
+                    if let Some(object) = apply::get(runtime, &reference(id)).await? {
+                        self.seen.saw(&work, &reference(id), &object);
+                        live.insert((*id).clone(), object);
+                    }
                 }
-                Changes { apply, delete }
+                let wanted = looked_at.iter().filter_map(|id| view.objects.get_key_value(*id));
+                let Changes { apply, delete } = changes(wanted, &live);
+                let all: BTreeSet<Id> = apply.into_iter().chain(new).collect();
+                (Changes { apply: ordered(all.into_iter()), delete }, live)
             }
-            None => changes(&view.objects, &present(runtime).await?),
+            None => {
+                let live = present(runtime).await?;
+                (changes(&view.objects, &live), live)
+            }
         };
-        let mut refused = None;
+        let (mut refused, mut parked) = (None, Vec::new());
         for id in &todo.apply {
-            let Some(body) = view.objects.get(id) else { continue };
-            match apply::apply(runtime, body, field_managers::CATALOG_SYNC).await {
+            let Some(wanted) = view.objects.get(id) else { continue };
+            let again = stood.contains_key(id) && stood.get(id) == view.hashes.get(id);
+            let object = &reference(id);
+            let astray =
+                Astray { object, wanted, manager: field_managers::CATALOG_SYNC, live: live.get(id), again };
+            match self.set_right(&work, runtime, astray).await {
                 Err(error) if error.is_refused() => refused = refused.or(Some(error)),
-                result => drop(result?),
+                result => parked.extend(result?),
             }
         }
         // Releases go before the templates that they name.
@@ -218,7 +291,10 @@ impl Shared {
             let (applied, deleted) = (todo.apply.len(), todo.delete.len());
             tracing::info!(kyma, applied, deleted, "the runtime's catalog was changed");
         }
-        refused.map_or(Ok(()), Err)
+        let stands = view.objects.keys().filter(|id| !todo.apply.contains(id));
+        let looked_at = stands.filter(|id| doubted.as_ref().is_none_or(|doubted| doubted.contains(*id)));
+        parked.extend(looked_at.filter_map(|id| self.on_trial(&work, &reference(id))));
+        refused.map_or(Ok(parked), Err)
     }
 
     /// The condition in KCP, under a field manager of its own; written if it differs.
@@ -272,6 +348,15 @@ impl Shared {
     }
 }
 
+/// What is said of a catalog of which all was written that can be.
+fn said_of(parked: &[Parked]) -> (bool, String) {
+    match parked {
+        [] => (true, "module templates are synchronized".to_owned()),
+        [first] => (false, first.message()),
+        [first, rest @ ..] => (false, format!("{} (and {} more)", first.message(), rest.len())),
+    }
+}
+
 fn says(holds: bool, message: &str) -> Says<'static> {
     Says {
         type_: conditions::MODULE_CATALOG,
@@ -320,4 +405,75 @@ async fn present(runtime: &Gated) -> Result<BTreeMap<Id, Value>, ObjectError> {
         }
     }
     Ok(present)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAUSE: &str = "ModuleTemplate.operator.kyma-project.io kyma-system/";
+
+    fn event(name: &str) -> Cause {
+        Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: format!("{CAUSE}{name}") }
+    }
+
+    fn catalogs() -> Catalogs {
+        let catalogs = Catalogs::default();
+        let objects = ["a", "b"].map(|name| {
+            let body = json!({"kind": "ModuleTemplate", "metadata": {"name": name}});
+            (("ModuleTemplate", name.to_owned()), body)
+        });
+        catalogs.put("harbour", 1, &View::new(objects.into()), &[]);
+        catalogs.set_said("harbour", true);
+        catalogs
+    }
+
+    fn doubted(catalogs: &Catalogs) -> Option<Vec<String>> {
+        let ids = catalogs.of("harbour").unwrap().doubted()?;
+        Some(ids.into_iter().map(|(_, name)| name).collect())
+    }
+
+    #[test]
+    fn causes_name_what_they_are_about_or_all() {
+        let of = |causes: &[Cause], count| named(Why { causes, count }).map(|named| named.len());
+        assert_eq!(of(&[Cause::Start], 1), Some(0), "what has changed in KCP is known");
+        assert_eq!(of(&[event("a"), event("b"), event("a")], 3), Some(2));
+        assert_eq!(of(&[event("a"), Cause::SecondLook { object: format!("{CAUSE}b") }], 2), Some(2));
+        assert_eq!(of(&[event("a")], 2), None, "of one nobody knows what it was");
+        assert_eq!(of(&[event("")], 1), None, "all of the kind");
+    }
+
+    #[test]
+    fn what_is_doubted_is_doubted_until_it_was_looked_at() {
+        let catalogs = catalogs();
+        let doubt = |causes: &[Cause]| catalogs.doubt("harbour", named(Why { causes, count: causes.len() }));
+        assert_eq!(doubted(&catalogs), Some(vec![]));
+        doubt(&[event("b"), event("theirs")]);
+        doubt(&[Cause::Start]);
+        assert_eq!(
+            doubted(&catalogs),
+            Some(vec!["b".to_owned()]),
+            "what is not of the catalog is not looked at"
+        );
+        assert!(catalogs.of("harbour").unwrap().said);
+        doubt(&[event("")]);
+        doubt(&[event("a")]);
+        assert_eq!(doubted(&catalogs), None);
+        assert!(!catalogs.of("harbour").unwrap().said, "nor is it known what the runtime's Kyma says");
+        catalogs.put("harbour", 1, &View::default(), &[]);
+        assert_eq!(doubted(&catalogs), Some(vec![]));
+        catalogs.doubt("lagoon", None);
+        assert!(catalogs.of("lagoon").is_none(), "of which nothing is known, all is looked at");
+    }
+
+    #[test]
+    fn too_many_doubts_are_a_look_at_the_whole() {
+        let catalogs = catalogs();
+        for n in 0..DOUBTS {
+            catalogs.doubt("harbour", named(Why { causes: &[event(&n.to_string())], count: 1 }));
+        }
+        assert_eq!(doubted(&catalogs), Some(vec![]), "none of them is of the catalog");
+        catalogs.doubt("harbour", named(Why { causes: &[event("a")], count: 1 }));
+        assert_eq!(doubted(&catalogs), None);
+    }
 }

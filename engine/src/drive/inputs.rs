@@ -59,7 +59,7 @@ impl Engine {
     pub fn check_catalog(&self, kyma: &str, cause: Option<Cause>) {
         let order = self.0.state.write();
         self.0.journal.note(|| Line::Catalog { kyma: kyma.to_owned(), cause: cause_value(cause.as_ref()) });
-        self.0.catalogs.forget(kyma);
+        self.0.catalogs.doubt(kyma, None);
         drop(order);
         let push = Push { class: Class::Catalog, cause, guards: Vec::new() };
         self.0.queue.push(WorkKey::Catalog { kyma: kyma.to_owned() }, push);

@@ -20,8 +20,14 @@ use tidewatch_api::{
 };
 
 use super::{
-    Finish, Lost, Shared, Why, apply::ObjectError, error_report, gate::Gated, kcp_writes::lost,
-    prepare::Schema, sources::rest_of,
+    Finish, Lost, Shared, Why,
+    apply::ObjectError,
+    error_report,
+    gate::Gated,
+    kcp_writes::lost,
+    parked::Parked,
+    prepare::{Schema, is_of_prepared},
+    sources::rest_of,
 };
 pub(super) use execute::Executed;
 pub(super) use needs::Waiting;
@@ -67,6 +73,10 @@ impl Shared {
         class: Class,
         why: Why<'_>,
     ) -> Result<Finish, Lost> {
+        // Whatever becomes of this: what is heard now is not told again. And a look at the whole does not trust what was done before.
+        if why.may_be(|cause| cause.is_whole_look() || is_of_prepared(cause)) {
+            self.prepared.forget(name);
+        }
         let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;
         let kyma = read.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
         let Some(kyma) = kyma else {
@@ -144,11 +154,7 @@ impl Shared {
         why: Why<'_>,
     ) -> Result<Finish, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
-        // A look at the whole does not trust what was done before.
-        if causes.iter().any(|cause| matches!(cause, Cause::SafetyResync)) {
-            self.prepared.forget(&name);
-        }
-        stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
+        let kept = stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
         self.want_agent(&name, causes).await;
         self.want_exchange(&name, causes.first().cloned()).await;
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
@@ -235,7 +241,8 @@ impl Shared {
         // What only registries are to blame for is tried again when they may work.
         let rest = rest_of(&sources).filter(|_| !matches!(pull_secret, Some(Err(_))));
         plan.notices.extend(local.notices);
-        plan.look_at = plan.look_at.into_iter().chain(needs.look_at).min();
+        plan.look_at = plan.look_at.into_iter().chain(needs.look_at).chain(until_of(&kept)).min();
+        plan.notices.extend(kept.iter().filter(|kept| !kept.is_trial()).map(notice_of));
         let waits = plan.status.modules.iter().any(|module| module.maintenance);
         self.note_window(&name, windows.as_ref(), waits);
         self.give_modules_up(&name, &plan, causes).await?;
@@ -361,6 +368,16 @@ impl Shared {
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))
     }
+}
+
+/// Until when the first of these is left alone.
+fn until_of(kept: &[Parked]) -> Option<Timestamp> {
+    kept.iter().map(|kept| kept.until).min()
+}
+
+/// Somebody keeps changing what every module stands on.
+fn notice_of(kept: &Parked) -> Notice {
+    Notice { about: About::Kyma, kind: Kind::Warning, reason: "FieldConflict", message: kept.message() }
 }
 
 /// Whether a plan removes something, or takes back what its user has taken over.

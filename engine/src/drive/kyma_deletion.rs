@@ -17,7 +17,6 @@ use super::{
     gate::Gated,
     kcp_writes::lost,
     kyma::{marked_by, runtime_kyma, write_runtime_status},
-    prepare::RUNTIME_CRDS,
 };
 use crate::{
     key::WorkKey,
@@ -27,6 +26,7 @@ use crate::{
         kyma::{deleting_status, runtime_status, skipped},
         notice::About,
         object::{Gvk, ObjectRef},
+        ours::CRDS,
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -45,7 +45,7 @@ fn crd(name: &str) -> ObjectRef {
 
 /// The objects of a step, in the order in which they go.
 fn objects_of(thing: Thing) -> Vec<ObjectRef> {
-    let [kymas, templates, releases] = RUNTIME_CRDS;
+    let [kymas, templates, releases] = CRDS;
     match thing {
         Thing::TemplateCrd => vec![crd(templates)],
         Thing::ReleaseCrd => vec![crd(releases)],

@@ -16,14 +16,13 @@ mod remove;
 mod rendered;
 mod schemas;
 mod source;
-mod standing;
 mod stray;
 mod stuck;
 mod sync;
 mod told;
 mod transforms;
 
-pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered, standing::Standing};
+pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
 
 use std::time::Duration;
 
@@ -36,7 +35,6 @@ use tidewatch_api::{
 };
 
 use self::{
-    apply::Parked,
     causes::{looking_again, not_later_than},
     default_cr::{DefaultCr, cr_condition, create_default_cr},
     passed::{Mark, Only, Passed, asked, named, place},
@@ -49,6 +47,7 @@ use super::{
     gate::{Gated, Mode},
     is_of_definition,
     kcp_writes::lost,
+    parked::Parked,
 };
 use crate::{
     kcp::state::{SecretRef, default_cr},

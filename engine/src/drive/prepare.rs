@@ -1,6 +1,9 @@
 //! What every runtime needs before anything else: the namespace `kyma-system` and our CRDs.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::LazyLock,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -19,20 +22,19 @@ use super::{
     apply::{self, ObjectError},
     gate::{Gated, Mode},
     kcp_writes::differs,
+    keep::Astray,
+    parked::Parked,
 };
-use crate::plan::{
-    drift::{self, Difference, Ignored},
-    object::ObjectRef,
+use crate::{
+    key::{Cause, WorkKey},
+    plan::{
+        drift::{self, Difference, Ignored},
+        object::ObjectRef,
+        ours::CRDS,
+    },
 };
 
 const CRD: &str = "CustomResourceDefinition";
-
-/// CRDs that a runtime gets, by name.
-pub(super) const RUNTIME_CRDS: [&str; 3] = [
-    "kymas.operator.kyma-project.io",
-    "moduletemplates.operator.kyma-project.io",
-    "modulereleasemetas.operator.kyma-project.io",
-];
 
 /// For how long after its CRD was changed by us a runtime's Kyma may still be read by the old one.
 const SCHEMA_FRESH: SignedDuration = SignedDuration::from_secs(10);
@@ -75,6 +77,11 @@ impl Prepared {
         self.0.lock().remove(kyma);
     }
 
+    /// Whether it was as it is to be in this process, whatever has become of it since.
+    fn has_stood(&self, kyma: &str) -> bool {
+        self.0.lock().contains_key(kyma)
+    }
+
     /// Whether the Kyma was lost with its CRD, and is not known to be there again.
     pub(super) fn is_lost(&self, kyma: &str) -> bool {
         self.0.lock().get(kyma).is_some_and(|done| done.lost)
@@ -85,12 +92,32 @@ impl Prepared {
     }
 }
 
-/// What a runtime gets, and its hash. Made once: building the definitions costs more than a whole reconcile.
-static WANTED: LazyLock<(Vec<Value>, u64)> = LazyLock::new(|| {
-    let wanted = wanted();
-    let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&wanted).unwrap_or_default());
-    (wanted, hash)
+/// What a runtime gets. Made once: building the definitions costs more than a whole reconcile.
+static WANTED: LazyLock<Wanted> = LazyLock::new(|| {
+    let objects: Vec<_> =
+        wanted().into_iter().filter_map(|body| Some((ObjectRef::of(&body)?, body))).collect();
+    let bodies: Vec<&Value> = objects.iter().map(|(_, body)| body).collect();
+    let hash = xxhash_rust::xxh3::xxh3_64(&serde_json::to_vec(&bodies).unwrap_or_default());
+    let of_kind = |object: &ObjectRef| ObjectRef { name: String::new(), ..object.clone() };
+    let names = objects.iter().flat_map(|(object, _)| [object.to_string(), of_kind(object).to_string()]);
+    Wanted { names: names.collect(), objects, hash }
 });
+
+struct Wanted {
+    objects: Vec<(ObjectRef, Value)>,
+    /// Of all of it.
+    hash: u64,
+    /// As events name them, each alone and all of its kind.
+    names: BTreeSet<String>,
+}
+
+/// Whether it tells of an object that a runtime is prepared with.
+pub(super) fn is_of_prepared(cause: &Cause) -> bool {
+    match cause {
+        Cause::Event { object, .. } | Cause::SecondLook { object } => WANTED.names.contains(object),
+        _ => false,
+    }
+}
 
 fn wanted() -> Vec<Value> {
     let namespace = json!({
@@ -101,7 +128,7 @@ fn wanted() -> Vec<Value> {
     });
     let mut all = vec![namespace];
     for crd in crds::all() {
-        if crd.metadata.name.as_deref().is_some_and(|name| RUNTIME_CRDS.contains(&name)) {
+        if crd.metadata.name.as_deref().is_some_and(|name| CRDS.contains(&name)) {
             all.push(with_kind(&crd));
         }
     }
@@ -163,35 +190,49 @@ fn definition(crd: &Value) -> Option<CustomResourceDefinitionSpec> {
 }
 
 impl Shared {
-    /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has.
-    pub(super) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<(), ObjectError> {
-        let (wanted, hash) = &*WANTED;
+    /// Applies what is missing or differs. Costs nothing if this process has done it before, and no write if another has. Returns what
+    /// somebody keeps changing.
+    pub(super) async fn prepare(&self, kyma: &Kyma, runtime: &Gated) -> Result<Vec<Parked>, ObjectError> {
+        let Wanted { objects, hash, .. } = &*WANTED;
         let name = kyma.name_any();
         if self.prepared.stands(&name, *hash) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let (mut mended, mut lost) = (None, false);
-        for body in wanted {
-            let Some(id) = ObjectRef::of(body) else { continue };
-            let live = apply::get(runtime, &id).await?;
-            let is_kymas = id.name == RUNTIME_CRDS[0];
+        let (work, again) = (WorkKey::Kyma { kyma: name.clone() }, self.prepared.has_stood(&name));
+        let (mut mended, mut lost, mut parked) = (None, false, Vec::new());
+        for (object, body) in objects {
+            let live = apply::get(runtime, object).await?;
+            if let Some(live) = &live {
+                self.seen.saw(&work, object, live);
+            }
+            let is_kymas = object.name == CRDS[0];
             // The note stays until the Kyma is there: whoever ends between the two leaves it.
             let notes = is_kymas && live.as_ref().map_or_else(|| had_list(kyma), is_lost);
-            let body = if notes { &noting_loss(body) } else { body };
+            let wanted = if notes { &noting_loss(body) } else { body };
             lost |= notes;
-            if let Some(difference) = difference(live.as_ref(), body) {
-                tracing::info!(kyma = name, object = %id, %difference, "applied, to prepare the runtime");
-                apply::apply(runtime, body, manager_of(body)).await?;
-                if is_kymas && live.is_some() {
-                    mended = Some(self.now());
-                }
+            let Some(difference) = difference(live.as_ref(), wanted) else {
+                parked.extend(self.on_trial(&work, object));
+                continue;
+            };
+            tracing::info!(kyma = name, %object, %difference, "applied, to prepare the runtime");
+            let astray = Astray { object, wanted, manager: manager_of(body), live: live.as_ref(), again };
+            parked.extend(self.set_right(&work, runtime, astray).await?);
+            if is_kymas && live.is_some() {
+                mended = Some(self.now());
+            }
+            if live.is_none() && again {
+                // Whatever it had defined is gone with it.
+                let order = self.change("runtime prepared anew").await;
+                self.catalogs.doubt(&name, None);
+                drop(order);
             }
         }
         let mut prepared = self.prepared.0.lock();
         let before = prepared.get(&name).and_then(|done| done.mended);
-        prepared.insert(name, Done { hash: *hash, mended: mended.or(before), lost });
+        let hash = if parked.is_empty() { *hash } else { 0 };
+        prepared.insert(name, Done { hash, mended: mended.or(before), lost });
         drop(prepared);
-        Ok(())
+        Ok(parked)
     }
 
     /// By which CRD the list of the runtime's Kyma was just read. Where nothing is written nothing can be mended, and it counts as ours.
@@ -201,9 +242,8 @@ impl Shared {
             return Ok(Schema::Mended(at + SCHEMA_FRESH));
         }
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let crd = kyma_crd().filter(|_| !is_dry).and_then(|crd| Some((crd, ObjectRef::of(crd)?)));
-        let Some((crd, id)) = crd else { return Ok(Schema::Ours) };
-        if difference(apply::get(runtime, &id).await?.as_ref(), crd).is_none() {
+        let Some((id, crd)) = kyma_crd().filter(|_| !is_dry) else { return Ok(Schema::Ours) };
+        if difference(apply::get(runtime, id).await?.as_ref(), crd).is_none() {
             return Ok(Schema::Ours);
         }
         self.prepared.forget(kyma);
@@ -212,7 +252,7 @@ impl Shared {
 
     /// Takes the note of a loss away, when the Kyma is there again.
     pub(super) async fn found_kyma(&self, kyma: &str, runtime: &Gated) -> Result<(), ObjectError> {
-        if let Some(crd) = kyma_crd() {
+        if let Some((_, crd)) = kyma_crd() {
             apply::apply(runtime, crd, manager_of(crd)).await?;
         }
         if let Some(done) = self.prepared.0.lock().get_mut(kyma) {
@@ -240,8 +280,8 @@ fn noting_loss(crd: &Value) -> Value {
 }
 
 /// The CRD of the Kyma, as a runtime gets it.
-fn kyma_crd() -> Option<&'static Value> {
-    WANTED.0.iter().find(|body| body["metadata"]["name"] == RUNTIME_CRDS[0])
+fn kyma_crd() -> Option<&'static (ObjectRef, Value)> {
+    WANTED.objects.iter().find(|(object, _)| object.name == CRDS[0])
 }
 
 #[cfg(test)]
@@ -250,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_loss_is_noted_by_the_manager_that_takes_the_note_away() {
-        let crd = kyma_crd().unwrap();
+        let (_, crd) = kyma_crd().unwrap();
         let noting = noting_loss(crd);
         assert!(is_lost(&noting) && !is_lost(crd));
         assert_eq!(manager_of(&noting), manager_of(crd), "what one has written the other takes away");

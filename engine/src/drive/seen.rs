@@ -61,7 +61,7 @@ impl Seen {
     /// Work begins. Returns what has waited for the same work that never ended, as after a panic.
     pub(super) fn begin(&self, key: &WorkKey) -> Vec<Guard> {
         // Of the others nothing is noted.
-        if !matches!(key, WorkKey::Manifest { .. }) {
+        if !matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
             return Vec::new();
         }
         let before = self.0.lock().in_hand.insert(key.clone(), InHand::default());

@@ -226,18 +226,22 @@ pub struct Changes {
     pub delete: Vec<(Id, String)>,
 }
 
-/// What is to be done where `present` is all that a runtime has of these kinds, with `managedFields`.
+/// What is to be done where `present` is all that a runtime has of these kinds, or of these objects, with `managedFields`.
 #[must_use]
-pub fn changes(wanted: &BTreeMap<Id, Value>, present: &BTreeMap<Id, Value>) -> Changes {
+pub fn changes<'a>(
+    wanted: impl IntoIterator<Item = (&'a Id, &'a Value)>,
+    present: &BTreeMap<Id, Value>,
+) -> Changes {
+    let wanted: BTreeMap<&Id, &Value> = wanted.into_iter().collect();
     let stands = |id: &Id, body: &Value| {
         let difference =
             |live| drift::difference(live, body, field_managers::CATALOG_SYNC, &Ignored::default());
         present.get(id).is_some_and(|live| difference(live).is_none() || says_the_same(live, body))
     };
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let left = present.iter().filter(|(id, object)| !wanted.contains_key(*id) && is_ours(object));
+    let left = present.iter().filter(|(id, object)| !wanted.contains_key(id) && is_ours(object));
     Changes {
-        apply: ordered(wanted.iter().filter(|(id, body)| !stands(id, body)).map(|(id, _)| id.clone())),
+        apply: ordered(wanted.iter().filter(|(id, body)| !stands(id, body)).map(|(id, _)| (*id).clone())),
         delete: left.map(|(id, object)| (id.clone(), uid(object))).collect(),
     }
 }
@@ -251,7 +255,8 @@ pub fn since(done: &BTreeMap<Id, u64>, wanted: &BTreeMap<Id, u64>) -> (Vec<Id>, 
 }
 
 /// Templates first.
-fn ordered(ids: impl Iterator<Item = Id>) -> Vec<Id> {
+#[must_use]
+pub fn ordered(ids: impl Iterator<Item = Id>) -> Vec<Id> {
     let mut ids: Vec<Id> = ids.collect();
     ids.sort_by_key(|(kind, _)| KINDS.iter().position(|k| k == kind));
     ids

@@ -1,7 +1,8 @@
 //! What a runtime's agent watches for the engine besides what Watchers name, derived from the runtime's Manifests: the
 //! kinds of what is installed, those of default custom resources, those whose objects a removal waits for,
 //! `CustomResourceDefinitions` as long as a module requires an API or has objects of a kind that is not served, and namespaces as long
-//! as one that a module needs is on its way out. And the runtime's Kyma in any case: its user's wishes stand nowhere else.
+//! as one that a module needs is on its way out. And in any case the runtime's Kyma, since its user's wishes stand nowhere else, and
+//! what the engine itself has brought: the catalog, our CRDs, the namespace.
 //!
 //! One watch for each group, kind and part of an object that counts, however many modules have objects of it. Secrets are
 //! never watched; what becomes of them is found by the safety resync.
@@ -30,6 +31,9 @@ pub const CRD: (&str, &str) = ("apiextensions.k8s.io", "CustomResourceDefinition
 pub const API_SERVICE: (&str, &str) = ("apiregistration.k8s.io", "APIService");
 /// The kind and the plural name of Kymas.
 const KYMA: (&str, &str) = ("Kyma", "kymas");
+/// The kinds of the catalog, and their plural names.
+const CATALOG: [(&str, &str); 2] =
+    [("ModuleReleaseMeta", "modulereleasemetas"), ("ModuleTemplate", "moduletemplates")];
 /// Labels that each runtime's Kyma has: the engine puts them back when somebody takes them away.
 pub const KYMA_LABELS: [(&str, &str); 2] =
     [(labels::WATCHED_BY, labels::WATCHED_BY_KYMA), (labels::MANAGED_BY, labels::MANAGED_BY_RUNTIME)];
@@ -63,8 +67,8 @@ const WITH_STATUS: [(&str, &str); 9] = [
     ("batch", "Job"),
 ];
 
-/// Kinds that every API server of a runtime serves, with their plural names. Kymas are defined before an agent is told of them.
-const WELL_KNOWN: [(&str, &str, &str); 28] = [
+/// Kinds that every API server of a runtime serves, with their plural names. Ours are defined before an agent is told of them.
+const WELL_KNOWN: [(&str, &str, &str); 30] = [
     ("", "ConfigMap", "configmaps"),
     ("", "LimitRange", "limitranges"),
     ("", "Namespace", "namespaces"),
@@ -86,6 +90,8 @@ const WELL_KNOWN: [(&str, &str, &str); 28] = [
     ("networking.k8s.io", "Ingress", "ingresses"),
     ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
     (names::GROUP, KYMA.0, KYMA.1),
+    (names::GROUP, CATALOG[0].0, CATALOG[0].1),
+    (names::GROUP, CATALOG[1].0, CATALOG[1].1),
     ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding", "clusterrolebindings"),
@@ -121,6 +127,8 @@ enum Rank {
     Definition,
     DefaultCr,
     Custom,
+    /// What no module depends on.
+    Catalog,
     Rest,
 }
 
@@ -184,9 +192,18 @@ impl Needs {
         self.add(&gvk.group, &gvk.version, &gvk.kind, need);
     }
 
-    /// The runtime's Kyma is looked at, whatever else is.
-    pub fn see_wishes(&mut self) {
+    /// The runtime's Kyma, and what the engine has brought to the runtime besides modules, are looked at whatever else is. The templates
+    /// that its user has made are, too, if they count: `takes_templates`.
+    pub fn see_ours(&mut self, takes_templates: bool) {
         self.add(names::GROUP, names::VERSION, KYMA.0, (Rank::Wishes, Some(Which::All), None));
+        for (kind, _) in CATALOG {
+            let all = takes_templates && kind == "ModuleTemplate";
+            let (rank, which) =
+                if all { (Rank::Wishes, Which::All) } else { (Rank::Catalog, Which::Installed) };
+            self.add(names::GROUP, names::VERSION, kind, (rank, Some(which), None));
+        }
+        self.add(CRD.0, "v1", CRD.1, (Rank::Definition, Some(Which::Installed), None));
+        self.add("", "v1", "Namespace", (Rank::Catalog, Some(Which::Installed), None));
     }
 
     /// Something waits for a kind to be served.

@@ -13,11 +13,12 @@ use tidewatch_api::{
     Kyma, ModuleReleaseMeta, ModuleTemplate,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, conditions, labels},
 };
-use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{fleet, kcp, modules::Version, observed, solo::Solo, wait};
 
 const TEMPLATE: (&str, &str, &str) = (GROUP, VERSION, "ModuleTemplate");
 const RELEASE: (&str, &str, &str) = (GROUP, VERSION, "ModuleReleaseMeta");
 const KYMA: (&str, &str, &str) = (GROUP, VERSION, "Kyma");
+const CRD: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
 const SOON: Duration = Duration::from_mins(1);
 
 fn version(module: &str, version: &str, release: Value) -> Version {
@@ -129,6 +130,145 @@ async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     templates.get("limpet-1.0.0").await.context("KCP's own are none of this")?;
     // Another test may use the runtime.
     both(&solo)[0].delete("raft-mine", &DeleteParams::default()).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Waits until an object of the runtime is as asked.
+async fn becomes(
+    solo: &Solo,
+    (gvk, name): ((&str, &str, &str), &str),
+    what: &str,
+    is: impl Fn(&Value) -> bool + Send + Sync,
+) -> Result<()> {
+    let namespace = (gvk.0 == GROUP).then_some(RUNTIME_NAMESPACE);
+    let api = solo.objects(gvk, namespace);
+    wait::until(&format!("{} {name} to be {what}", gvk.2), SOON, || async {
+        let there = api.get_opt(name).await?.map(serde_json::to_value).transpose()?;
+        let there = there.context("it is not there")?;
+        ensure!(is(&there), "it is {there:#}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// By nothing but events: the receiver is never started again, and the next safety resync is hours away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_back_in_one_event() -> Result<()>
+{
+    let solo = Solo::start("kcp-catalog-drift", "cove").await?;
+    solo.offer(&version("urchin", "1.0.0", json!({}))).await?;
+    let agent = solo.agent().await?;
+    for watch in [
+        "engine.moduletemplates.operator.kyma-project.io.spec",
+        "engine.modulereleasemetas.operator.kyma-project.io.spec",
+        "engine.customresourcedefinitions.apiextensions.k8s.io.spec",
+        "engine.namespaces.spec",
+    ] {
+        solo.watching(&agent, watch).await?;
+    }
+    has(&solo, &["urchin", "urchin-1.0.0"]).await?;
+    told(&solo).await?;
+    fleet::settled(&solo.receiver).await?;
+
+    // One object is read and applied, whatever else there is.
+    let counts = async || -> Result<[u64; 3]> {
+        let of = |requests: &BTreeMap<String, u64>| requests.get("moduletemplates").copied().unwrap_or(0);
+        let (gets, lists) = (solo.requests("GET").await?, solo.requests("LIST").await?);
+        Ok([of(&gets), of(&lists), solo.catalog_applies().await?])
+    };
+    let [gets, lists, applies] = counts().await?;
+    let version_is = |template: &Value| template["spec"]["version"] == "1.0.0";
+    let edit = json!({"spec": {"version": "6.6.6"}});
+    solo.patch(TEMPLATE, RUNTIME_NAMESPACE, "urchin-1.0.0", "user", &edit).await?;
+    wait::until("the template to be applied", SOON, || async {
+        Ok((solo.catalog_applies().await? > applies).then_some(()))
+    })
+    .await?;
+    fleet::settled(&solo.receiver).await?;
+    let after = counts().await?;
+    ensure!(after[1..] == [lists, applies + 1], "{after:?} after {:?}", [gets, lists, applies]);
+    ensure!(after[0] <= gets + 2, "{after:?} after {:?}: its own write is no news", [gets, lists, applies]);
+    becomes(&solo, (TEMPLATE, "urchin-1.0.0"), "as in KCP", version_is).await?;
+
+    // Without its label it leaves the watch, which tells of that.
+    let label = json!({"metadata": {"labels": {labels::MANAGED_BY: null}}});
+    solo.patch(RELEASE, RUNTIME_NAMESPACE, "urchin", "user", &label).await?;
+    let is_marked = |object: &Value| object["metadata"]["labels"][labels::MANAGED_BY] == "kyma";
+    becomes(&solo, (RELEASE, "urchin"), "marked", is_marked).await?;
+    for (api, name) in both(&solo).iter().zip(["urchin-1.0.0", "urchin"]) {
+        api.delete(name, &DeleteParams::default()).await?;
+    }
+    has(&solo, &["urchin", "urchin-1.0.0"]).await?;
+
+    // What all modules stand on.
+    let namespaces = solo.objects(("", "v1", "Namespace"), None);
+    let merge = PatchParams { field_manager: Some("user".into()), ..PatchParams::default() };
+    let disabled = json!({"metadata": {"labels": {labels::ISTIO_INJECTION: "disabled"}}});
+    namespaces.patch(RUNTIME_NAMESPACE, &merge, &Patch::Merge(&disabled)).await?;
+    let injects = |object: &Value| object["metadata"]["labels"][labels::ISTIO_INJECTION] == labels::ENABLED;
+    becomes(&solo, (("", "v1", "Namespace"), RUNTIME_NAMESPACE), "injected", injects).await?;
+    let crds = solo.objects(CRD, None);
+    let name = "modulereleasemetas.operator.kyma-project.io";
+    let short = json!({"spec": {"names": {"shortNames": ["theirs"]}}});
+    crds.patch(name, &merge, &Patch::Merge(&short)).await?;
+    let is_ours = |crd: &Value| crd["spec"]["names"]["shortNames"] != json!(["theirs"]);
+    becomes(&solo, (CRD, name), "as we bring it", is_ours).await?;
+    // With all that it defines.
+    crds.delete(name, &DeleteParams::default()).await?;
+    wait::until("the release to be there again", SOON, || async {
+        Ok(both(&solo)[1].get_opt("urchin").await?.filter(|o| o.metadata.deletion_timestamp.is_none()))
+    })
+    .await?;
+    told(&solo).await?;
+
+    // Somebody who does it again and again is named, and left alone.
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let mut rounds = 0;
+    let named = |kyma: Kyma| {
+        let status = kyma.status.into_iter().flat_map(|s| s.conditions);
+        status.into_iter().find(|c| {
+            c.type_ == conditions::MODULE_CATALOG
+                && c.message.contains("changed back again and again by the field manager 'stubborn'")
+        })
+    };
+    while named(kymas.get(solo.kyma).await?).is_none() {
+        ensure!(rounds < 100, "it is set back for ever");
+        rounds += 1;
+        solo.patch(TEMPLATE, RUNTIME_NAMESPACE, "urchin-1.0.0", "stubborn", &edit).await?;
+        wait::until("the template to be set back, or left", SOON, || async {
+            let now = both(&solo)[0].get("urchin-1.0.0").await?;
+            let left = || async { Ok::<_, anyhow::Error>(named(kymas.get(solo.kyma).await?).is_some()) };
+            Ok((now.data["spec"]["version"] == "1.0.0" || left().await?).then_some(()))
+        })
+        .await?;
+    }
+    let now = both(&solo)[0].get("urchin-1.0.0").await?;
+    ensure!(now.data["spec"]["version"] == "6.6.6", "{now:?}");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Where KCP lets the runtime's own templates count. No Watcher names them: what says so is the engine's own watch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result<()> {
+    let solo = Solo::start("kcp-own-templates", "estuary").await?;
+    for number in ["0.1.0", "0.2.0"] {
+        version("anchor", number, json!({})).push(&solo.env.registry.of(solo.namespace)).await?;
+    }
+    solo.label(&json!({labels::RUNTIME_TEMPLATES: "true"})).await?;
+    let agent = solo.agent().await?;
+    solo.watching(&agent, "engine.moduletemplates.operator.kyma-project.io.spec").await?;
+    let modules = json!({"spec": {"modules": [{"name": "anchor"}]}});
+    solo.patch(KYMA, RUNTIME_NAMESPACE, "default", "user", &modules).await?;
+    let [templates, _] = both(&solo);
+    for number in ["0.1.0", "0.2.0"] {
+        let own = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ModuleTemplate",
+            "metadata": {"name": "anchor-regular", "labels": {labels::MODULE_NAME: "anchor"}},
+            "spec": {"channel": "regular",
+                     "descriptor": {"component": {"name": kcp::component("anchor"), "version": number}}}});
+        templates.patch("anchor-regular", &PatchParams::apply("user"), &Patch::Apply(&own)).await?;
+        solo.ready_by_its_agent("anchor", number).await?;
+    }
+    templates.delete("anchor-regular", &DeleteParams::default()).await?;
     observed::no_panic(&solo.receiver.process)
 }
 

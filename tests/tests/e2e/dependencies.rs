@@ -46,7 +46,7 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
     solo.module("bollard", "to be Ready, whatever the other one waits for", |m| m.state == State::Ready)
         .await?;
     ensure!(solo.manifest("crane").await.is_err(), "it is installed without what it needs");
-    solo.watching(&agent, "engine.customresourcedefinitions.apiextensions.k8s.io.spec").await?;
+    solo.watching(&agent, "engine.apiservices.apiregistration.k8s.io.spec").await?;
 
     let name = format!("hooks.{group}");
     let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -84,9 +84,9 @@ async fn a_module_waits_for_an_api_and_comes_by_its_event() -> Result<()> {
     solo.gone("crane").await?;
     agent
         .process
-        .ready("to watch no definitions any more", Duration::from_mins(1), || async {
+        .ready("to watch only our own definitions", Duration::from_mins(1), || async {
             let page = agent.status().await?;
-            ensure!(!page["watches"].to_string().contains("customresourcedefinitions"), "{page:#}");
+            ensure!(!page["watches"].to_string().contains("apiservices"), "{page:#}");
             Ok(Some(()))
         })
         .await?;

@@ -73,6 +73,28 @@ fn data<'a>(object: &'a DynamicObject, key: &str) -> &'a str {
     object.data["data"][key].as_str().unwrap_or_default()
 }
 
+/// Since when each condition of the Kyma, in both places, and of a module's Manifest says what it says. Not what the way of events is
+/// worth: a receiver that starts does not know.
+async fn since(solo: &Solo, module: &str) -> Result<BTreeMap<String, Value>> {
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let remote = solo.objects(("operator.kyma-project.io", "v1beta2", "Kyma"), Some("kyma-system"));
+    let all = [
+        ("Kyma in KCP", serde_json::to_value(kymas.get(solo.kyma).await?)?),
+        ("Kyma in the runtime", serde_json::to_value(remote.get("default").await?)?),
+        ("Manifest", serde_json::to_value(solo.manifest(module).await?)?),
+    ];
+    let mut since = BTreeMap::new();
+    for (whose, object) in all {
+        for condition in object["status"]["conditions"].as_array().into_iter().flatten() {
+            if condition["type"] != "RuntimeEvents" {
+                let what = format!("{whose}: {} is {}", condition["type"], condition["status"]);
+                since.insert(what, condition["lastTransitionTime"].clone());
+            }
+        }
+    }
+    Ok(since)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     let mut solo = Solo::start("kcp-drift", "shelf").await?;
@@ -125,7 +147,7 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
 
     // A receiver that starts looks at each Kyma, and finds nothing to write; nor is there anything to write if it looks further.
     fleet::settled(&solo.receiver).await?;
-    let before = solo.applies_by_resource().await?;
+    let (before, stood) = (solo.applies_by_resource().await?, since(&solo, "reef").await?);
     solo.receiver.restart().await?;
     for kind in ["Kyma", "Agent"] {
         wait::until(&format!("a look at the {kind}"), Duration::from_mins(1), || async {
@@ -137,6 +159,12 @@ async fn an_installed_object_is_written_only_when_it_differs() -> Result<()> {
     solo.told(CONFIG_MAP, "reef", "settings").await?;
     let after = solo.applies_by_resource().await?;
     ensure!(after == before, "a start wrote: {before:?} became {after:?}");
+    // Nor does anything say that it has become what it was.
+    solo.patch(CONFIG_MAP, "reef", "settings", "editor", &json!({"data": {"version": "theirs"}})).await?;
+    solo.told(CONFIG_MAP, "reef", "settings").await?;
+    ensure!(data(&settings.get("settings").await?, "version") == "2", "the edit has stayed");
+    let stands = since(&solo, "reef").await?;
+    ensure!(stood.len() >= 5 && stands == stood, "{stood:#?} became {stands:#?}");
     observed::no_panic(&solo.receiver.process)?;
 
     // A kind that an upgrade drops stays while its users have objects of it, and does not hold the upgrade up.

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, ModuleStatus, State};
-use tidewatch_tests::{modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{aggregated::Aggregated, modules::Version, observed, solo::Solo, wait};
 
 const SOON: Duration = Duration::from_mins(1);
 /// The module with something of every kind, and its namespace.
@@ -157,5 +157,74 @@ async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> R
     says(&solo, (SERVICE, "gate"), "the module to be Ready", |m| m.state == State::Ready).await?;
 
     nodes.delete("berth", &DeleteParams::default()).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+const GAFF: &str = "gaff.example.test";
+const API_SERVICE: Gvk = ("apiregistration.k8s.io", "v1", "APIService");
+const KYMA: Gvk = ("operator.kyma-project.io", "v1beta2", "Kyma");
+const HOOK: Gvk = (GAFF, "v1", "Hook");
+
+fn hooks() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("hooks.{GAFF}")},
+        "spec": {"group": GAFF, "scope": "Namespaced", "names": {"plural": "hooks", "singular": "hook", "kind": "Hook", "listKind": "HookList"},
+                 "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                               "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+/// What the runtime's own controllers, and a kubelet's and an operator's stand-ins, say of a module's objects; all of it told by
+/// the agent, and by nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_alone() -> Result<()> {
+    let solo = Solo::start("kcp-more-kinds", "gaff").await?;
+    let group = "rigs.example.test";
+    let rigs = Aggregated::start(group).await?;
+    let _agent = solo.agent().await?;
+    let sentry = json!({"containers": [{"name": "main", "image": "example.test/none:1"}]});
+    let objects = vec![
+        namespace("gaff"),
+        hooks(),
+        object(HOOK, "gaff", "boat", &json!({})),
+        object(POD, "gaff", "sentry", &sentry),
+        object(SERVICE, "gaff", "rigs", &json!({"type": "ExternalName", "externalName": "localhost"})),
+        json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("v1.{group}")},
+            "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 10, "insecureSkipTLSVerify": true,
+                     "service": {"name": "rigs", "namespace": "gaff", "port": rigs.port}}}),
+    ];
+    solo.offer(&Version::new("gaff", "1.0.0", objects)).await?;
+    let modules = json!({"spec": {"modules": [{"name": "gaff"}]}});
+    solo.patch(KYMA, "kyma-system", "default", "user", &modules).await?;
+    let waits = async |cause: &str| {
+        let is = |m: &ModuleStatus| m.state == State::Processing && m.message.starts_with(cause);
+        solo.module("gaff", &format!("to wait for {cause}"), is).await
+    };
+    let params = PatchParams::default();
+    let merge = |status: Value| Patch::Merge(json!({"status": status}));
+
+    waits("Pod gaff/sentry: ").await?;
+    let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+    solo.objects(POD, Some("gaff")).patch_status("sentry", &params, &merge(ready)).await?;
+    waits(&format!("APIService v1.{group}: its API is not available (FailedDiscoveryCheck)")).await?;
+    // The runtime's API server looks for it from time to time.
+    rigs.serve();
+    let hook = solo.objects(HOOK, Some("gaff"));
+    let is = |m: &ModuleStatus| m.state == State::Ready;
+    let before = solo.module("gaff", "to be Ready: the Hook says nothing", is).await?;
+    let said = json!({"state": "Processing", "description": "hauling"});
+    hook.patch_status("boat", &params, &merge(said)).await?;
+    waits(&format!("Hook.{GAFF} gaff/boat: its state is Processing: hauling")).await?;
+    hook.patch_status("boat", &params, &merge(json!({"state": "Ready", "description": null}))).await?;
+    let after = solo.module("gaff", "to be Ready", is).await?;
+    ensure!(before.version == after.version, "{before:?} {after:?}");
+
+    // Whoever has the runtime next finds no API without a server.
+    let none = json!({"spec": {"modules": []}});
+    solo.patch(KYMA, "kyma-system", "default", "user", &none).await?;
+    solo.gone("gaff").await?;
+    ensure!(
+        solo.objects(API_SERVICE, None).get_opt(&format!("v1.{group}")).await?.is_none(),
+        "it is there still"
+    );
     observed::no_panic(&solo.receiver.process)
 }

@@ -1,6 +1,6 @@
 //! Watchers in KCP are what the agents watch and may see, in every runtime and without a restart.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
@@ -58,11 +58,13 @@ async fn watcher_says(kcp: &Client, name: &str, state: State, word: &str) -> Res
 async fn allowed(cluster: &ControlPlane, resources: &[&str]) -> Result<()> {
     let api: Api<ClusterRole> = Api::all(cluster.client()?);
     let listed = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]});
-    let own = listed(GROUP, &["kymas"]);
-    let wanted = match resources {
-        [] => json!([own]),
-        resources => json!([listed("", resources), own]),
-    };
+    // What the engine has watched for itself comes besides.
+    let core: BTreeSet<&str> = resources.iter().copied().chain(["namespaces"]).collect();
+    let wanted = json!([
+        listed("", &core.into_iter().collect::<Vec<_>>()),
+        listed("apiextensions.k8s.io", &["customresourcedefinitions"]),
+        listed(GROUP, &["kymas", "modulereleasemetas", "moduletemplates"]),
+    ]);
     wait::until(&format!("the agent's role to be for exactly {resources:?}"), SOON, || async {
         let role = api.get(AGENT_WATCHES_ROLE).await?;
         let rules = json!(role.rules.unwrap_or_default());

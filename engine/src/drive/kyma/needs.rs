@@ -117,8 +117,7 @@ impl Shared {
         let needed = kinds(choices);
         let now = self.now();
         let told = !needed.is_empty() && why.may_be(is_of_definition);
-        let whole = |cause: &Cause| matches!(cause, Cause::FallbackPoll | Cause::SafetyResync);
-        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(whole);
+        let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Cause::is_whole_look);
         // Before it is looked: nobody tells what came, or went, before that.
         if self.await_kinds(name, &needed).await || doubtful {
             for kind in &needed {

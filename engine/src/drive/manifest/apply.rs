@@ -8,16 +8,18 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
-use super::{Stopped, causes, is_crd, schemas::defines, standing::Standing};
+use super::{Stopped, causes, is_crd, schemas::defines};
 use crate::{
     drive::{
         apply::{self, ObjectError},
         gate::Gated,
+        parked::{Parked, Tug},
         seen::Seen,
+        standing::Standing,
     },
     key::WorkKey,
     plan::{
-        drift::{self, Difference, Ignored},
+        drift::{self, Ignored},
         fight::Verdict,
         manifest::{Definitions, Marks},
         object::{Gvk, ObjectRef},
@@ -61,62 +63,6 @@ pub(super) struct Awaited {
     pub(super) groups: BTreeSet<String>,
     /// Whether something happens of which no event tells.
     pub(super) untold: bool,
-}
-
-/// An object that is left as somebody else has made it, for a while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Parked {
-    object: ObjectRef,
-    tug: Tug,
-    /// Until then.
-    pub(super) until: Timestamp,
-}
-
-/// What somebody else does to an object again and again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Tug {
-    /// Changes a field.
-    Changes { path: String, by: Option<String> },
-    /// Is another module, and wants something else of it: its Manifest.
-    Wants(String),
-    /// Deletes it.
-    Deletes,
-    /// Did one of these, and has not done it again since.
-    Ended,
-}
-
-impl Parked {
-    /// Whether it is as it is to be, and it has to be seen whether it stays so.
-    pub(super) fn is_trial(&self) -> bool {
-        self.tug == Tug::Ended
-    }
-
-    /// Who does what, and what ends it.
-    pub(super) fn message(&self) -> String {
-        let Self { object, tug, until } = self;
-        match tug {
-            Tug::Changes { path, by } => {
-                let by =
-                    by.as_deref().map_or("somebody".to_owned(), |by| format!("the field manager '{by}'"));
-                format!(
-                    "{path} of {object} is changed back again and again by {by}; it is left as it is until {until:.0}; end the \
-                     other writer, or have the module's template ignore the field (ignoreFields)"
-                )
-            }
-            Tug::Wants(other) => format!(
-                "the Manifest {other} has {object}, too, with another content, and each changes it back; it is left as it is until \
-                 {until:.0}; disable one of the two modules, or have one of them leave the object to the other"
-            ),
-            Tug::Ended => format!(
-                "{object} was changed or deleted again and again by somebody; it is as it is to be now, and that is taken to last if it \
-                 does until {until:.0}"
-            ),
-            Tug::Deletes => format!(
-                "{object} is deleted again and again by somebody; it is not made anew until {until:.0}; find in the audit log of \
-                 the runtime who deletes it, and end that, or disable the module"
-            ),
-        }
-    }
 }
 
 impl Applied {
@@ -331,7 +277,7 @@ impl Installer<'_> {
                 return Ok(Settled::Finished(id.clone()));
             }
             if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-                return Ok(Settled::Missing(Parked { object: id.clone(), tug: Tug::Deletes, until }));
+                return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
             }
             let made = match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
                 Ok(made) => made,
@@ -371,12 +317,8 @@ impl Installer<'_> {
             return Ok(Settled::There(live, stands()));
         }
         if let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-            let tug = match difference {
-                _ if let Some(other) = self.also_of(id) => Tug::Wants(other),
-                Difference::Field { path, by } => Tug::Changes { path, by },
-                Difference::NotApplied => Tug::Changes { path: "all".into(), by: None },
-            };
-            return Ok(Settled::There(live, Some(Parked { object: id.clone(), tug, until })));
+            let tug = self.also_of(id).map_or_else(|| Tug::from(difference), Tug::Wants);
+            return Ok(Settled::There(live, Some(Parked::of_module(id, tug, until))));
         }
         if !ignored.is_empty() {
             // What was read is written again: a change in between is the user's, and must not be lost.
@@ -408,7 +350,7 @@ impl Installer<'_> {
     /// What is to be said of an object that is as it is to be, if it was left alone before.
     fn trial(&self, id: &ObjectRef, key: u64) -> Option<Parked> {
         let until = self.standing.on_trial(key, self.now)?;
-        Some(Parked { object: id.clone(), tug: Tug::Ended, until })
+        Some(Parked::of_module(id, Tug::Ended, until))
     }
 
     /// The other Manifest that has an object, too.

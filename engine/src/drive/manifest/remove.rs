@@ -8,7 +8,6 @@ use super::{
     blockers::{self, Obstacle, Whose},
     is_crd, is_namespace,
     passed::Mark,
-    standing::Standing,
     sync::Work,
 };
 use crate::{
@@ -16,6 +15,7 @@ use crate::{
         Finish, Lost, Shared,
         apply::{self, Deleted, ObjectError},
         gate::Gated,
+        standing::Standing,
     },
     key::{Cause, WorkKey},
     plan::{

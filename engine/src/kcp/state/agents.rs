@@ -75,7 +75,7 @@ impl KcpState {
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
         let names = self.by_kyma.get(kyma).into_iter().flatten();
         let mut needs = Needs::default();
-        needs.see_wishes();
+        needs.see_ours(self.kyma(kyma).is_some_and(|kyma| kyma.takes_runtime_templates()));
         names.filter_map(|name| self.manifests.needs(name)).for_each(|of| needs.extend(of));
         for ((group, kind), version) in self.owners.awaited(kyma) {
             needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });

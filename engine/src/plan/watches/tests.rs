@@ -123,7 +123,7 @@ fn what_the_agent_watches_anyway_is_not_watched_twice() {
 #[test]
 fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     let mut needs = Needs::of([&manifest(&[("apps/v1", "Deployment")], None)]);
-    needs.see_wishes();
+    needs.see_ours(false);
     let alone = derive(&needs, real_plural, &[], 1);
     assert_eq!(names(&alone), ["engine.kymas.operator.kyma-project.io.spec"], "before all else");
     assert!(alone.watches[0].labels.is_empty());
@@ -139,6 +139,35 @@ fn a_runtimes_kyma_is_always_watched_unless_a_watcher_sees_it_anyway() {
     assert!(!beside(&KYMA_LABELS[..1]), "that of the Go manager: the engine puts its label back");
     assert!(beside(&[(labels::WATCHED_BY, "somebody")]));
     assert!(beside(&[KYMA_LABELS[0], ("team", "harbour")]), "nobody puts that one back");
+}
+
+/// What somebody changes of it would be found by the safety resync only.
+#[test]
+fn what_the_engine_brings_besides_modules_is_always_watched() {
+    let watched = |takes_templates: bool| {
+        let mut needs = Needs::default();
+        needs.see_ours(takes_templates);
+        let derived = derive(&needs, real_plural, &[], MAX_DERIVED);
+        assert!(derived.missing.is_empty() && derived.left_out.is_empty(), "{derived:?}");
+        derived
+    };
+    let ours = watched(false);
+    assert_eq!(
+        names(&ours),
+        [
+            "engine.customresourcedefinitions.apiextensions.k8s.io.spec",
+            "engine.kymas.operator.kyma-project.io.spec",
+            "engine.modulereleasemetas.operator.kyma-project.io.spec",
+            "engine.moduletemplates.operator.kyma-project.io.spec",
+            "engine.namespaces.spec",
+        ]
+    );
+    let all = |derived: &Derived| {
+        let all = derived.watches.iter().filter(|watch| watch.labels.is_empty());
+        all.map(|watch| watch.resource.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&ours), ["kymas"], "what users have made of the other kinds is theirs");
+    assert_eq!(all(&watched(true)), ["kymas", "moduletemplates"], "where their templates count");
 }
 
 #[test]

@@ -28,7 +28,7 @@ const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::drive) struct Standing {
+pub(super) struct Standing {
     objects: Mutex<Lru<u64, Entry>>,
     /// When CRDs were written.
     schemas: Mutex<Lru<u64, Timestamp>>,
@@ -56,10 +56,10 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// The key of an object of a Manifest. What two Manifests want of one object is a fight like any other.
-    pub(super) fn key(manifest: &WorkKey, object: &ObjectRef) -> u64 {
-        let (kyma, (group, kind, namespace, name)) = (manifest.kyma(), object.identity());
-        let text = format!("{kyma}\n{manifest}\n{group}\n{kind}\n{namespace}\n{name}");
+    /// The key of an object that a piece of work sees to. What two Manifests want of one object is a fight like any other.
+    pub(super) fn key(work: &WorkKey, object: &ObjectRef) -> u64 {
+        let (kyma, (group, kind, namespace, name)) = (work.kyma(), object.identity());
+        let text = format!("{kyma}\n{work}\n{group}\n{kind}\n{namespace}\n{name}");
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
