@@ -24,7 +24,7 @@ mod transforms;
 
 pub(super) use self::{hold::Holds, passed::Passes, rendered::Rendered};
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -292,6 +292,13 @@ impl Shared {
             let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
             plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
+        if let Some(gone) = gone.as_ref().filter(|_| !unknown && applied.only_fails()) {
+            let unready = applied.failing.iter().chain(applied.not_ready()).cloned().collect();
+            let contents = Arc::clone(&contents);
+            let passed =
+                Passed { mark, contents, unready, gone: gone.clone(), cr: cr_there, said: cr_said.clone() };
+            self.keep(kyma, manifest, passed);
+        }
         if let Some(stopped) = applied.failed {
             // A module that is Ready is not said to be in error for what the next try, a moment later, may not meet.
             let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
@@ -352,12 +359,9 @@ impl Shared {
         };
         let status = write(Progress::Applied(told));
         let held = self.say(manifest, &status, looked.found).await?;
-        let live = matches!(self.gate.mode(), Mode::Live);
-        if let Some(gone) = gone.filter(|_| live && applied.is_clean()) {
-            let waits = applied.judged.iter().filter(|(_, readiness)| readiness.is_unready());
-            let unready = waits.map(|(object, _)| object.clone()).collect();
-            let passed = Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said };
-            self.passes.put(kyma, &manifest.name_any(), passed);
+        if let Some(gone) = gone.filter(|_| applied.is_clean()) {
+            let unready = applied.not_ready().cloned().collect();
+            self.keep(kyma, manifest, Passed { mark, contents, unready, gone, cr: cr_there, said: cr_said });
         }
         if let Some((left, Readiness::Processing(what))) = held.zip(Some(&readiness)) {
             return Ok(Finish::Again(left, what.clone()));
@@ -401,6 +405,13 @@ impl Shared {
             Some(Parked { until, .. }) => not_later_than(*until, finish),
             None => finish,
         })
+    }
+
+    /// What this pass has found, for the next one; not where nothing is written.
+    fn keep(&self, kyma: &str, manifest: &Manifest, passed: Passed) {
+        if matches!(self.gate.mode(), Mode::Live) {
+            self.passes.put(kyma, &manifest.name_any(), passed);
+        }
     }
 
     async fn tell_conflict(&self, kyma: &str, manifest: &Manifest, conflict: &Parked) {

@@ -46,6 +46,8 @@ pub(super) struct Applied {
     /// Objects that were left out because their namespace is being deleted.
     pub(super) stuck: Vec<ObjectRef>,
     pub(super) failed: Option<Stopped>,
+    /// Objects that could not be applied.
+    pub(super) failing: Vec<ObjectRef>,
     /// Objects that are not known to be ready, and of which more can be found out.
     pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
@@ -76,6 +78,7 @@ impl Applied {
         self.unasked |= other.unasked;
         self.left_out |= other.left_out;
         self.stuck.extend(other.stuck);
+        self.failing.extend(other.failing);
         self.unclear.extend(other.unclear);
         self.unclear.truncate(causes::OBJECTS);
         if self.missing.is_none() {
@@ -94,11 +97,22 @@ impl Applied {
 
     /// Whether nothing is left undone: a later pass need not look at what is ready.
     pub(super) const fn is_clean(&self) -> bool {
-        self.failed.is_none()
-            && self.missing.is_none()
-            && !self.left_out
-            && self.parked.is_empty()
-            && self.stuck.is_empty()
+        self.failed.is_none() && self.is_whole()
+    }
+
+    /// Whether nothing is left undone but what could not be applied: a later pass need not look at what is ready besides. Not where
+    /// something else failed, or comes first.
+    pub(super) const fn only_fails(&self) -> bool {
+        self.failed.is_some() && !self.failing.is_empty() && self.is_whole()
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.missing.is_none() && !self.left_out && self.parked.is_empty() && self.stuck.is_empty()
+    }
+
+    /// What is not ready of what was looked at.
+    pub(super) fn not_ready(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.judged.iter().filter(|(_, readiness)| readiness.is_unready()).map(|(object, _)| object)
     }
 
     /// The kinds of all that is not ready but a Deployment, of which an agent always tells.
@@ -184,25 +198,28 @@ impl Installer<'_> {
         let (known, silent) = (&known, &self.silent);
         let mut results = stream::iter(objects)
             .map(|object| async move {
-                let id = ObjectRef::of(&object).ok_or_else(|| ObjectError::Malformed("an object".into()))?;
+                let Some(id) = ObjectRef::of(&object) else {
+                    return (None, Err(ObjectError::Malformed("an object".into()).into()));
+                };
                 if silent.is_out(&id.gvk) {
-                    return Ok(Settled::LeftOut);
+                    return (Some(id), Ok(Settled::LeftOut));
                 }
                 let is_known = known.contains(&id.identity());
-                match self.one(&id, object, is_known).await {
+                let settled = match self.one(&id, object, is_known).await {
                     Err(ObjectErrorOrFinal::Object(error)) if error.is_of_leaving_namespace() => {
-                        Ok(Settled::Stuck(id))
+                        Ok(Settled::Stuck(id.clone()))
                     }
                     Err(ObjectErrorOrFinal::Object(error)) if error.is_cut_off() => {
                         silent.count(&id.gvk);
                         Err(error.into())
                     }
                     other => other,
-                }
+                };
+                (Some(id), settled)
             })
             .buffered(CONCURRENCY);
         let mut applied = Applied::default();
-        while let Some(result) = results.next().await {
+        while let Some((id, result)) = results.next().await {
             match result {
                 Ok(Settled::There(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
@@ -241,6 +258,8 @@ impl Installer<'_> {
                     applied.waits_for(error.message());
                 }
                 Err(error) => {
+                    applied.left_out |= id.is_none();
+                    applied.failing.extend(id);
                     applied.failed.get_or_insert(error.into());
                 }
             }

@@ -30,7 +30,7 @@ const REMEMBERED: u64 = 50_000;
 /// The epoch of events of the v2 contract. They come before their change is committed: what they name may not be all that is to come.
 const V2: &str = "v2";
 
-/// The last passes that have left nothing undone.
+/// The last passes of which it is known what they have left undone.
 #[derive(Debug)]
 pub(in crate::drive) struct Passes {
     kept: Mutex<Lru<u64, Kept>>,
@@ -62,7 +62,7 @@ pub(super) struct Passed {
     pub(super) mark: Mark,
     /// What each object was to be.
     pub(super) contents: Arc<Contents>,
-    /// What was not ready.
+    /// What was not ready, or could not be applied.
     pub(super) unready: Vec<ObjectRef>,
     /// What is gone, and still in the inventory that KCP has.
     pub(super) gone: Vec<ObjectRef>,
@@ -248,7 +248,8 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
             Cause::Kcp { object, change } if *object == own && matches!(*change, "added" | "changed") => {}
             // Its Kyma's plan has changed it.
             Cause::Kcp { object, .. } if object.starts_with("Kyma/") => {}
-            Cause::Retry { key, reason, .. } if *key == own && *reason == "waiting" => {}
+            // What a pass has left undone it has noted, or it has noted nothing.
+            Cause::Retry { key, .. } if *key == own => {}
             Cause::Due { .. } => {}
             _ => return None,
         }
@@ -287,8 +288,9 @@ mod tests {
             kcp("Manifest/m", "changed"),
             kcp("Kyma/k", "module release changed"),
             Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "waiting" },
+            Cause::Retry { key: "Manifest/m".into(), attempt: 2, reason: "invalid" },
         ];
-        let found = named(&own(), &causes, 4).unwrap();
+        let found = named(&own(), &causes, 5).unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Deployment.apps n/a"]);
     }
 
@@ -306,7 +308,6 @@ mod tests {
             event("e", "ConfigMap n/"),
             kcp("Manifest/other", "a shared object was let go"),
             kcp("Manifest/m", "kubeconfig secret changed"),
-            retry("Manifest/m", "unreachable"),
             retry("Kyma/k", "waiting"),
             Cause::Start,
             Cause::FallbackPoll,

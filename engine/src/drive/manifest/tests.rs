@@ -252,6 +252,35 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
     }
 }
 
+/// However many objects a module has of which one is refused: that one costs each try.
+#[tokio::test]
+async fn what_alone_could_not_be_applied_is_alone_tried_again() {
+    let (engine, _) = engine();
+    let mut objects = well();
+    objects.remove(DEPLOYMENT);
+    let invalid = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
+        "message": "spec.replicas: must not be 1", "code": 422});
+    objects.insert(THROTTLED, invalid);
+    let (refusing, heard) = runtime(objects);
+    pass(&engine, &refusing, None, &[]).await;
+    assert_eq!(heard_paths(&heard).len(), 5, "all are looked at, and one is applied");
+    let retry = [Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason: "refused" }];
+    let tried = ["GET", "PATCH"].map(|method| format!("{method} {DEPLOYMENT}"));
+    for _ in 0..2 {
+        let before = passed(&engine).unwrap();
+        assert_eq!(before.unready, [ObjectRef::of(&bundle().main[0]).unwrap()]);
+        let finish = pass(&engine, &refusing, Some(before), &retry).await;
+        assert!(
+            matches!(ended(finish), Finish::Failed(report, _) if report.message.contains("must not be 1"))
+        );
+        assert_eq!(heard_paths(&heard), tried);
+    }
+    let (well, heard) = runtime(well());
+    pass(&engine, &well, passed(&engine), &retry).await;
+    assert_eq!(heard_paths(&heard), tried[..1]);
+    assert!(passed(&engine).unwrap().unready.is_empty());
+}
+
 #[tokio::test]
 async fn what_a_default_cr_says_is_read_when_it_is_named_and_else_remembered() {
     let (engine, _) = engine();
