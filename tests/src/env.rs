@@ -6,7 +6,10 @@ use anyhow::{Context, Result, anyhow};
 use futures::future::try_join3;
 use tokio::sync::{OnceCell, oneshot};
 
-use crate::{ControlPlane, Etcd, Harness, Options, Registry, User, fleet::AGENT_USER};
+use crate::{
+    ControlPlane, Etcd, Harness, Options, Registry, User,
+    fleet::{AGENT_USER, RECEIVER_USER},
+};
 
 /// KCP, two runtimes with pods, and a registry. It holds processes and plain data, no
 /// connection: each test makes clients in its own tokio runtime.
@@ -33,7 +36,9 @@ impl Environment {
             futures::future::try_join(Etcd::start(&harness), Registry::start(&harness)).await?;
         // Boxed: three of these futures would be 17 KB of stack.
         let start = |name: &str, pods| {
-            let users = vec![User { name: AGENT_USER.to_owned(), groups: Vec::new() }];
+            let users =
+                [AGENT_USER, RECEIVER_USER].map(|name| User { name: name.to_owned(), groups: Vec::new() });
+            let users = users.to_vec();
             let options = Options { pods, users, ..Options::named(name) };
             Box::pin(ControlPlane::start(&harness, &etcd, options))
         };

@@ -12,8 +12,8 @@ use tidewatch_demo::{
 };
 pub use tidewatch_demo::{
     fleet::{
-        COMPONENT, apply_yaml, kyma_in_state, kyma_where, offer_template, prepare_kcp, push_lighthouse,
-        put_kubeconfig, release, watches,
+        COMPONENT, apply_yaml, kyma_in_state, kyma_where, offer_template, push_lighthouse, put_kubeconfig,
+        release, watches,
     },
     pki::Identity,
 };
@@ -30,6 +30,10 @@ use crate::{
 /// The user that an agent is in its runtime: its service account's, so that it may do what the shipped role allows,
 /// and no more.
 pub const AGENT_USER: &str = "system:serviceaccount:kyma-system:tidewatch-agent";
+/// The user that a receiver is in KCP: its service account's, so that it may do what the shipped role allows, and no more.
+pub const RECEIVER_USER: &str = "system:serviceaccount:kcp-system:tidewatch-receiver";
+/// What that role is made of.
+const RECEIVER_ROLE: &str = include_str!("../../deploy/receiver/rbac.yaml");
 /// For anything that should take a second or two.
 const SOON: Duration = Duration::from_mins(1);
 /// For so long nothing has happened where nothing goes on.
@@ -79,6 +83,22 @@ pub struct Agent {
     pub process: Process,
 }
 
+/// Puts our CRDs into a KCP, and a namespace in which a receiver may work.
+pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
+    tidewatch_demo::fleet::prepare_kcp(client, namespace).await?;
+    admit_receiver(client, namespace).await
+}
+
+/// Lets a receiver work in a namespace of a KCP, by the role that ships.
+pub async fn admit_receiver(client: &Client, namespace: &str) -> Result<()> {
+    let objects: Vec<Value> = serde_saphyr::from_multiple(RECEIVER_ROLE)?;
+    for mut object in objects {
+        object["metadata"]["namespace"] = namespace.into();
+        apply_yaml(client, &object.to_string()).await?;
+    }
+    Ok(())
+}
+
 /// Registers a runtime by the conventions of the ecosystem: a kubeconfig Secret and a Kyma.
 pub async fn register(client: &Client, namespace: &str, member: &Member<'_>) -> Result<()> {
     let kubeconfig = member.cluster.kubeconfig_yaml(ADMIN)?;
@@ -120,7 +140,8 @@ impl Receiver {
     ) -> Result<Self> {
         let folder = format!("receiver-{namespace}{name}");
         let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
-        let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
+        let kubeconfig =
+            harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
         let (events, admin) = (ports::free()?, ports::free()?);
         let text = |p: &PathBuf| p.display().to_string();
         let mut args = vec![
@@ -232,7 +253,8 @@ pub async fn dry_run(
     modules: &str,
     more: &[&str],
 ) -> Result<(Option<i32>, Value, String)> {
-    let kubeconfig = harness.write(&format!("dry-run-{namespace}/kcp.yaml"), &kcp.kubeconfig_yaml(ADMIN)?)?;
+    let kubeconfig =
+        harness.write(&format!("dry-run-{namespace}/kcp.yaml"), &kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
     let output = tokio::process::Command::new(binaries::find("tidewatch-receiver")?)
         .args(["--dry-run", "-o=json", "--dry-run-limit=60", "--log-format=text"])
         // Neither a port nor a certificate is needed, but a receiver's own arguments are taken as they are.

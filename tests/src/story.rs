@@ -9,7 +9,7 @@ use crate::{
     ControlPlane,
     cluster::ADMIN,
     env::Environment,
-    fleet::{Agent, Member, Receiver},
+    fleet::{self, Agent, Member, Receiver},
     report::Reporter,
 };
 
@@ -66,6 +66,7 @@ impl Cast for Processes<'_> {
     async fn receiver(&mut self) -> Result<String> {
         let env = self.env;
         let (modules, arguments) = (env.registry.of(KCP_NAMESPACE), self.arguments.clone());
+        fleet::admit_receiver(&env.kcp.client()?, KCP_NAMESPACE).await?;
         let receiver =
             Receiver::start_with(&env.harness, &env.kcp, KCP_NAMESPACE, &modules, |_| Ok(arguments)).await?;
         let admin = receiver.admin.clone();

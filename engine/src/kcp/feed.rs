@@ -267,6 +267,17 @@ fn metadata(
     watcher(api, config).default_backoff().map(move |event| event.map(|event| map(event, seen))).boxed()
 }
 
+/// What an API server says that does not allow a watch.
+fn forbidden(error: &watcher::Error) -> Option<&str> {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+    | watcher::Error::WatchError(status)) = error
+    else {
+        return None;
+    };
+    (status.code == 403).then_some(&*status.message)
+}
+
 async fn run<K, A, R>(context: Arc<Context>, kind: String, mut stream: Events<K>, apply: A, remove: R)
 where
     K: Serialize + Send + 'static,
@@ -280,7 +291,14 @@ where
     let mut first = true;
     while let Some(event) = stream.next().await {
         match event {
-            Err(error) => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
+            Err(error) => match forbidden(&error) {
+                Some(why) => tracing::error!(
+                    kind,
+                    why,
+                    "KCP does not allow a watch that the engine needs; it is tried again: the role is in deploy/receiver/rbac.yaml"
+                ),
+                None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
+            },
             // What a list that broke off has asked for stays asked for: its objects are in the state already.
             Ok(watcher::Event::Init) => {
                 context.journal.note(|| inlets::line(&kind, KcpChange::Init, ""));
@@ -406,6 +424,22 @@ mod tests {
 
     fn waiting(context: &Context) -> (usize, bool) {
         context.queue.inspect(|q| (q.ready().map(|(_, n)| n).sum(), q.next_due().is_some()))
+    }
+
+    #[test]
+    fn what_kcp_does_not_allow_is_told_from_what_breaks_off() {
+        let status = |code| {
+            let status = serde_json::json!({"kind": "Status", "status": "Failure", "message": "watchers is forbidden", "code": code});
+            serde_json::from_value::<kube::core::Status>(status).unwrap()
+        };
+        let list = |code| watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status(code))));
+        assert_eq!(forbidden(&list(403)), Some("watchers is forbidden"));
+        assert_eq!(
+            forbidden(&watcher::Error::WatchError(Box::new(status(403)))),
+            Some("watchers is forbidden")
+        );
+        assert_eq!(forbidden(&list(410)), None);
+        assert_eq!(forbidden(&watcher::Error::NoResourceVersion), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -55,6 +55,8 @@ pub(super) fn apiserver(
         flag("client-ca-file", &path(&pki.ca_file)),
         flag("token-auth-file", &path(&pki.token_file)),
         flag("authorization-mode", "RBAC"),
+        // As some platforms have it: who lets an object hold up the end of another one needs leave for that.
+        flag("enable-admission-plugins", "OwnerReferencesPermissionEnforcement"),
         flag("service-account-issuer", "https://kubernetes.default.svc"),
         flag("service-account-key-file", &path(&pki.service_account_public_file)),
         flag("service-account-signing-key-file", &path(&pki.service_account_key_file)),

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use tidewatch_tests::{
     ControlPlane, Options, User, env,
     faulty::{Blow, Door},
-    fleet::AGENT_USER,
+    fleet::{AGENT_USER, RECEIVER_USER},
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,8 @@ use rig::{NOTICED, Rig, SOON, rounds, seed};
 /// A runtime of a test's own.
 async fn runtime(name: &str) -> Result<ControlPlane> {
     let env = env::shared().await?;
-    let users = vec![User { name: AGENT_USER.to_owned(), groups: Vec::new() }];
+    let users = [AGENT_USER, RECEIVER_USER].map(|name| User { name: name.to_owned(), groups: Vec::new() });
+    let users = users.to_vec();
     // Boxed: its future is large.
     Box::pin(ControlPlane::start(&env.harness, env.etcd(), Options { users, ..Options::named(name) })).await
 }
