@@ -113,8 +113,10 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
             };
             // A role that was taken away blinds a watch.
             engine.configure_agent(&kyma, Some(cause.clone()));
-            // Whatever becomes of its Kyma's reconcile, which asks for it else.
-            engine.check_catalog(&kyma, Some(cause.clone()));
+            if look == Look::Resync {
+                // Whatever becomes of its Kyma's reconcile, which asks for it else.
+                engine.check_catalog(&kyma, Some(cause.clone()));
+            }
             let manifests = engine.state().read().manifests_of(&kyma);
             for key in looked_at(&kyma, manifests.into_iter().filter_map(|m| m.metadata.name)) {
                 engine.ask(key, class, Some(cause.clone()));

@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
+use jiff::Timestamp;
 use kube::{ResourceExt, api::ListParams};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -37,6 +39,8 @@ use crate::{
 const PAGE: u32 = 100;
 /// Objects of one kind that are read at most: the rest of a runtime's own is none of ours.
 const PAGES: usize = 100;
+/// Between two looks at the whole that polls of a runtime ask for: its catalog may be megabytes, and no module waits for it.
+const POLLED: Duration = Duration::from_hours(1);
 /// Objects of one runtime that are doubted one by one, at most: beyond, a look at the whole costs less.
 const DOUBTS: usize = 20;
 
@@ -48,6 +52,8 @@ pub(super) struct Catalogs(Mutex<HashMap<String, Done>>);
 struct Done {
     /// Of the catalog and the Kyma's labels, by which it was found.
     mark: u64,
+    /// When it was last looked at as a whole.
+    looked_at: Timestamp,
     /// What stood there. Shared by all who see the same.
     hashes: Arc<BTreeMap<Id, u64>>,
     /// What somebody may have changed since, as events name it; `None`: all of it.
@@ -77,12 +83,24 @@ impl Catalogs {
     }
 
     /// It is as it is to be, but for what somebody keeps changing.
-    fn put(&self, kyma: &str, mark: u64, view: &View, parked: &[Parked]) {
+    fn put(&self, kyma: &str, mark: u64, view: &View, parked: &[Parked], now: Timestamp) {
         let mut known = self.0.lock();
-        let said = known.get(kyma).is_some_and(|done| done.said);
+        let before = known.get(kyma);
         let doubted = Some(parked.iter().map(|parked| parked.object().to_string()).collect());
-        let done = Done { mark, hashes: Arc::clone(&view.hashes), doubted, said };
+        let done = Done {
+            mark,
+            looked_at: before.filter(|done| done.doubted.is_some()).map_or(now, |done| done.looked_at),
+            hashes: Arc::clone(&view.hashes),
+            doubted,
+            said: before.is_some_and(|done| done.said),
+        };
         known.insert(kyma.to_owned(), done);
+    }
+
+    /// Whether it is time for a poll to look at the whole.
+    fn is_old(&self, kyma: &str, now: Timestamp) -> bool {
+        let known = self.0.lock();
+        known.get(kyma).is_some_and(|done| now.duration_since(done.looked_at).unsigned_abs() >= POLLED)
     }
 
     /// The runtime's Kyma says that all is well, or nobody knows what it says.
@@ -129,9 +147,15 @@ impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
     pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
+        let now = self.now();
         let state = self.change("want catalog").await;
+        let is_old = self.catalogs.is_old(kyma, now);
+        let whole = |cause: &Cause| match cause {
+            Cause::FallbackPoll => is_old,
+            cause => cause.is_whole_look(),
+        };
         // A look at the whole does not trust what was done before.
-        if why.causes.iter().any(Cause::is_whole_look) {
+        if why.causes.iter().any(whole) {
             self.catalogs.doubt(kyma, None);
         }
         let done =
@@ -167,10 +191,11 @@ impl Shared {
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
+        let now = self.now();
         let says = match &synced {
             Ok(parked) => {
                 let order = self.change("catalog written").await;
-                self.catalogs.put(name, mark, &view, parked);
+                self.catalogs.put(name, mark, &view, parked, now);
                 drop(order);
                 said_of(parked)
             }
@@ -417,13 +442,17 @@ mod tests {
         Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: format!("{CAUSE}{name}") }
     }
 
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
     fn catalogs() -> Catalogs {
         let catalogs = Catalogs::default();
         let objects = ["a", "b"].map(|name| {
             let body = json!({"kind": "ModuleTemplate", "metadata": {"name": name}});
             (("ModuleTemplate", name.to_owned()), body)
         });
-        catalogs.put("harbour", 1, &View::new(objects.into()), &[]);
+        catalogs.put("harbour", 1, &View::new(objects.into()), &[], at(0));
         catalogs.set_said("harbour", true);
         catalogs
     }
@@ -460,10 +489,24 @@ mod tests {
         doubt(&[event("a")]);
         assert_eq!(doubted(&catalogs), None);
         assert!(!catalogs.of("harbour").unwrap().said, "nor is it known what the runtime's Kyma says");
-        catalogs.put("harbour", 1, &View::default(), &[]);
+        catalogs.put("harbour", 1, &View::default(), &[], at(7));
         assert_eq!(doubted(&catalogs), Some(vec![]));
         catalogs.doubt("lagoon", None);
         assert!(catalogs.of("lagoon").is_none(), "of which nothing is known, all is looked at");
+    }
+
+    #[test]
+    fn polls_look_at_the_whole_once_an_hour() {
+        let catalogs = catalogs();
+        let old = |minutes: i64| catalogs.is_old("harbour", at(minutes * 60));
+        assert_eq!((old(59), old(60)), (false, true));
+        let put = |minutes: i64| catalogs.put("harbour", 1, &View::default(), &[], at(minutes * 60));
+        put(50);
+        assert!(old(60), "that was about single objects");
+        catalogs.doubt("harbour", None);
+        put(60);
+        assert_eq!((old(119), old(120)), (false, true));
+        assert!(!catalogs.is_old("lagoon", at(0)), "nothing is known: all is looked at anyway");
     }
 
     #[test]
