@@ -405,9 +405,13 @@ impl Shared {
         let is_unseen = matches!(&result, Err(Lost::Behind(_) | Lost::Crowded(_)));
         let (next, look_at) = if is_dry { (next.filter(|_| is_unseen), None) } else { (next, look_at) };
         match outcome {
-            Outcome::Failed => tracing::warn!(%key, message, "reconcile failed"),
-            Outcome::Lost => tracing::error!(%key, message, "reconcile failed and could not say so in KCP"),
-            Outcome::Done | Outcome::Waiting => tracing::debug!(%key, ?outcome, message, "reconciled"),
+            Outcome::Failed => tracing::warn!(%key, detail = message, "reconcile failed"),
+            Outcome::Lost => {
+                tracing::error!(%key, detail = message, "reconcile failed and could not say so in KCP")
+            }
+            Outcome::Done | Outcome::Waiting => {
+                tracing::debug!(%key, ?outcome, detail = message, "reconciled")
+            }
         }
         // A failure may have left undone what is to be done about something that was seen.
         let failed = matches!(&result, Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)));

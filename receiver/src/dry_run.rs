@@ -11,6 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::ResourceExt;
+use tidewatch_api::names::labels;
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
     drive::{Mode, Recorder},
@@ -52,11 +53,12 @@ pub async fn print(config: Config, args: &DryRunArgs) -> Result<u8, StartError> 
 
 /// Looks at the fleet, for `limit` at most.
 pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> {
+    let mut wrong = Vec::new();
     let Config { kubeconfig, mut engine, registry_credentials, denied_servers, maintenance_policy, .. } =
         config;
     let kube = app::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
-    let external = engine.external_registries.clone();
+    let (external, namespace) = (engine.external_registries.clone(), engine.namespace.clone());
     let client = app::kcp_client(kube, engine.call_deadline, &Journal::default(), None)?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
@@ -69,6 +71,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
         Registry::new("tidewatch_receiver", BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION")))?;
     if let Some(mut windows) = PolicyFile::new(maintenance_policy, &engine, &registry)? {
         windows.look().await;
+        wrong.extend(windows.unusable().map(|why| format!("the maintenance policy cannot be used: {why}")));
     }
 
     let (stop, known) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
@@ -76,11 +79,14 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let work = tokio::spawn(async move {
         works.run(stopped, move || ready.store(true, Ordering::Release)).await;
     });
-    let missing = watch(&engine, &book, &known, limit).await;
+    wrong.extend(watch(&engine, &book, &known, limit).await);
     stop.cancel();
     // What is in hand has deadlines of its own.
     let _ended = work.await;
-    Ok(told(&engine, &external, &book, missing))
+    if known.load(Ordering::Acquire) && engine.state().read().kymas().is_empty() {
+        wrong.push(format!("there is no Kyma in the namespace {namespace}; --namespace names another one"));
+    }
+    Ok(told(&engine, &external, &book, wrong))
 }
 
 /// Waits until all was looked at. Says why it was not, if the time is over.
@@ -140,6 +146,13 @@ fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<Stri
         let mut page = book.page(&name);
         if !page.looked_at {
             page.failures.push("it was not looked at".to_owned());
+        }
+        if !left_alone {
+            let skipped = state.thin_manifests_of(&name).filter(|manifest| manifest.is_skipped());
+            page.failures.extend(skipped.map(|manifest| {
+                let label = labels::SKIP_RECONCILIATION;
+                format!("the Manifest {} has the label {label}: it was not looked at", manifest.name_any())
+            }));
         }
         let entry = Entry::of(page, state.extensions_of(&name), left_alone);
         (name, entry)

@@ -99,6 +99,11 @@ impl PolicyFile {
         Ok((xxh3_64(&bytes), Policy::parse(text)?, text.to_owned()))
     }
 
+    /// Why the file could not be used the last time.
+    pub fn unusable(&self) -> Option<&str> {
+        self.last.as_ref()?.as_ref().err().map(String::as_str)
+    }
+
     /// Follows the file until the process ends.
     pub async fn follow(mut self, drain: Watch) {
         loop {

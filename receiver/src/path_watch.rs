@@ -101,7 +101,7 @@ fn perform(engine: &Engine, step: Step, looked: &impl Fn(Look)) {
             engine.configure_agent(&kyma, Some(Cause::OtherConfiguration));
         }
         Step::Tell { kyma, report } => {
-            tracing::info!(kyma, reason = report.reason, message = report.message, "event path");
+            tracing::info!(kyma, reason = report.reason, detail = report.message, "event path");
             let report = PathReport { proven: report.proven, reason: report.reason, message: report.message };
             engine.tell_path(&kyma, report);
         }

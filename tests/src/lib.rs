@@ -23,6 +23,8 @@ pub mod idle;
 pub mod kcp;
 #[cfg(test)]
 mod ledger;
+#[cfg(test)]
+mod logs;
 pub mod modules;
 pub mod mtls;
 pub mod observed;

@@ -17,6 +17,7 @@ use super::{
     gate::Gated,
     is_of_definition,
     kcp_writes::differs,
+    kyma_deletion::shares_with,
 };
 use crate::{
     kcp::state::AgentInput,
@@ -129,6 +130,11 @@ impl Shared {
             // The Kyma's status says so, and its reconcile asks for this again.
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
+        match self.has_already(name, &runtime).await {
+            Ok(None) => {}
+            Ok(Some(other)) => return Ok(Finish::Waiting(shares_with(&other))),
+            Err(error) => return self.failed_at(name, error),
+        }
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
                 {

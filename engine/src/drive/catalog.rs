@@ -22,6 +22,7 @@ use super::{
     kcp_writes::lost,
     keep::Astray,
     kyma::runtime_kyma,
+    kyma_deletion::shares_with,
     parked::Parked,
 };
 use crate::{
@@ -190,6 +191,11 @@ impl Shared {
             // The Kyma's status says so, and its reconcile asks for this again.
             Err(why) => return Ok(Finish::Waiting(why.message())),
         };
+        match self.has_already(name, &runtime).await {
+            Ok(None) => {}
+            Ok(Some(other)) => return Ok(Finish::Waiting(shares_with(&other))),
+            Err(error) => return self.failed_at(name, error),
+        }
         let synced = stage(Stage::Apply, self.sync_catalog(name, &runtime, &view)).await;
         let now = self.now();
         let says = match &synced {

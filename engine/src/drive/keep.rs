@@ -49,7 +49,7 @@ impl Shared {
         if again && let Verdict::Parked(until) = self.standing.verdict(key, content, now) {
             let tug = difference.map_or(Tug::Deletes, Tug::from);
             let parked = Parked::of_engine(object, tug, until);
-            tracing::warn!(kyma = work.kyma(), message = parked.message(), "left as somebody keeps it");
+            tracing::warn!(kyma = work.kyma(), detail = parked.message(), "left as somebody keeps it");
             return Ok(Some(parked));
         }
         let made = apply::apply(runtime, wanted, manager).await?;

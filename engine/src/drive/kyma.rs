@@ -23,8 +23,9 @@ use super::{
     Finish, Lost, Shared, Why,
     apply::ObjectError,
     error_report,
-    gate::Gated,
+    gate::{Gated, Mode},
     kcp_writes::lost,
+    kyma_deletion::shares_with,
     parked::Parked,
     prepare::{Schema, is_of_prepared},
     sources::rest_of,
@@ -40,7 +41,9 @@ use crate::{
     plan::{
         access::staying,
         gates::Facts,
-        kyma::{Input, Plan, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused},
+        kyma::{
+            Input, Plan, Sources, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused,
+        },
         needs::required,
         notice::{About, Kind, Notice},
         policy::rule,
@@ -154,6 +157,9 @@ impl Shared {
         why: Why<'_>,
     ) -> Result<Finish, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
+        if let Some(other) = stage(Stage::ReadRuntime, self.has_already(&name, runtime)).await? {
+            return Ok(self.blocked(kyma, shares_with(&other)).await?);
+        }
         let kept = stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
         self.want_agent(&name, causes).await;
         self.want_exchange(&name, causes.first().cloned()).await;
@@ -266,8 +272,17 @@ impl Shared {
                     None => settled,
                 })
             }
-            None => Ok(finish_of(&plan, rest)),
+            None => Ok(self.unread(&sources).unwrap_or_else(|| finish_of(&plan, rest))),
         }
+    }
+
+    /// How a dry run ends that could not read what an installed version consists of. A receiver would go by what its Manifest says, and
+    /// nobody would hear that another one of its modules can never be installed.
+    pub(super) fn unread(&self, sources: &Sources) -> Option<Finish> {
+        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let fault = sources.faults().next().filter(|_| is_dry)?;
+        let message = format!("what an installed module consists of cannot be read: {}", fault.message);
+        Some(Finish::failed(error_report(message), "module", None))
     }
 
     /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma

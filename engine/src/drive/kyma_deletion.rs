@@ -74,6 +74,15 @@ impl Deletion<'_> {
     }
 }
 
+/// Why nothing is done for a Kyma whose runtime is another one's.
+pub(super) fn shares_with(other: &str) -> String {
+    format!(
+        "the Kyma '{other}' of the control plane has this runtime: both have the same label {}; nothing is changed for this one; delete \
+         it, or give it the id and the kubeconfig of a runtime of its own",
+        labels::RUNTIME_ID
+    )
+}
+
 impl Shared {
     pub(super) async fn delete_kyma(&self, kyma: &Kyma) -> Result<Finish, Lost> {
         let name = kyma.name_any();
@@ -196,6 +205,22 @@ impl Shared {
         let (namespace, owner) = marked_by(remote)?.split_once('/')?;
         let is_other = namespace == self.config.namespace && owner != kyma;
         (is_other && self.look("left in").await.kyma(owner).is_some()).then(|| owner.to_owned())
+    }
+
+    /// Another Kyma of KCP that stays and has the runtime of this one, by what both are called and by what the Kyma in it says. Two that
+    /// write there would take each other's modules away. The runtime is asked only if KCP names it twice.
+    pub(super) async fn has_already(
+        &self,
+        kyma: &str,
+        runtime: &Gated,
+    ) -> Result<Option<String>, ObjectError> {
+        let others = self.look("same runtime").await.others_of_runtime(kyma);
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let remote = remote_kyma(runtime).await?;
+        let owner = self.has_instead(kyma, &remote).await;
+        Ok(owner.filter(|owner| others.contains(owner)))
     }
 
     /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.

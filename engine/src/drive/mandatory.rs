@@ -83,7 +83,7 @@ impl Shared {
             None => finish,
         };
         if made.faults.is_empty() {
-            return Ok(later(Finish::Done));
+            return Ok(later(self.unread(&sources).unwrap_or(Finish::Done)));
         }
         let text = made.faults.join("; ");
         Ok(later(if made.plan.retry {

@@ -47,6 +47,7 @@ use super::{
     gate::{Gated, Mode},
     is_of_definition,
     kcp_writes::lost,
+    kyma_deletion::shares_with,
     parked::Parked,
 };
 use crate::{
@@ -157,6 +158,17 @@ impl Shared {
                 };
             }
         };
+        match stage(Stage::ReadRuntime, self.has_already(kyma, &runtime)).await {
+            Ok(None) => {}
+            // Nothing there is this Kyma's.
+            Ok(Some(_)) if manifest.metadata.deletion_timestamp.is_some() => {
+                return self.let_manifest_go(&manifest).await;
+            }
+            Ok(Some(other)) => {
+                return self.stopped(&manifest, Stopped::for_good(shares_with(&other))).await;
+            }
+            Err(error) => return self.stopped(&manifest, error.into()).await,
+        }
         if manifest.is_unmanaged() {
             // Before anything that applies or deletes, however the Manifest is to end.
             self.listen_no_more(kyma, name).await;
@@ -420,7 +432,7 @@ impl Shared {
             tracing::warn!(
                 kyma,
                 manifest = manifest.name_any(),
-                message,
+                detail = message,
                 "an object is left as somebody else makes it"
             );
         }

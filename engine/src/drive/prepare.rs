@@ -263,7 +263,7 @@ impl Shared {
 }
 
 /// Whether the list of the Kyma was read in its runtime, at any time.
-fn had_list(kyma: &Kyma) -> bool {
+pub(super) fn had_list(kyma: &Kyma) -> bool {
     kyma.status.as_ref().is_some_and(|status| !status.active_channel.is_empty())
 }
 

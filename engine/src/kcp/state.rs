@@ -196,21 +196,31 @@ impl KcpState {
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
             Some(_) => None,
         };
+        let mut wanted = Vec::new();
         if let Some(id) = old.as_ref().and_then(Kyma::runtime_id) {
             self.unregister(id, &name);
+            let leaves = kyma.metadata.deletion_timestamp.is_some() || kyma.runtime_id() != Some(id);
+            if leaves {
+                wanted.extend(self.of_runtime(id, "another Kyma of the runtime goes"));
+            }
         }
         if let Some(id) = kyma.runtime_id() {
             let names = self.by_runtime.entry(id.to_owned()).or_default();
             names.reserve_exact(1);
             names.push(name.clone());
         }
-        let Some(change) = change.filter(|_| !echo) else { return Vec::new() };
-        let mut wanted = vec![(kyma_key(&name), change)];
+        let Some(change) = change.filter(|_| !echo) else { return wanted };
+        wanted.push((kyma_key(&name), change));
         // Who may have what goes by labels.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));
         }
         wanted
+    }
+
+    /// The Kymas that carry a runtime id.
+    fn of_runtime(&self, id: &str, change: &'static str) -> Vec<Wanted> {
+        self.by_runtime.get(id).into_iter().flatten().map(|kyma| (kyma_key(kyma), change)).collect()
     }
 
     /// A Kyma does not carry this runtime id any more.
@@ -225,8 +235,10 @@ impl KcpState {
 
     /// A Kyma is gone.
     pub fn delete_kyma(&mut self, name: &str) -> Vec<Wanted> {
+        let mut wanted = vec![(kyma_key(name), "deleted")];
         if let Some(id) = self.kymas.remove(name).as_ref().and_then(Kyma::runtime_id) {
             self.unregister(id, name);
+            wanted.extend(self.of_runtime(id, "another Kyma of the runtime is gone"));
         }
         self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
@@ -237,7 +249,7 @@ impl KcpState {
         self.lacking.remove(name);
         self.required.remove(name);
         self.readers.forget(name);
-        vec![(kyma_key(name), "deleted")]
+        wanted
     }
 
     /// A kubeconfig Secret appeared, changed or is gone.
@@ -365,6 +377,13 @@ impl KcpState {
             Some((many, _)) if many > 1 => RuntimeLookup::Ambiguous(many),
             _ => RuntimeLookup::Unknown,
         }
+    }
+
+    /// Other Kymas that are said to have the same runtime and are not on their way out. The events of its agent are nobody's then.
+    pub fn others_of_runtime(&self, kyma: &str) -> Vec<String> {
+        let id = self.kymas.get(kyma).as_ref().and_then(Kyma::runtime_id).map(str::to_owned);
+        let all = id.and_then(|id| self.by_runtime.get(&id)).into_iter().flatten();
+        all.filter(|other| *other != kyma && !self.kymas.is_leaving(other)).cloned().collect()
     }
 
     /// Whether a Watcher names this manager.

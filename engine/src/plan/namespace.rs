@@ -1,7 +1,9 @@
-//! A namespace that is being deleted: what holds it, and what that means for the objects that belong in it.
+//! An object that is being deleted, above all a namespace: what holds it, and what that means for the objects that belong in it.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+
+use super::object::ObjectRef;
 
 /// How long a deletion takes as a rule. One that takes longer is for somebody to look at.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
@@ -42,6 +44,24 @@ pub fn stuck(name: &str, namespace: &Value) -> Option<Stuck> {
     Some(Stuck { message: format!("namespace {name} is being deleted since {since}{held}{words}"), long_at })
 }
 
+/// When a deletion that has begun then takes longer than deletions do.
+#[must_use]
+pub fn for_long(since: Timestamp) -> Timestamp {
+    since.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX)
+}
+
+/// What holds an object that is being deleted, by the object itself, for people. `None` if it does not say.
+#[must_use]
+pub fn held(object: &ObjectRef, live: &Value) -> Option<String> {
+    if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Namespace") {
+        return stuck(&object.name, live).map(|stuck| stuck.message);
+    }
+    live["metadata"]["deletionTimestamp"].as_str()?;
+    let finalizers = live["metadata"]["finalizers"].as_array().into_iter().flatten();
+    let finalizers: Vec<String> = finalizers.filter_map(Value::as_str).map(cut).take(TOLD).collect();
+    (!finalizers.is_empty()).then(|| format!("it is held by {}", finalizers.join(", ")))
+}
+
 fn cut(text: &str) -> String {
     text.chars().take(MAX_WORDS).collect()
 }
@@ -51,6 +71,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::plan::object::Gvk;
+
+    #[test]
+    fn an_object_says_which_finalizers_hold_it() {
+        let gvk = Gvk::of("v1", "PersistentVolumeClaim");
+        let claim = ObjectRef { gvk, namespace: "n".into(), name: "store".into() };
+        let mut live = json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}});
+        assert_eq!(held(&claim, &live), None, "it is not being deleted");
+        live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(held(&claim, &live).unwrap(), "it is held by kubernetes.io/pvc-protection");
+        live["metadata"]["finalizers"] = json!([]);
+        assert_eq!(held(&claim, &live), None);
+        let namespace =
+            ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "dock".into() };
+        live["status"] = json!({"conditions": [{"status": "True", "message": "content remains: dev.x/keep in 1 resource instances"}]});
+        assert!(held(&namespace, &live).unwrap().contains("dev.x/keep in 1 resource"));
+        assert_eq!(
+            for_long("2026-01-01T00:00:00Z".parse().unwrap()),
+            "2026-01-01T00:01:00Z".parse().unwrap()
+        );
+    }
 
     #[test]
     fn it_says_what_holds_it_and_for_how_long() {

@@ -68,10 +68,16 @@ impl Change {
                 _ => false,
             }
         };
+        // Whether it says of which generation its conditions in a runtime are: of its own, no more of KCP's.
+        let is_way = |field: &String| {
+            let of_itself =
+                field.starts_with("status.conditions[") && field.ends_with("].observedGeneration");
+            ways.contains(field) || self.side == "runtime" && of_itself
+        };
         let status_only = self.operations.iter().all(|operation| matches!(*operation, "status" | "merge"));
         let is_exchange = match (self.side, self.kind()) {
             ("kcp", "Watcher") => status_only,
-            (_, "Kyma") => status_only && self.only(&ways.each_ref().map(String::as_str)),
+            (_, "Kyma") => status_only && self.fields.iter().all(is_way),
             ("runtime", _) if self.operations.iter().eq([&"delete"]) => is_of_the_watcher(),
             ("runtime", _) => is_of_the_agent(),
             _ => false,
@@ -267,6 +273,13 @@ mod tests {
         );
         assert_eq!(of("Deployment.apps kyma-system/keel"), Group::Change);
         assert_eq!(of("Kyma harbour"), Group::Change, "another condition");
+        let seen = |generation| json!({"status": {"conditions": [{"type": "Modules", "observedGeneration": generation}]}});
+        let all = groups(vec![
+            tried(in_runtime(), "status", kyma, seen(1), seen(4)),
+            tried(Side::Kcp, "status", "Kyma harbour", seen(1), seen(4)),
+        ]);
+        let of = |object: &str| all.iter().find(|(o, _)| o == object).unwrap().1;
+        assert_eq!((of(kyma), of("Kyma harbour")), (Group::Exchange, Group::Change));
     }
 
     #[test]

@@ -261,7 +261,15 @@ async fn a_fleet_is_taken_over_in_place_and_given_back() -> Result<()> {
     );
     for (object, fields) in [
         (format!("Kyma {kyma}"), json!(["status.conditions[SKRWebhook]"])),
-        (format!("Kyma.{GROUP} kyma-system/default"), json!(["status.conditions[SKRWebhook]"])),
+        (
+            format!("Kyma.{GROUP} kyma-system/default"),
+            // Its conditions were about the generation of the Kyma in KCP.
+            json!([
+                "status.conditions[CRDsSync].observedGeneration",
+                "status.conditions[Modules].observedGeneration",
+                "status.conditions[SKRWebhook]"
+            ]),
+        ),
     ] {
         ensure!(
             exchange.iter().any(|(o, write)| *o == object && write["fields"] == fields),
@@ -400,6 +408,18 @@ async fn a_dry_run_lists_what_would_change_and_who_uses_fields_of_ours() -> Resu
     ensure!(
         rig.versions().await? == versions && rig.kyma_versions().await? == kymas,
         "a dry run has written"
+    );
+
+    // Neither with a registry that has none of these modules nor for a namespace without Kymas it says that all is well.
+    let (harness, kcp) = (&rig.env.harness, &rig.env.kcp);
+    let (code, report, _) = fleet::dry_run(harness, kcp, go.namespace, "127.0.0.1:1/none", &[]).await?;
+    let failures = report["runtimes"][kyma]["failures"].to_string();
+    ensure!(code == Some(4) && failures.contains("cannot be read"), "{code:?} {report:#}");
+    fleet::prepare_kcp(&go.kcp, "kcp-nobodys").await?;
+    let (code, report, _) = fleet::dry_run(harness, kcp, "kcp-nobodys", &go.registry, &[]).await?;
+    ensure!(
+        code == Some(4) && report.to_string().contains("there is no Kyma in the namespace kcp-nobodys"),
+        "{code:?} {report:#}"
     );
 
     // Who asks for exactly a version would not be understood on the way back; a runtime that cannot be reached is told.

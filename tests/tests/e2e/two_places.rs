@@ -13,7 +13,13 @@ use tidewatch_api::{
     Kyma, State,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
 };
-use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
+use tidewatch_tests::{
+    fleet::{self, Member},
+    modules::Version,
+    observed,
+    solo::Solo,
+    wait,
+};
 
 use crate::managed::CONFIG_MAP;
 
@@ -94,6 +100,60 @@ async fn a_kyma_that_is_deleted_in_the_runtime_comes_back_with_the_defaults() ->
     solo.ready("dock", "1.0.0").await?;
     solo.gone("weir").await?;
     wait::until("the marks of the new Kyma", SOON, marked).await?;
+    solo.event("KymaRestored", &["was deleted", "modules: dock"]).await?;
+
+    // Its conditions are about itself as it is now: whoever waits for them there sees that.
+    solo.enable(&json!([{"name": "dock"}, {"name": "weir"}])).await?;
+    solo.ready("weir", "1.0.0").await?;
+    wait::until("the conditions of the runtime's Kyma to be about its present spec", SOON, || async {
+        let kyma = remote(&solo).get("default").await?;
+        let all = kyma.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let modules = all.iter().find(|c| c["type"] == "Modules").context("no condition")?;
+        ensure!(
+            modules["status"] == "True" && modules["observedGeneration"] == json!(kyma.metadata.generation),
+            "{kyma:?}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_kymas_that_name_one_runtime_do_not_take_each_others_modules() -> Result<()> {
+    let solo = Solo::start("kcp-twins", "haven").await?;
+    solo.offer(&version("dock")).await?;
+    solo.enable(&json!([{"name": "dock"}])).await?;
+    solo.ready("dock", "1.0.0").await?;
+    let (mark, uid) =
+        (remote(&solo).get("default").await?.metadata.annotations, uid_of(&solo, "dock").await?);
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let twin = Member { cluster: solo.cluster, kyma: "twin", id: solo.kyma };
+    fleet::register(&solo.kcp, solo.namespace, &twin).await?;
+    let refused = |kyma: &Kyma| {
+        kyma.status.as_ref().is_some_and(|status| {
+            let said = status.last_operation.as_ref().map(|op| op.operation.as_str());
+            status.state == State::Error
+                && said.is_some_and(|said| {
+                    said.contains("the Kyma 'haven' of the control plane has this runtime")
+                })
+        })
+    };
+    fleet::kyma_where(kymas.clone(), "twin", "to be refused", refused).await?;
+    kymas.delete("twin", &DeleteParams::default()).await?;
+    wait::until("the twin to be gone", SOON, || async {
+        Ok(kymas.get_opt("twin").await?.is_none().then_some(()))
+    })
+    .await?;
+    fleet::settled(&solo.receiver).await?;
+    ensure!(
+        remote(&solo).get("default").await?.metadata.annotations == mark,
+        "the runtime has changed hands"
+    );
+    ensure!(
+        uid.is_some() && uid_of(&solo, "dock").await? == uid,
+        "the module was removed with the other Kyma"
+    );
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -15,6 +15,7 @@ use crate::{
         apply::{self, ObjectError},
         gate::Gated,
         kcp_writes::{catalog_condition_of, differs},
+        prepare::had_list,
     },
     plan::{
         kyma::{is_written, restored, runtime_status},
@@ -57,10 +58,17 @@ impl Shared {
                     "apiVersion": names::API_VERSION, "kind": "Kyma",
                     "metadata": {"name": name, "namespace": namespace}, "spec": spec
                 });
-                apply::create(runtime, &fresh, field_managers::KCP).await?;
+                let made = apply::create(runtime, &fresh, field_managers::KCP).await?;
+                let name = kyma.name_any();
                 if lost {
-                    self.found_kyma(&kyma.name_any(), runtime).await?;
-                    let _alone = self.tell(&kyma.name_any(), None, &[restored_notice(&spec)]).await;
+                    self.found_kyma(&name, runtime).await?;
+                }
+                if lost || had_list(kyma) {
+                    let what = made_again(&spec, lost);
+                    tracing::warn!(kyma = name, detail = what, "the runtime's Kyma is made again");
+                    let uid = made.as_ref().and_then(|made| made["metadata"]["uid"].as_str());
+                    let user = uid.map(|uid| (runtime, uid));
+                    let _alone = self.tell(&name, user, &restored_notices(&what)).await;
                 }
                 Value::Null
             }
@@ -96,19 +104,31 @@ impl Shared {
     }
 }
 
-/// Tells operators of a list that was made again.
-fn restored_notice(spec: &KymaSpec) -> Notice {
+/// What has become of a list of modules that was made again, and what its user can do.
+fn made_again(spec: &KymaSpec, lost: bool) -> String {
     let modules: Vec<_> = spec.modules.iter().map(|module| module.name.as_str()).collect();
-    Notice {
-        about: About::Kyma,
+    let modules = if modules.is_empty() { "none".to_owned() } else { modules.join(", ") };
+    if lost {
+        format!(
+            "the runtime's Kyma was lost with its CRD and has been made again with the modules that it had by the status in KCP \
+             ({modules}); its user should look whether that is what they want"
+        )
+    } else {
+        format!(
+            "the runtime's Kyma was deleted and has been made again with the defaults (modules: {modules}); a module that it had and \
+             that is not among these is removed, unless its list has it again"
+        )
+    }
+}
+
+/// Tells operators and the runtime's user of a list that was made again.
+fn restored_notices(what: &str) -> [Notice; 2] {
+    [About::Kyma, About::RuntimeKyma].map(|about| Notice {
+        about,
         kind: Kind::Warning,
         reason: "KymaRestored",
-        message: format!(
-            "the runtime's Kyma was lost with its CRD and has been made again with the modules that it had by the status in KCP \
-             ({}); its user should look whether that is what they want",
-            modules.join(", ")
-        ),
-    }
+        message: what.to_owned(),
+    })
 }
 
 /// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.
@@ -162,7 +182,11 @@ pub(in crate::drive) async fn write_runtime_status(
     remote: &Value,
     status: &KymaStatus,
 ) -> Result<(), ObjectError> {
-    let status = runtime_status(status);
+    let mut status = runtime_status(status);
+    for condition in &mut status.conditions {
+        // Of the object that they stand in: whoever waits for them there compares the two.
+        condition.observed_generation = remote["metadata"]["generation"].as_i64();
+    }
     let taken = take_over_status(remote, field_managers::KCP);
     if let Some(entries) = &taken {
         let version = &remote["metadata"]["resourceVersion"];

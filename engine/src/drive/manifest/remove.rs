@@ -6,6 +6,7 @@ use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
 use super::{
     blockers::{self, Obstacle, Whose},
+    causes::looking_again,
     is_crd, is_namespace,
     passed::Mark,
     sync::Work,
@@ -22,6 +23,7 @@ use crate::{
         blockers::CRS_WAITED_FOR,
         force::Forced,
         manifest::{self as plan, Progress, Verdict},
+        namespace::{for_long, held},
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
     },
@@ -79,6 +81,16 @@ enum Left {
     Await(String),
 }
 
+/// What holds an object that has been on its way for long, and who can end that.
+async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
+    // One that cannot be read is told of by its name.
+    let live = stage(Stage::ReadRuntime, apply::get(runtime, object)).await.ok().flatten();
+    live.and_then(|live| held(object, &live)).map_or_else(
+        || "it takes longer than a deletion does".to_owned(),
+        |held| format!("{held}: whoever has set a finalizer has to take it away"),
+    )
+}
+
 impl Shared {
     pub(super) async fn delete_manifest(
         &self,
@@ -104,6 +116,13 @@ impl Shared {
             Ok(remains) => match (remains.going(Theirs::HoldsBack), remains.all().as_slice()) {
                 (_, []) => self.let_manifest_go(manifest).await,
                 (going, left @ [(first, why), ..]) => {
+                    let since = manifest.metadata.deletion_timestamp.as_ref().map_or(self.now(), |at| at.0);
+                    let long_at = for_long(since);
+                    let for_long = long_at <= self.now();
+                    let why = match why {
+                        None if for_long => Some(held_by(runtime, first).await),
+                        why => why.clone(),
+                    };
                     let what = why.as_ref().map_or_else(
                         || format!("waiting for {first} to be gone ({} left)", left.len()),
                         |why| format!("waiting for {first} to be gone ({why}; {} left)", left.len()),
@@ -111,7 +130,20 @@ impl Shared {
                     let left: Vec<ObjectRef> = left.iter().map(|(object, _)| object.clone()).collect();
                     self.write_manifest_status(manifest, &status(&left, Progress::Deleting(what.clone())))
                         .await?;
-                    Ok(self.leaving(kyma, runtime, going.as_deref(), what).await)
+                    if for_long {
+                        let notice = Notice {
+                            about: About::RuntimeKyma,
+                            kind: Kind::Warning,
+                            reason: "ModuleDeletionHeld",
+                            message: format!(
+                                "module '{}': {what}",
+                                manifest.module_name().unwrap_or_default()
+                            ),
+                        };
+                        self.tell_user(kyma, runtime, notice).await;
+                    }
+                    let look_at = (!for_long).then_some(long_at);
+                    Ok(looking_again(look_at, self.leaving(kyma, runtime, going.as_deref(), what).await))
                 }
             },
             Err(error) => self.stopped(manifest, error.into()).await,

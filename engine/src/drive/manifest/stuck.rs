@@ -65,7 +65,7 @@ impl Shared {
         } else {
             held = self.say(manifest, &write(Progress::Waiting(message.clone())), false).await?;
         }
-        tracing::debug!(manifest = manifest.name_any(), message, "objects were left out");
+        tracing::debug!(manifest = manifest.name_any(), detail = message, "objects were left out");
         again.extend(held.map(|left| self.now() + left));
         let kyma = manifest.kyma_name().unwrap_or_default();
         let told = match rest {

@@ -96,8 +96,19 @@ impl KcpState {
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
-            if old.is_some() {
+            if let Some(old) = &old {
                 wanted.extend(self.after_manifest(&manifest, change));
+                // Whose it is, and of which module, is for its Kyma to see: it may be one that it misses, or none of its any more.
+                let whose = |m: &Manifest| {
+                    (
+                        m.module_name().map(str::to_owned),
+                        m.kyma_name().map(str::to_owned),
+                        m.owner_references().to_vec(),
+                    )
+                };
+                if whose(old) != whose(&manifest) {
+                    wanted.push((kyma_key(&kyma), change));
+                }
             }
         }
         // What its release has become while nobody looked told nobody.

@@ -200,8 +200,31 @@ fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
         [1, 0],
         "it will not make its default CR, so another's is not held back by it"
     );
-    assert_eq!(keys(state.apply_manifest(ours)), ["Manifest/m"]);
+    // Its Kyma, too: it may have missed this one, or be the one to take it over.
+    assert_eq!(keys(state.apply_manifest(ours.clone())), ["Manifest/m", "Kyma/a"]);
     assert_eq!(owners(&state), [1, 1]);
+    let mut relabelled = ours.clone();
+    relabelled.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "another".into());
+    assert_eq!(keys(state.apply_manifest(relabelled)), ["Manifest/m", "Kyma/a"]);
+}
+
+#[test]
+fn kymas_of_one_runtime_hear_of_each_other() {
+    let mut state = KcpState::default();
+    let of = |name: &str| kyma(name, "r1", 1, 1);
+    state.apply_kyma(of("a"));
+    assert!(state.others_of_runtime("a").is_empty());
+    state.apply_kyma(of("b"));
+    state.apply_kyma(kyma("c", "r2", 1, 1));
+    assert_eq!(state.others_of_runtime("a"), ["b"]);
+    assert!(state.others_of_runtime("c").is_empty() && state.others_of_runtime("nobody").is_empty());
+    let mut leaving = kyma("b", "r1", 2, 2);
+    leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    assert_eq!(keys(state.apply_kyma(leaving)), ["Kyma/a", "Kyma/b"]);
+    assert!(state.others_of_runtime("a").is_empty(), "it does not stay");
+    assert_eq!(keys(state.delete_kyma("b")), ["Kyma/b", "Kyma/a"]);
+    state.apply_kyma(of("b"));
+    assert_eq!(keys(state.apply_kyma(kyma("b", "r3", 3, 3))), ["Kyma/a", "Kyma/b"], "it has another one now");
 }
 
 #[test]

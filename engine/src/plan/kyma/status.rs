@@ -88,29 +88,35 @@ pub(super) fn tracking(
     }
 }
 
+/// Modules that are named as not ready.
+const NAMED: usize = 5;
+
+/// Which modules are not ready, and why the first of them is not. Those come first that somebody has to do something about.
+fn unready(modules: &[Arc<ModuleStatus>]) -> Option<String> {
+    let mut unready: Vec<&Arc<ModuleStatus>> =
+        modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
+    unready.sort_by_key(|module| match module.state {
+        State::Error => 0,
+        State::Warning => 1,
+        _ => 2,
+    });
+    let first = unready.first()?;
+    let list: Vec<String> = unready.iter().take(NAMED).map(|m| format!("{} ({})", m.name, m.state)).collect();
+    let more = unready.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let why =
+        if first.message.is_empty() { String::new() } else { format!("; first cause: {}", first.message) };
+    Some(format!("not all modules are in ready state: {}{more}{why}", list.join(", ")))
+}
+
 pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) -> KymaStatus {
     let before = input.kyma.status.as_ref();
     let conditions_before = before.map_or(&[][..], |status| &status.conditions);
     let generation = input.kyma.metadata.generation;
     let now = status::whole_seconds(input.now);
-    let unready: Vec<&Arc<ModuleStatus>> =
-        modules.iter().filter(|m| !matches!(m.state, State::Ready | State::Unmanaged)).collect();
-    let all_ready = unready.is_empty();
-    let message = match unready.first() {
-        None => "all modules are in ready state".to_owned(),
-        Some(first) => {
-            let list: Vec<String> =
-                unready.iter().take(5).map(|m| format!("{} ({})", m.name, m.state)).collect();
-            let more =
-                if unready.len() > 5 { format!(" and {} more", unready.len() - 5) } else { String::new() };
-            let why = if first.message.is_empty() {
-                String::new()
-            } else {
-                format!("; first cause: {}", first.message)
-            };
-            format!("not all modules are in ready state: {}{more}{why}", list.join(", "))
-        }
-    };
+    let unready = unready(&modules);
+    let all_ready = unready.is_none();
+    let message = unready.unwrap_or_else(|| "all modules are in ready state".to_owned());
     let says = [
         Says {
             type_: conditions::CRDS_SYNC,
@@ -301,4 +307,32 @@ pub fn runtime_status(status: &KymaStatus) -> KymaStatus {
         }
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_has_to_do_something_about_is_named_first() {
+        let module = |name: &str, state| {
+            Arc::new(ModuleStatus {
+                name: name.into(),
+                state,
+                message: format!("why {name}"),
+                ..ModuleStatus::default()
+            })
+        };
+        let waits = ["a", "b", "c", "d", "e"].map(|name| module(name, State::Processing));
+        let all: Vec<_> = waits
+            .into_iter()
+            .chain([module("f", State::Warning), module("g", State::Error), module("h", State::Ready)])
+            .collect();
+        assert_eq!(
+            unready(&all).unwrap(),
+            "not all modules are in ready state: g (Error), f (Warning), a (Processing), b (Processing), c (Processing) and 2 \
+             more; first cause: why g"
+        );
+        assert_eq!(unready(&all[7..]), None);
+    }
 }

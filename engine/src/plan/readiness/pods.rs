@@ -85,8 +85,7 @@ fn unready(pod: Seen<'_>) -> PodCause {
     if let Some(placed) = pod.condition("PodScheduled").filter(Condition::fails) {
         return match placed.reason {
             "SchedulingGated" => place("its pod is held back by a scheduling gate".into()),
-            // What was tried to make room is told after this word and says nothing about the cause.
-            _ => match text::tame(placed.message.split(" preemption:").next().unwrap_or_default()) {
+            _ => match text::tame(placement(placed.message)) {
                 empty if empty.is_empty() => place("no node can take its pod".into()),
                 why => place(format!("no node can take its pod: {why}")),
             },
@@ -98,6 +97,13 @@ fn unready(pod: Seen<'_>) -> PodCause {
         (What::Starts, "it is being started")
     };
     PodCause { ends: true, what, text: text.into() }
+}
+
+/// Why no node takes a pod, without what was tried to make room.
+fn placement(message: &str) -> &str {
+    const TRIED: [&str; 2] = [" no new claims to deallocate", " preemption:"];
+    let end = TRIED.iter().filter_map(|tried| message.find(tried)).min();
+    message[..end.unwrap_or(message.len())].trim_end_matches([' ', ','])
 }
 
 fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {

@@ -1,0 +1,58 @@
+//! Checks that no line of the log has two texts: `message` is what the event itself is called in JSON, the default format.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, ensure};
+
+/// The fields of each event in a source.
+fn fields(source: &str) -> impl Iterator<Item = &str> {
+    let events = source.split("tracing::").skip(1).filter(|rest| {
+        ["trace!(", "debug!(", "info!(", "warn!(", "error!("].iter().any(|level| rest.starts_with(level))
+    });
+    let arguments =
+        events.filter_map(|rest| rest.split_once("!(")?.1.split_once(");").map(|(inside, _)| inside));
+    arguments.flat_map(|inside| inside.split(',').map(str::trim))
+}
+
+fn is_second_text(field: &str) -> bool {
+    field.trim_start_matches(['%', '?']) == "message" || field.starts_with("message =")
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            sources(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_event_has_a_field_of_the_name_that_its_own_text_has() -> Result<()> {
+    let mut all = Vec::new();
+    for part in ["agent/src", "engine/src", "listener/src", "receiver/src", "shared"] {
+        sources(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(part), &mut all)?;
+    }
+    ensure!(all.len() > 100, "{} sources", all.len());
+    for path in all {
+        let source = fs::read_to_string(&path)?;
+        let second = fields(&source).find(|field| is_second_text(field));
+        ensure!(second.is_none(), "{}: call it detail, not {second:?}", path.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_text_is_found() {
+    let found = |source: &str| fields(source).any(is_second_text);
+    assert!(
+        found("tracing::warn!(%key, message, \"failed\");") && found("tracing::info!(message = x(), \"y\");")
+    );
+    assert!(!found("tracing::warn!(%key, detail = message, \"failed\");") && !found("let message = 7;"));
+}
