@@ -407,10 +407,10 @@ impl Shared {
         match outcome {
             Outcome::Failed => tracing::warn!(%key, detail = message, "reconcile failed"),
             Outcome::Lost => {
-                tracing::error!(%key, detail = message, "reconcile failed and could not say so in KCP")
+                tracing::error!(%key, detail = message, "reconcile failed and could not say so in KCP");
             }
             Outcome::Done | Outcome::Waiting => {
-                tracing::debug!(%key, ?outcome, detail = message, "reconciled")
+                tracing::debug!(%key, ?outcome, detail = message, "reconciled");
             }
         }
         // A failure may have left undone what is to be done about something that was seen.

@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use tidewatch_api::names::labels;
+use tidewatch_api::{Manifest, names::labels};
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
     drive::{Mode, Recorder},
@@ -148,7 +148,7 @@ fn told(engine: &Engine, external: &[String], book: &Book, mut missing: Vec<Stri
             page.failures.push("it was not looked at".to_owned());
         }
         if !left_alone {
-            let skipped = state.thin_manifests_of(&name).filter(|manifest| manifest.is_skipped());
+            let skipped = state.thin_manifests_of(&name).filter(Manifest::is_skipped);
             page.failures.extend(skipped.map(|manifest| {
                 let label = labels::SKIP_RECONCILIATION;
                 format!("the Manifest {} has the label {label}: it was not looked at", manifest.name_any())

@@ -204,7 +204,7 @@ fn a_manifest_whose_owner_comes_or_goes_is_looked_at_also_at_a_start() {
     assert_eq!(keys(state.apply_manifest(ours.clone())), ["Manifest/m", "Kyma/a"]);
     assert_eq!(owners(&state), [1, 1]);
     let mut relabelled = ours.clone();
-    relabelled.labels_mut().insert(tidewatch_api::names::labels::MODULE_NAME.into(), "another".into());
+    relabelled.labels_mut().insert(names::labels::MODULE_NAME.into(), "another".into());
     assert_eq!(keys(state.apply_manifest(relabelled)), ["Manifest/m", "Kyma/a"]);
 }
 
