@@ -70,6 +70,7 @@ fn all(page: &Value) -> String {
     let states = page["runtimes"].as_object().into_iter().flatten();
     let states: Vec<_> = states.map(|(state, count)| format!("{count} {state}")).collect();
     let mut out = format!("runtimes whose events are: {}\n", states.join(", "));
+    out.push_str(held(page));
     if page["pathIll"] == true {
         out.push_str("so many are unproven at once that the path itself must be ill: polls are stretched\n");
     }
@@ -85,6 +86,20 @@ fn all(page: &Value) -> String {
         let _ = writeln!(out, "{runtime:<40} {kyma:<40} {state:<12} {canary}");
     }
     out
+}
+
+/// What is said where the receiver writes nothing now, or nothing of this runtime.
+fn held(page: &Value) -> &'static str {
+    match page["mode"].as_str() {
+        Some("paused") => {
+            "the engine is paused and writes nothing in runtimes: --pause, or the ConfigMap tidewatch-engine says so\n"
+        }
+        Some("standby") => "this receiver waits for the Lease and writes nothing; ask the one that works\n",
+        _ if page["skipped"] == true => {
+            "left alone: its Kyma has the label operator.kyma-project.io/skip-reconciliation; its status is as it was then\n"
+        }
+        _ => "",
+    }
 }
 
 fn word(value: &Value) -> String {
@@ -138,6 +153,7 @@ fn text(page: &Value) -> String {
         word(&page["kyma"]),
         page["eventsHeld"]
     );
+    out.push_str(held(page));
     for record in page["reconciles"].as_array().into_iter().flatten() {
         let ms = |v: &Value| v.as_f64().unwrap_or(0.0) * 1000.0;
         let _ = writeln!(
@@ -207,5 +223,18 @@ mod tests {
             {"runtime": "r-1", "kyma": "k-1", "eventPath": "unproven", "canarySeconds": null},
             {"runtime": null, "kyma": "k-2", "eventPath": "proven", "canarySeconds": 59}]});
         insta::assert_snapshot!(all(&page));
+        let paused = json!({"mode": "paused", "runtimes": {"proven": 2}, "pathIll": false, "worst": []});
+        assert!(all(&paused).contains("the engine is paused"), "{}", all(&paused));
+    }
+
+    #[test]
+    fn a_runtime_that_is_left_alone_is_said_to_be() {
+        let of = |mode: &str, skipped: bool| {
+            text(
+                &json!({"runtime": "r-1", "kyma": "k", "eventPath": "proven", "eventsHeld": 0, "mode": mode, "skipped": skipped, "reconciles": []}),
+            )
+        };
+        assert!(of("live", true).contains("left alone: its Kyma has the label"), "{}", of("live", true));
+        assert!(of("paused", false).contains("paused") && !of("live", false).contains("left alone"));
     }
 }

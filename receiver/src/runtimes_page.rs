@@ -31,9 +31,12 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
         }
     };
     let held = id.as_deref().map_or(0, |id| deliveries.held_by(id));
+    let is_skipped = engine.state().read().kyma(&kyma).is_some_and(|kyma| kyma.is_skipped());
     Some(Reply::json(&json!({
         "runtime": id,
         "kyma": kyma,
+        "mode": engine.mode().label(),
+        "skipped": is_skipped,
         "eventsHeld": held,
         "eventPath": paths.inspect(|p, _| p.state(&kyma)).map(State::label),
         "reconciles": engine.history().of(&kyma),
@@ -58,5 +61,5 @@ fn all(engine: &Engine, paths: &PathWatch) -> Reply {
             })
         })
         .collect();
-    Reply::json(&json!({"runtimes": counts, "pathIll": ill, "worst": worst}))
+    Reply::json(&json!({"mode": engine.mode().label(), "runtimes": counts, "pathIll": ill, "worst": worst}))
 }
