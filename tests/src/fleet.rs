@@ -1,9 +1,10 @@
 //! A fleet for demo and tests: what stands in KCP, the receiver, and one agent per runtime.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidewatch_certs::Ca;
 use tidewatch_demo::{
@@ -83,8 +84,11 @@ pub struct Agent {
     pub process: Process,
 }
 
-/// Puts our CRDs into a KCP, and a namespace in which a receiver may work.
+/// Puts our CRDs into a KCP, and a namespace in which a receiver may work. Each is one test's: the receivers of two would each
+/// work on the other's runtimes.
 pub async fn prepare_kcp(client: &Client, namespace: &str) -> Result<()> {
+    static TAKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    ensure!(TAKEN.lock().insert(namespace.to_owned()), "another test has the namespace {namespace} already");
     tidewatch_demo::fleet::prepare_kcp(client, namespace).await?;
     admit_receiver(client, namespace).await
 }
@@ -140,8 +144,9 @@ impl Receiver {
     ) -> Result<Self> {
         let folder = format!("receiver-{namespace}{name}");
         let EventPath { ca, ca_file, server } = EventPath::create(&harness.folder().join(&folder))?;
-        let kubeconfig =
-            harness.write(&format!("{folder}/kcp.yaml"), &kcp.kubeconfig_yaml(RECEIVER_USER)?)?;
+        // A control plane without the receiver's own user is one that a test stops and starts.
+        let may = kcp.kubeconfig_yaml(RECEIVER_USER).or_else(|_| kcp.kubeconfig_yaml(ADMIN))?;
+        let kubeconfig = harness.write(&format!("{folder}/kcp.yaml"), &may)?;
         let (events, admin) = (ports::free()?, ports::free()?);
         let text = |p: &PathBuf| p.display().to_string();
         let mut args = vec![

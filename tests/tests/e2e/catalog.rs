@@ -253,7 +253,7 @@ async fn what_a_user_changes_of_the_catalog_our_crds_or_the_namespace_is_set_bac
 /// Where KCP lets the runtime's own templates count. No Watcher names them: what says so is the engine's own watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result<()> {
-    let solo = Solo::start("kcp-own-templates", "estuary").await?;
+    let solo = Solo::start("kcp-users-templates", "estuary").await?;
     for number in ["0.1.0", "0.2.0"] {
         version("anchor", number, json!({})).push(&solo.env.registry.of(solo.namespace)).await?;
     }
