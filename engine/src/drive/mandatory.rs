@@ -50,7 +50,6 @@ impl Shared {
                 offers: &offers,
                 sources: &sources,
                 manifests,
-                restricted: &self.config.restricted_modules,
                 chosen_by_users: &chosen_by_users,
                 asked,
             })

@@ -211,7 +211,7 @@ impl KcpState {
         }
         let Some(change) = change.filter(|_| !echo) else { return wanted };
         wanted.push((kyma_key(&name), change));
-        // Who may have what goes by labels.
+        // Whether it is left alone is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));
         }

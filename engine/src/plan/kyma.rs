@@ -37,7 +37,6 @@ pub(in crate::plan) use self::{
 };
 use super::{
     gates::{self, Facts, Gate, Notes, View},
-    mandatory::Offer,
     naming::manifest_name,
     notice::{About, Kind, Notice},
     versions::{Choice, Fault, Origin, may_replace},
@@ -126,8 +125,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
         }
         if manifest.metadata.deletion_timestamp.is_none() {
             let module = manifest.module_name().unwrap_or_default();
-            let keeps = |offer: &Arc<Offer>| offer.keeps(module, input.kyma, input.facts.restricted);
-            if input.facts.mandatory.iter().any(keeps) {
+            if input.facts.mandatory.iter().any(|offer| offer.keeps(module)) {
                 // The plan of mandatory modules takes it over at its turn. Like all of those it is in no Kyma's status.
                 continue;
             }

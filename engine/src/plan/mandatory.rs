@@ -1,4 +1,5 @@
-//! Mandatory modules: those that every Kyma gets without asking (contract, sections 1.4 and 2.5).
+//! Mandatory modules: those that every Kyma gets without asking (contract, sections 1.4 and 2.5), whatever its labels are: who may
+//! have a module is asked for modules that users choose.
 //!
 //! They are planned apart from the Kyma's own list, by what KCP says alone: a runtime that cannot be read, or a user who
 //! breaks their Kyma, holds up no mandatory module.
@@ -12,7 +13,6 @@ use tidewatch_api::{
 };
 
 use super::{
-    access::{self, Denied},
     kyma::{
         Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
     },
@@ -55,19 +55,10 @@ impl Offer {
         Some(Self { module, release: None, outcome, leaving: all_leave })
     }
 
-    /// Whether a Kyma may have the module. `restricted` names the modules that only Kymas get whom their release meta selects.
-    ///
-    /// # Errors
-    /// Says why it may not.
-    pub fn allowed(&self, kyma: &Kyma, restricted: &[String]) -> Result<(), Denied> {
-        let template = self.outcome.as_ref().ok().map(|chosen| chosen.template.as_ref());
-        access::allowed(kyma.labels(), self.release.as_deref(), template, restricted, &self.module)
-    }
-
-    /// Whether what is installed of a module in a Kyma's runtime is to become, or is, the mandatory one.
+    /// Whether what is installed of a module in a runtime is to become, or is, the mandatory one.
     #[must_use]
-    pub fn keeps(&self, module: &str, kyma: &Kyma, restricted: &[String]) -> bool {
-        self.module == module && !self.leaving && self.allowed(kyma, restricted).is_ok()
+    pub fn keeps(&self, module: &str) -> bool {
+        self.module == module && !self.leaving
     }
 
     /// Whether plans made of the two can differ.
@@ -94,8 +85,6 @@ pub struct Input<'a> {
     pub sources: &'a Sources,
     /// The Manifests that carry this Kyma's name.
     pub manifests: &'a [Manifest],
-    /// Modules that only Kymas get whom their ModuleReleaseMeta selects.
-    pub restricted: &'a [String],
     /// Modules that are there for users to choose: a Manifest of one that was mandatory before goes, unless it is in `asked`.
     pub chosen_by_users: &'a BTreeSet<String>,
     /// Modules that the Kyma's own list has; `None` if nobody has read it yet: then nothing goes for not being on it.
@@ -138,11 +127,6 @@ fn one(input: &Input<'_>, offer: &Offer, made: &mut MandatoryPlan) {
         .iter()
         .filter(|m| m.module_name() == Some(module) && orphan(input.kyma, m).is_none())
         .collect();
-    if let Err(why) = offer.allowed(input.kyma, input.restricted) {
-        let there = of_module.iter().filter(|m| m.is_mandatory() && m.metadata.deletion_timestamp.is_none());
-        there.for_each(|manifest| made.plan.remove(manifest, &why.to_string()));
-        return;
-    }
     let chosen = match &offer.outcome {
         Ok(chosen) => chosen,
         Err(why) => return made.fault(module, why.to_string()),

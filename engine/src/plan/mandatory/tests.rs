@@ -95,7 +95,6 @@ fn run_with(
         offers: &offers,
         sources: &sources(),
         manifests,
-        restricted: &[],
         chosen_by_users: &regular.map(|(name, _)| name.clone()).collect(),
         asked: asked.as_ref(),
     })
@@ -174,14 +173,13 @@ fn templates_of_the_old_kind_give_their_highest_version() {
 }
 
 #[test]
-fn only_who_may_have_it_gets_it() {
+fn every_kyma_gets_it_whatever_its_labels_are() {
     let mut catalog = catalog();
-    let beta = json!({"metadata": {"labels": {labels::BETA: "true"}}});
+    let beta = json!({"metadata": {"labels": {labels::BETA: "true", labels::INTERNAL: "true"}}});
     catalog.put(template("guard-2.0.0", "guard", "2.0.0", &beta));
-    assert!(nothing(&run(&catalog, &[])), "and nobody is told of it");
-    assert_eq!(run(&catalog, &[installed()]).plan.delete, [installed().name_any()]);
-    let made = run_for(&kyma(&json!({labels::BETA: "true"})), &catalog, &[], &[]);
-    assert_eq!(made.plan.apply.len(), 1);
+    release(&mut catalog, &json!({"spec": {"beta": true, "kymaSelector": {"matchLabels": {"tier": "gold"}}}}));
+    assert_eq!(run(&catalog, &[]).plan.apply.len(), 1);
+    assert!(nothing(&run(&catalog, &[installed()])), "what the Go manager has installed so stays");
 }
 
 #[test]
@@ -244,7 +242,6 @@ fn a_component_of_another_name_takes_the_place_of_the_old_one() {
             offers: &offers,
             sources: &known,
             manifests,
-            restricted: &[],
             chosen_by_users: &none,
             asked: Some(&none),
         })
@@ -288,7 +285,6 @@ fn a_registry_that_cannot_be_asked_changes_nothing_of_what_is_installed() {
             offers: &offers,
             sources: &sources,
             manifests,
-            restricted: &[],
             chosen_by_users: &BTreeSet::new(),
             asked: None,
         })

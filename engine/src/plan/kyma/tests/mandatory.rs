@@ -76,16 +76,11 @@ fn what_is_to_become_mandatory_is_not_removed_before_its_turn() {
     let kept = unlisted(&manifest, std::slice::from_ref(&offer));
     assert!(kept.delete.is_empty() && kept.apply.is_empty() && kept.status.modules.is_empty(), "{kept:?}");
     assert_eq!(kept.status.state, State::Ready);
-    // Those of another module, and of one that is mandatory no more or not for this Kyma, go by the list alone.
+    // Those of another module, and of one that is mandatory no more, go by the list alone.
     let other = Offer { module: "another".into(), ..offer.clone() };
     assert_eq!(unlisted(&manifest, &[other]).delete, removed);
-    let leaving = Offer { leaving: true, ..offer.clone() };
+    let leaving = Offer { leaving: true, ..offer };
     assert_eq!(unlisted(&manifest, &[leaving]).delete, removed);
-    let mut beta = offer;
-    if let Some(release) = &mut beta.release {
-        Arc::make_mut(release).spec.beta = true;
-    }
-    assert_eq!(unlisted(&manifest, &[beta]).delete, removed);
 }
 
 #[test]
