@@ -25,19 +25,22 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{
     Source,
     inlets::{self, played},
-    state::{KcpState, STATUS_CHANGED, SecretRef, Wanted},
+    state::{KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, Wanted},
 };
 use crate::{
     drive::EngineConfig,
     journal::{Journal, KcpChange},
     key::{Cause, Guard, WorkKey},
-    plan::{policy, rollout},
+    plan::{ownership::keep_other_writer, policy, rollout},
     queue::{Class, Push, worker::WorkQueue},
 };
 
 /// A watch is ended by the server after this time and started again, so that a half-open connection is
 /// noticed (kube adds a few seconds of its own).
 const WATCH_SECONDS: u32 = 200;
+
+/// For how long a status that somebody else has written stays as it is: who writes it again and again is answered this often.
+const SET_RIGHT: Duration = Duration::from_secs(5);
 
 type Queue = WorkQueue<WorkKey, Cause, Guard>;
 
@@ -105,8 +108,8 @@ impl Feeds {
                 tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove));
             };
         }
-        feed!(Kyma, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
-        feed!(Manifest, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
+        feed!(Kyma, keep_other_writer, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
+        feed!(Manifest, keep_other_writer, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(
             ModuleReleaseMeta,
@@ -378,6 +381,7 @@ impl Context {
                 _ if start => Class::Resync,
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
+                _ if change == STATUS_OF_ANOTHER => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
                     Class::Rollout
                 }
@@ -391,6 +395,7 @@ impl Context {
                 {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
+                _ if change == STATUS_OF_ANOTHER && !start => SET_RIGHT,
                 _ => Duration::ZERO,
             };
             let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };

@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, State, Watcher};
 
@@ -32,6 +33,7 @@ use crate::{
         agent::{self, AgentPlan},
         mandatory::Offer,
         owners::Owners,
+        ownership::other_writer,
     },
 };
 
@@ -114,6 +116,25 @@ pub struct PathReport {
     pub message: String,
 }
 
+/// What is said where somebody else has written of a status what is ours to write.
+pub const STATUS_OF_ANOTHER: &str = "status written by another";
+
+/// Whether somebody else has written what is ours of a status since it was last seen. Of what is seen for the first time nobody knows:
+/// what the Go manager or an old client has left is no news.
+fn overwritten(old: &ObjectMeta, new: &ObjectMeta) -> bool {
+    other_writer(new).is_some() && other_writer(old) != other_writer(new)
+}
+
+fn say_whose(kind: &str, object: &impl ResourceExt) {
+    let by = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()).unwrap_or_default();
+    tracing::warn!(
+        kind,
+        name = object.name_any(),
+        by,
+        "somebody else has written the status; it is looked at again"
+    );
+}
+
 /// A reconcile that a change asks for, and a word for the change.
 pub type Wanted = (WorkKey, &'static str);
 
@@ -194,6 +215,7 @@ impl KcpState {
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
+            Some(old) if overwritten(&old.metadata, &kyma.metadata) => Some(STATUS_OF_ANOTHER),
             Some(_) => None,
         };
         let mut wanted = Vec::new();
@@ -211,6 +233,9 @@ impl KcpState {
         }
         let Some(change) = change.filter(|_| !echo) else { return wanted };
         wanted.push((kyma_key(&name), change));
+        if change == STATUS_OF_ANOTHER {
+            say_whose("Kyma", &kyma);
+        }
         // Whether it is left alone is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));

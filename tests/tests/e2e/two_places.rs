@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
 use tidewatch_api::{
-    Kyma, State,
+    Kyma, Manifest, State,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
 };
 use tidewatch_tests::{
@@ -410,5 +410,66 @@ async fn an_entry_that_kcp_refuses_holds_up_no_other() -> Result<()> {
     ensure!(refused.message.contains("annotations"), "{}", refused.message);
     solo.offer(&Version { version: "1.0.1".into(), ..version("penstock") }).await?;
     solo.ready("penstock", "1.0.1").await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Without when it was written.
+fn timeless(mut status: Value) -> Value {
+    match &mut status {
+        Value::Object(fields) => {
+            fields.retain(|key, _| key != "lastTransitionTime" && key != "lastUpdateTime");
+            fields.values_mut().for_each(|value| *value = timeless(value.take()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = timeless(item.take())),
+        _ => {}
+    }
+    status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -> Result<()> {
+    let solo = Solo::start("kcp-overwritten", "mooring").await?;
+    solo.offer(&version("weir")).await?;
+    solo.enable(&json!([{"name": "weir"}])).await?;
+    solo.ready("weir", "1.0.0").await?;
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let manifests: Api<Manifest> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    fleet::at_rest(&solo.receiver).await?;
+    let name = solo.manifest("weir").await?.name_any();
+    let kyma_status = || async {
+        let mut status = kymas.get(solo.kyma).await?.status.context("no status")?;
+        let before = status.conditions.len();
+        status.conditions.retain(|condition| condition.type_ != "Backup");
+        anyhow::Ok((timeless(json!(status)), before > status.conditions.len()))
+    };
+    let manifest_status = || async { anyhow::Ok(timeless(json!(manifests.get(&name).await?.status))) };
+    let (right, right_manifest) = (kyma_status().await?.0, manifest_status().await?);
+    let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
+
+    // A condition of somebody's own is theirs.
+    let mine = json!({"type": "Backup", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let mut all = json!(kymas.get(solo.kyma).await?.status.context("no status")?.conditions);
+    all.as_array_mut().context("no conditions")?.push(mine);
+    kymas.patch_status(solo.kyma, &edit, &Patch::Merge(json!({"status": {"conditions": all}}))).await?;
+    // What is ours is not, whoever has written it, and with the inventory goes nothing that it names.
+    let wrong = json!({"status": {"state": "Error", "synced": [], "conditions": []}});
+    manifests.patch_status(&name, &edit, &Patch::Merge(wrong)).await?;
+    wait::until("the Manifest's status to be right", SOON, || async {
+        let now = manifest_status().await?;
+        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
+        Ok(Some(()))
+    })
+    .await?;
+    let wrong = json!({"status": {"state": "Error", "modules": []}});
+    kymas.patch_status(solo.kyma, &edit, &Patch::Merge(wrong)).await?;
+    wait::until("the Kyma's status to be right", SOON, || async {
+        let (now, is_there) = kyma_status().await?;
+        ensure!(is_there, "the condition of somebody's own is gone");
+        ensure!(now == right, "{now} instead of {right}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(uid_of(&solo, "weir").await?.is_some(), "the module's object is gone");
+    fleet::at_rest(&solo.receiver).await?;
     observed::no_panic(&solo.receiver.process)
 }

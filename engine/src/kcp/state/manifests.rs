@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
-use super::{KcpState, Wanted, agent_key, kyma_key, manifest_key, store, unindex};
+use super::{
+    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose, store,
+    unindex,
+};
 use crate::{
     key::WorkKey,
     plan::{
@@ -90,6 +93,11 @@ impl KcpState {
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
             Some(_) => None,
         };
+        if old.as_ref().is_some_and(|old| overwritten(&old.metadata, &manifest.metadata)) && change.is_none()
+        {
+            say_whose("Manifest", &manifest);
+            wanted.push((manifest_key(&kyma, &name), STATUS_OF_ANOTHER));
+        }
         // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
         let settled = old.is_none() && is_settled(&manifest) && !is_nobodys(&manifest);

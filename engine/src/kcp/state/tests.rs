@@ -110,6 +110,40 @@ fn our_own_write_coming_back_is_not_news() {
     assert_eq!(keys(state.apply_kyma(kyma("a", "r9", 3, 2))), ["Kyma/a"]);
 }
 
+/// As the watch keeps it: by whom, and when.
+fn written_by(meta: &mut ObjectMeta, time: &str) {
+    meta.managed_fields =
+        Some(serde_json::from_value(json!([{"manager": "kubectl-edit", "time": time}])).unwrap());
+}
+
+#[test]
+fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
+    let mut state = KcpState::default();
+    let of_another = |version, time| {
+        let (mut kyma, mut manifest) = (kyma("a", "r1", version, 1), manifest("m", version, "Ready", None));
+        written_by(&mut kyma.metadata, time);
+        written_by(&mut manifest.metadata, time);
+        (kyma, manifest)
+    };
+    let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
+    let (left, too) = of_another(1, at_noon);
+    assert_eq!(keys(state.apply_kyma(left)), ["Kyma/a"], "as each at a start");
+    assert_eq!(keys(state.apply_manifest(too)), ["Kyma/a"], "what somebody has left is no news");
+    let mut see = |version, time| {
+        let (kyma, manifest) = of_another(version, time);
+        let mut wanted = state.apply_kyma(kyma);
+        wanted.extend(state.apply_manifest(manifest));
+        assert!(wanted.iter().all(|(_, change)| *change == STATUS_OF_ANOTHER));
+        keys(wanted)
+    };
+    assert!(see(2, at_noon).is_empty(), "it is still the same");
+    assert_eq!(see(3, later), ["Kyma/a", "Manifest/m"]);
+    assert!(see(4, later).is_empty());
+    // Set right by us, and written again.
+    state.apply_kyma(kyma("a", "r1", 5, 1));
+    assert_eq!(keys(state.apply_kyma(of_another(6, later).0)), ["Kyma/a"]);
+}
+
 #[test]
 fn a_runtime_id_must_be_registered_once() {
     let mut state = KcpState::default();

@@ -177,7 +177,10 @@ fn every_kyma_gets_it_whatever_its_labels_are() {
     let mut catalog = catalog();
     let beta = json!({"metadata": {"labels": {labels::BETA: "true", labels::INTERNAL: "true"}}});
     catalog.put(template("guard-2.0.0", "guard", "2.0.0", &beta));
-    release(&mut catalog, &json!({"spec": {"beta": true, "kymaSelector": {"matchLabels": {"tier": "gold"}}}}));
+    release(
+        &mut catalog,
+        &json!({"spec": {"beta": true, "kymaSelector": {"matchLabels": {"tier": "gold"}}}}),
+    );
     assert_eq!(run(&catalog, &[]).plan.apply.len(), 1);
     assert!(nothing(&run(&catalog, &[installed()])), "what the Go manager has installed so stays");
 }
