@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Box::pin(tidewatch_simulate::command::run(simulate, format)).await
         }
         Command::SimulateReceiver(args) => {
-            tidewatch_telemetry::logging::init(args.log_format, &args.log_level)?;
+            tidewatch_telemetry::logging::init(args.log_format, args.log_level.as_deref().unwrap_or("info"))?;
             let grace = args.grace;
             let finished = Box::pin(tidewatch_receiver::app::run((*args).into(), grace)).await?;
             ensure!(finished, "work was still in hand at the end of the grace");

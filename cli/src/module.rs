@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Subcommand;
 use serde_json::json;
-use tidewatch_engine::oci::{ModulePackage, Registry, RegistryConfig, push};
+use tidewatch_engine::oci::{ModulePackage, OciError, Registry, RegistryConfig, push, push_new};
 
 use crate::{files, output::Format};
 
@@ -31,6 +30,9 @@ pub(crate) enum Command {
         /// The registry.
         #[arg(long, value_name = "HOST[:PORT][/PATH]")]
         to: String,
+        /// Replace the version if it is there with other content.
+        #[arg(long)]
+        overwrite: bool,
         /// Talk to the registry without TLS (loopback needs no such permission).
         #[arg(long)]
         insecure: bool,
@@ -38,7 +40,8 @@ pub(crate) enum Command {
 }
 
 pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> {
-    let Command::Push { component, module_version, manifest, default_cr, image, to, insecure } = command;
+    let Command::Push { component, module_version, manifest, default_cr, image, to, overwrite, insecure } =
+        command;
     let package = ModulePackage {
         sources: Vec::new(),
         component_name: component,
@@ -50,7 +53,16 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
     let host = to.split('/').next().unwrap_or_default().to_owned();
     let insecure = if insecure { vec![host] } else { Vec::new() };
     let registry = Registry::new(RegistryConfig { insecure, ..RegistryConfig::default() })?;
-    let pushed = push(&registry, &to, &package).await.with_context(|| format!("cannot push to {to}"))?;
+    let pushed = if overwrite {
+        push(&registry, &to, &package).await
+    } else {
+        push_new(&registry, &to, &package).await
+    };
+    let pushed = pushed.map_err(|error| {
+        let exists = matches!(error, OciError::Exists { .. });
+        let error = anyhow::Error::from(error).context(format!("cannot push to {to}"));
+        if exists { error.context("give it a new version, or say --overwrite") } else { error }
+    })?;
     output.print(&json!({
         "component": package.component_name,
         "version": package.version,

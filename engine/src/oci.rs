@@ -29,7 +29,7 @@ pub use descriptor::{Access, ComponentDescriptor, Resource};
 pub use distribution::Credentials;
 pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of};
 pub use error::OciError;
-pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push};
+pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push, push_new};
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
 pub use render::{RenderError, manifests_of};

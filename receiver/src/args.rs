@@ -76,7 +76,7 @@ pub struct Args {
     pub modules: String,
     /// Registry of modules from elsewhere, which a ModuleTemplate may name as the last of its descriptor's repository contexts
     /// (repeatable). A component whose template names no such registry is read from that of --modules.
-    #[arg(long, value_name = "HOST[:PORT][/PATH]")]
+    #[arg(long, value_name = "HOST[:PORT][/PATH]", value_parser = registry_place)]
     pub external_registry: Vec<String>,
     /// Registry that may be talked to without TLS, besides loopback (repeatable).
     #[arg(long, value_name = "HOST[:PORT]")]
@@ -99,10 +99,10 @@ pub struct Args {
     #[arg(long, value_name = "MANAGER=HOST:PORT", value_parser = route_address)]
     pub route_address: Vec<(String, String)>,
     /// Reconciles at the same time.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value = "16", value_parser = workers, value_name = "NUMBER")]
     pub workers: usize,
     /// Reconciles of one runtime at the same time.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value = "2", value_parser = workers, value_name = "NUMBER")]
     pub workers_per_runtime: usize,
     /// About the way of events.
     #[command(flatten)]
@@ -155,9 +155,9 @@ pub struct Args {
     /// How log lines are written.
     #[arg(long, env = "TIDEWATCH_LOG_FORMAT", default_value = "json", value_parser = format_of)]
     pub log_format: Format,
-    /// What is logged: a level, or targets with levels.
-    #[arg(long, env = "TIDEWATCH_LOG", default_value = "info")]
-    pub log_level: String,
+    /// What is logged: a level, or targets with levels (default: info, and warn in a dry run, which tells what it finds by its list).
+    #[arg(long, env = "TIDEWATCH_LOG", value_name = "LEVELS")]
+    pub log_level: Option<String>,
 }
 
 /// A look at what would change (`docs/takeover.md`).
@@ -261,6 +261,24 @@ fn route_address(text: &str) -> Result<(String, String), String> {
     parsed.ok_or_else(|| "use MANAGER=HOST:PORT".to_owned())
 }
 
+/// As templates name it: compared as text, so that one written otherwise would never be found.
+fn registry_place(text: &str) -> Result<String, String> {
+    let (host, path) = text.split_once('/').unwrap_or((text, "-"));
+    let (name, port) = host.split_once(':').unwrap_or((host, "443"));
+    let good = !name.is_empty()
+        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-'))
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
+        && path.split('/').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic()));
+    good.then(|| text.to_owned()).ok_or_else(|| {
+        "use HOST[:PORT][/PATH] in lower case, without scheme and without a slash at the end".to_owned()
+    })
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    let said = text.parse().ok().filter(|count| (1..=1024).contains(count));
+    said.ok_or_else(|| "use a number from 1 to 1024".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_secs)
 }
@@ -293,6 +311,28 @@ mod tests {
     fn parse(args: &[&str]) -> Result<Settings, clap::Error> {
         use clap::Parser as _;
         Only::try_parse_from([&["receiver"], args].concat()).map(|only| only.paths.into())
+    }
+
+    #[test]
+    fn a_registry_that_no_template_could_name_is_refused() {
+        for good in ["ghcr.example", "guests.example:5000/kyma", "127.0.0.1:5000/a/b", "localhost"] {
+            assert_eq!(registry_place(good), Ok(good.to_owned()));
+        }
+        let bad = [
+            "",
+            "https://ghcr.example",
+            "ghcr.example/",
+            "GHCR.example",
+            "a:b",
+            "a:0",
+            "a b",
+            "/kyma",
+            "a//b",
+            "a/b c",
+        ];
+        for bad in bad {
+            assert!(registry_place(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let Program { args, dry } = Program::read();
-    if let Err(error) = logging::init(args.log_format, &args.log_level) {
+    let level = args.log_level.as_deref().unwrap_or(if dry.dry_run { "warn" } else { "info" });
+    if let Err(error) = logging::init(args.log_format, level) {
         return fail(64, &error);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

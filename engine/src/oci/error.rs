@@ -105,6 +105,12 @@ pub enum OciError {
         #[source]
         cause: Arc<Self>,
     },
+    /// A version that is to be new is there with other content.
+    #[error("{what} is in the registry already, with other content")]
+    Exists {
+        /// What was to be pushed.
+        what: String,
+    },
     /// A reference, base URL, digest or credential of the configuration is not usable.
     #[error("{what} is not valid: {reason}")]
     Invalid {
@@ -143,6 +149,7 @@ impl OciError {
             Self::Timeout { .. } => "timeout",
             Self::Status { .. } => "status",
             Self::LeftAlone { .. } => "left_alone",
+            Self::Exists { .. } => "exists",
             Self::Invalid { .. } => "invalid",
             Self::PlainHttp { .. } => "plain_http",
             Self::Client { .. } => "client",

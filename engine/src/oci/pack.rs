@@ -218,13 +218,46 @@ fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>, OciError> {
 /// two minutes; a push that failed in the middle can be repeated. Meant for tools, not for the engine: the answers
 /// of the registry are less bounded than those that [`Registry`] reads.
 pub async fn push(registry: &Registry, base_url: &str, package: &ModulePackage) -> Result<Pushed, OciError> {
+    push_as(registry, base_url, package, Existing::Moved).await
+}
+
+/// The same, for people: a version that is there with other content is left as it is.
+///
+/// # Errors
+/// [`OciError::Exists`] if it is, and whatever a push can fail with.
+pub async fn push_new(
+    registry: &Registry,
+    base_url: &str,
+    package: &ModulePackage,
+) -> Result<Pushed, OciError> {
+    push_as(registry, base_url, package, Existing::Kept).await
+}
+
+/// What becomes of a tag that is there.
+#[derive(Clone, Copy)]
+enum Existing {
+    Moved,
+    Kept,
+}
+
+async fn push_as(
+    registry: &Registry,
+    base_url: &str,
+    package: &ModulePackage,
+    existing: Existing,
+) -> Result<Pushed, OciError> {
     let packed = pack(package)?;
     let target = registry.base(base_url)?.component(&package.component_name, &package.version)?;
-    within(PUSH_DEADLINE, &target.to_string(), upload(registry, &target, &packed)).await?;
+    within(PUSH_DEADLINE, &target.to_string(), upload(registry, &target, &packed, existing)).await?;
     Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
 }
 
-async fn upload(registry: &Registry, target: &Reference, packed: &Packed) -> Result<(), OciError> {
+async fn upload(
+    registry: &Registry,
+    target: &Reference,
+    packed: &Packed,
+    existing: Existing,
+) -> Result<(), OciError> {
     let config = ClientConfig {
         protocol: match target.scheme {
             Scheme::Http => ClientProtocol::Http,
@@ -246,6 +279,15 @@ async fn upload(registry: &Registry, target: &Reference, packed: &Packed) -> Res
     };
     let image =
         oci_client::Reference::with_tag(target.registry.clone(), target.repository.clone(), tag.clone());
+    if matches!(existing, Existing::Kept) {
+        match client.fetch_manifest_digest(&image, &auth).await.map_err(failed) {
+            Ok(there) if there != packed.digest.as_str() => {
+                return Err(OciError::Exists { what: target.to_string() });
+            }
+            Ok(_) | Err(OciError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
     for blob in packed.layers.iter().chain([&packed.config]) {
         if !client.blob_exists(&image, blob.digest.as_str()).await.map_err(failed)? {
             client.push_blob(&image, blob.data.clone(), blob.digest.as_str()).await.map_err(failed)?;

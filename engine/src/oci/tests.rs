@@ -238,6 +238,27 @@ async fn what_was_pushed_is_pulled() {
 }
 
 #[tokio::test]
+async fn a_version_that_is_to_be_new_does_not_take_the_place_of_another_content() {
+    let fake = FakeRegistry::start().await;
+    let registry = registry(RegistryConfig::default());
+    let first = push_new(&registry, &fake.address, &package()).await.unwrap();
+    assert_eq!(
+        push_new(&registry, &fake.address, &package()).await.unwrap().digest,
+        first.digest,
+        "it is the same"
+    );
+    let other = ModulePackage { images: Vec::new(), ..package() };
+    let refused = push_new(&registry, &fake.address, &other).await.unwrap_err();
+    assert!(matches!(refused, OciError::Exists { .. }), "{refused}");
+    assert!(refused.to_string().contains("example.org/module/tide:1.2.3"), "{refused}");
+    assert_ne!(
+        push(&registry, &fake.address, &other).await.unwrap().digest,
+        first.digest,
+        "who says so moves it"
+    );
+}
+
+#[tokio::test]
 async fn a_layer_is_downloaded_once_for_all() {
     let (fake, registry, pushed) = pushed().await;
     let digest = &pushed.raw_manifest_digest;
