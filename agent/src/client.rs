@@ -7,7 +7,7 @@ use hyper_util::{client::legacy, rt::TokioExecutor};
 use kube::{
     Client,
     client::{Body, ConfigExt},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use std::{path::Path, time::Duration};
 use tower::{BoxError, ServiceBuilder};
@@ -26,7 +26,7 @@ const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
     let mut config = match kubeconfig {
         Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(e.into()))?;
+            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(unusable(e)))?;
             if let Some(proxy) = proxy(&file) {
                 let words = format!("{proxy}: the way to the API server cannot lead through a proxy");
                 return Err(StartError::Kube(words.into()));
@@ -40,6 +40,18 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartErr
     config.proxy_url = None;
     config.headers.push((USER_AGENT, HeaderValue::from_static(PROGRAM)));
     connect(config).map_err(|e| StartError::Kube(e.into()))
+}
+
+/// Why a kubeconfig cannot be used, without any of its text: it holds credentials, and the library's words would show the line.
+fn unusable(error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        KubeconfigError::ReadConfig(error, file) => format!("{}: {error}", file.display()).into(),
+        KubeconfigError::Parse(error) => {
+            let line = error.location().map_or(0, |at| at.line());
+            format!("line {line} of the kubeconfig cannot be read").into()
+        }
+        error => error.into(),
+    }
 }
 
 /// The proxy of the cluster that is to be used.
@@ -69,8 +81,10 @@ fn connect(config: kube::Config) -> Result<Client, kube::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use kube::config::{Cluster, Context, NamedCluster, NamedContext};
+    use tidewatch_telemetry::chain;
+
+    use super::*;
 
     fn file(current: &str) -> Kubeconfig {
         let cluster = |name: &str, proxy: Option<&str>| NamedCluster {
@@ -96,5 +110,18 @@ mod tests {
         assert_eq!(proxy(&file("near")), None);
         assert_eq!(proxy(&file("far")), Some("http://proxy.example:3128"));
         assert_eq!(proxy(&Kubeconfig::default()), None);
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_shows_none_of_its_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();
+        let said = chain(&client(Some(&file)).await.err().unwrap()).to_string();
+        assert!(said.contains("line ") && !said.contains("very-secret"), "{said}");
+        std::fs::remove_file(&file).unwrap();
+        let said = chain(&client(Some(&file)).await.err().unwrap()).to_string();
+        assert_eq!(said.matches("No such file").count(), 1, "{said}");
+        assert!(said.contains(&file.display().to_string()), "{said}");
     }
 }

@@ -9,6 +9,7 @@ mod catalog;
 mod exchange;
 mod finish;
 mod gate;
+mod go_certificate;
 mod inputs;
 mod kcp_writes;
 mod keep;

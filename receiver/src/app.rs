@@ -10,20 +10,15 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Method, StatusCode, header::USER_AGENT};
+use http::{Method, StatusCode};
 use jiff::Timestamp;
-use kube::{
-    Client, Config as KubeConfig,
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
-};
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
     Engine, EngineConfig, WorkKey,
     history::{Observer, Record},
     journal::{Journal, Recorder, Recording, Start},
-    runtime::{self, AddressPolicy, Answered, CountedLayer},
+    runtime::{AddressPolicy, Answered},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
 use tidewatch_telemetry::{
@@ -39,7 +34,6 @@ use tokio::{
     sync::{oneshot, watch},
 };
 use tokio_util::sync::CancellationToken;
-use tower::timeout::TimeoutLayer;
 
 use crate::{
     claims::ClaimBook,
@@ -47,6 +41,7 @@ use crate::{
     controllers::{self, ControllerMetrics, RUNTIMES},
     forward::{Forwarders, lane},
     host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
+    kcp_client::{kcp_client, kube_config, own_server},
     klm::{self, KlmMetrics},
     lease::Candidate,
     maintenance::PolicyFile,
@@ -65,12 +60,6 @@ use crate::{
 const RELOAD: Duration = Duration::from_secs(30);
 /// How often what nobody needs any more is dropped: ledgers of unregistered runtimes, clients of runtimes at rest.
 const SWEEP: Duration = Duration::from_mins(1);
-
-/// For connections to KCP's API server.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
-/// every minute, so one that is silent for longer is half-open; the next one goes on where it stood.
-const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// A receiver with its ports open.
 pub struct Bound {
@@ -363,45 +352,6 @@ fn begin_record(
     tracing::info!(?file, limit, "what goes into the engine is recorded");
     drain.spawn("record", writer.run());
     Ok((Journal::recording(recorder), Some(recording)))
-}
-
-/// The control plane's own server, which no kubeconfig of a runtime may name.
-pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
-    kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)))
-}
-
-/// A client of KCP. A call that has no answer by the deadline has failed: a connection on which nothing comes would hold the
-/// reconcile that waits, and with it a worker, until [`READ_TIMEOUT`]. For a watch the answer is its beginning.
-pub(crate) fn kcp_client(
-    config: KubeConfig,
-    deadline: Duration,
-    journal: &Journal,
-    counted: Option<Answered>,
-) -> Result<Client, StartError> {
-    let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
-    let counted = counted.unwrap_or_else(|| Arc::new(|_, _| ()));
-    let builder = builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline));
-    // Outside, so that what is recorded is what the reconcile is told.
-    Ok(if journal.is_recording() { builder.with_layer(&journal.tap("kcp")).build() } else { builder.build() })
-}
-
-pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
-    let failed = |e: kube::config::KubeconfigError| StartError::Kube(e.into());
-    let mut config = match path {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-            KubeConfig::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .map_err(failed)?
-        }
-        None => KubeConfig::incluster().map_err(|e| StartError::Kube(e.into()))?,
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.headers.push((USER_AGENT, HeaderValue::from_static(runtime::USER_AGENT)));
-    // The queue decides when to try again; a call that hides retries would outlast its deadline.
-    config.default_retry = false;
-    Ok(config)
 }
 
 const fn look_label(look: Look) -> &'static str {

@@ -34,9 +34,9 @@ use progress::Progress;
 pub use report::{Entry, Output, Report, Verdict, Write};
 
 use crate::{
-    app,
     args::DryRunArgs,
     config::{Config, StartError},
+    kcp_client,
     maintenance::PolicyFile,
     registry_credentials::RegistryCredentials,
 };
@@ -56,10 +56,10 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let mut wrong = Vec::new();
     let Config { kubeconfig, mut engine, registry_credentials, denied_servers, maintenance_policy, .. } =
         config;
-    let kube = app::kube_config(kubeconfig).await?;
-    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(app::own_server(&kube)))?;
+    let kube = kcp_client::kube_config(kubeconfig).await?;
+    engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(kcp_client::own_server(&kube)))?;
     let (external, namespace) = (engine.external_registries.clone(), engine.namespace.clone());
-    let client = app::kcp_client(kube, engine.call_deadline, &Journal::default(), None)?;
+    let client = kcp_client::kcp_client(kube, engine.call_deadline, &Journal::default(), None)?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;

@@ -11,6 +11,7 @@ pub mod controllers;
 pub mod dry_run;
 pub mod forward;
 pub mod host;
+pub mod kcp_client;
 pub mod klm;
 pub mod lease;
 pub mod limits;

@@ -299,6 +299,7 @@ impl Shared {
         {
             return self.runtime_failed(deletion.kyma, &error).await;
         }
+        self.remove_go_certificate(&name).await?;
         if let Some(force) = &deletion.force {
             tracing::warn!(kyma = name, by = force.by, why = force.why, "deleted by force");
             let notice = force.notice(About::Kyma, &format!("Kyma {name}"), &deletion.skipped);

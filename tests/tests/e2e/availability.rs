@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tidewatch_api::State;
 use tidewatch_tests::{modules::Version, observed, solo::Solo};
 
+use crate::windows::gauge_becomes;
+
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
 
 fn version(module: &str, release: Value) -> Version {
@@ -105,9 +107,12 @@ async fn the_platforms_policy_wins_over_the_users_entry_and_the_status_says_so()
     solo.enable(&json!([{"name": "mussel"}, {"name": "whelk"}])).await?;
     solo.module("whelk", "to have nothing set", |m| m.message.is_empty()).await?;
     denied(&solo, "mussel", "policy forbids").await?;
+    let readable = "central_policy_read_success";
+    gauge_becomes(&solo, readable, "0").await?;
 
     maps.delete("tidewatch-policy", &DeleteParams::default()).await?;
     solo.ready("mussel", "1.0.0").await?;
+    gauge_becomes(&solo, readable, "1").await?;
     solo.gone("oyster").await?;
     ensure!(!is_installed(&solo, "oyster").await?, "oyster was wanted by the policy alone");
     observed::no_panic(&solo.receiver.process)

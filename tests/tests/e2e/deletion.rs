@@ -1,5 +1,6 @@
 //! How modules and Kymas go: with all they have, in an order that hurts nobody, and whatever happens meanwhile.
 
+mod certificate;
 mod crash;
 mod together;
 

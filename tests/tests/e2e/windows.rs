@@ -52,7 +52,7 @@ async fn gauge(solo: &Solo, name: &str) -> Result<String> {
     Ok(line.with_context(|| format!("there is no {name}"))?.to_owned())
 }
 
-async fn gauge_becomes(solo: &Solo, name: &str, value: &str) -> Result<()> {
+pub(crate) async fn gauge_becomes(solo: &Solo, name: &str, value: &str) -> Result<()> {
     wait::until(&format!("{name} to be {value}"), Duration::from_mins(1), || async {
         Ok((gauge(solo, name).await? == value).then_some(()))
     })

@@ -1,0 +1,109 @@
+//! The certificate by which the Go manager's watcher in one runtime was known in KCP (contract, section 4).
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Preconditions},
+    core::{DynamicObject, GroupVersionKind},
+    discovery::ApiResource,
+};
+use serde_json::Value;
+use tidewatch_api::names::labels;
+
+use super::{Lost, Shared, kcp_writes::lost};
+use crate::stages::{Stage, stage};
+
+/// Where the Go manager keeps them.
+const NAMESPACE: &str = "istio-system";
+/// Whose Certificates it can be set to use.
+const ISSUERS: [(&str, &str); 2] = [("cert-manager.io", "v1"), ("cert.gardener.cloud", "v1alpha1")];
+
+/// Whether a Certificate says that it is of a watcher: its issuer marks the Secret so that it makes.
+fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
+    let spec = &certificate.data["spec"];
+    let is = |marks: &Value| marks[labels::PURPOSE] == labels::PURPOSE_WATCHER_CERT;
+    is(&spec["secretTemplate"]["labels"]) || is(&spec["secretLabels"])
+}
+
+impl Shared {
+    /// Deletes the Certificate of a runtime that the Go manager has had, and its Secret, which issuers leave. Where the receiver has no leave
+    /// for that (`deploy/receiver/takeover.yaml`), there is none, or it stays.
+    pub(super) async fn remove_go_certificate(&self, kyma: &str) -> Result<(), Lost> {
+        let name = format!("{kyma}-webhook-tls");
+        let permit = self.gate.kcp()?;
+        if permit.is_dry() {
+            // Of what a deletion does, the list has said enough.
+            return Ok(());
+        }
+        for (group, version) in ISSUERS {
+            let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "Certificate"));
+            let api: Api<DynamicObject> = Api::namespaced_with(self.kcp.clone(), NAMESPACE, &kind);
+            let failed = |error| lost(format!("removing the Certificate {name} of {group}"), error);
+            let certificate = match stage(Stage::ReadKcp, api.get(&name)).await {
+                Ok(certificate) if is_of_a_watcher(&certificate) => certificate,
+                Ok(_) => continue,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    tracing::debug!(
+                        kyma,
+                        group,
+                        "a Certificate of the Go manager's watcher is not looked for: it is not allowed"
+                    );
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let preconditions = Some(Preconditions { uid: certificate.uid(), resource_version: None });
+            // With the Secret first a crash in between leaves a Certificate, which is found again. Its issuer may make the Secret once more.
+            let secrets: Api<Secret> = Api::namespaced(self.kcp.clone(), NAMESPACE);
+            let delete_secret = || async {
+                match stage(Stage::WriteKcp, secrets.delete(&name, &DeleteParams::background())).await {
+                    Ok(_) => Ok(()),
+                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                    Err(error) => Err(lost(format!("removing the Secret {NAMESPACE}/{name}"), error)),
+                }
+            };
+            delete_secret().await?;
+            let params = DeleteParams { preconditions, ..DeleteParams::background() };
+            match stage(Stage::WriteKcp, api.delete(&name, &params)).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(failed(error)),
+            }
+            delete_secret().await?;
+            tracing::info!(
+                kyma,
+                certificate = name,
+                group,
+                "the certificate of the Go manager's watcher is removed"
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_a_watcher_is_known_by_the_mark_of_its_secret() {
+        let of = |spec: Value| -> DynamicObject {
+            let object = json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "a"}, "spec": spec});
+            serde_json::from_value(object).unwrap()
+        };
+        let mark = json!({labels::PURPOSE: labels::PURPOSE_WATCHER_CERT});
+        assert!(is_of_a_watcher(&of(json!({"secretTemplate": {"labels": mark}}))), "of cert-manager");
+        assert!(is_of_a_watcher(&of(json!({"secretLabels": mark}))), "of Gardener's");
+        for other in [
+            json!(null),
+            json!({}),
+            json!({"secretLabels": {labels::PURPOSE: "gateway"}}),
+            json!({"secretTemplate": 7}),
+        ] {
+            assert!(!is_of_a_watcher(&of(other.clone())), "{other}");
+        }
+    }
+}

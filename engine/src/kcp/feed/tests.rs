@@ -1,0 +1,95 @@
+use super::*;
+
+fn context(rollout: Duration) -> Context {
+    let (ready, _) = watch::channel(0);
+    Context { state: Arc::default(), queue: Queue::new(2), ready, rollout, journal: Journal::default() }
+}
+
+fn asked_of(kyma: &str, change: &'static str) -> Vec<Asked> {
+    asked("lighthouse", &"uid/2".into(), vec![(WorkKey::Kyma { kyma: kyma.into() }, change)])
+}
+
+fn waiting(context: &Context) -> (usize, bool) {
+    context.queue.inspect(|q| (q.ready().map(|(_, n)| n).sum(), q.next_due().is_some()))
+}
+
+#[test]
+fn what_kcp_does_not_allow_is_told_from_what_breaks_off() {
+    let status = |code| {
+        let status = serde_json::json!({"kind": "Status", "status": "Failure", "message": "watchers is forbidden", "code": code});
+        serde_json::from_value::<kube::core::Status>(status).unwrap()
+    };
+    let list = |code| watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status(code))));
+    assert_eq!(forbidden(&list(403)), Some("watchers is forbidden"));
+    assert_eq!(forbidden(&watcher::Error::WatchError(Box::new(status(403)))), Some("watchers is forbidden"));
+    assert_eq!(forbidden(&list(410)), None);
+    assert_eq!(forbidden(&watcher::Error::NoResourceVersion), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_each_kyma_at_its_turn_and_an_edit_at_once() {
+    let context = context(Duration::from_mins(5));
+    context.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+    assert_eq!(waiting(&context), (0, true));
+    context.push("Kyma", &mut asked_of("a", "changed"), false);
+    let edit = context.queue.next().await;
+    assert_eq!((edit.class, context.queue.now()), (Class::UserEdit, Duration::ZERO));
+    edit.end(crate::queue::Ended::Done);
+    let turn = rollout::delay("a", "uid/2", Duration::from_mins(5));
+    let lease = context.queue.next().await;
+    assert_eq!(lease.class, Class::Rollout);
+    assert!(context.queue.now().abs_diff(turn) <= Duration::from_millis(1), "{:?}", context.queue.now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_change_that_is_for_many_is_spread() {
+    for kind in ["ModuleTemplate", "ModuleReleaseMeta", "ConfigMap", PULL_SECRET] {
+        let context = context(Duration::from_mins(5));
+        context.push(kind, &mut asked_of("a", "changed"), false);
+        assert_eq!(waiting(&context), (0, true), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
+    let context = Arc::new(context(Duration::ZERO));
+    let manifest: Manifest = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "m", "labels": {"operator.kyma-project.io/kyma-name": "a"}}, "spec": {}}))
+    .unwrap();
+    let seen = Seen { name: "m".to_owned(), object: Ok(manifest), change: "uid/1".into() };
+    let events = [
+        watcher::Event::Init,
+        watcher::Event::InitApply(seen),
+        // Its next page did not come, and the list begins anew.
+        watcher::Event::Init,
+        watcher::Event::InitDone,
+    ];
+    let events = futures::stream::iter(events.map(Ok)).boxed();
+    let remove = KcpState::delete_manifest;
+    run(Arc::clone(&context), "Manifest".to_owned(), events, |s, _, o| s.apply_manifest(o), remove).await;
+    assert!(context.state.read().manifests_of("a").is_empty());
+}
+
+#[test]
+fn each_version_of_the_policy_has_its_own_turns() {
+    let map = |version: &str| ConfigMap {
+        metadata: ObjectMeta {
+            uid: Some("u".into()),
+            resource_version: Some(version.into()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    };
+    assert_ne!(change_of(&map("1")), change_of(&map("2")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_window_and_at_a_start_all_is_done_at_once() {
+    let at_once = context(Duration::ZERO);
+    at_once.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), false);
+    assert_eq!(waiting(&at_once), (1, false));
+    let started = context(Duration::from_mins(5));
+    started.push("ModuleReleaseMeta", &mut asked_of("a", "module release changed"), true);
+    started.push("Watcher", &mut asked_of("b", "watcher changed"), false);
+    assert_eq!(waiting(&started), (2, false));
+}

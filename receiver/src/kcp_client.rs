@@ -1,0 +1,94 @@
+//! The receiver's way to the control plane's API server.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderValue, header::USER_AGENT};
+use kube::{
+    Client, Config as KubeConfig,
+    client::ClientBuilder,
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use tidewatch_engine::{
+    journal::Journal,
+    runtime::{self, Answered, CountedLayer},
+};
+use tower::timeout::TimeoutLayer;
+
+use crate::config::StartError;
+
+/// For connections to KCP's API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
+/// every minute, so one that is silent for longer is half-open; the next one goes on where it stood.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The control plane's own server, which no kubeconfig of a runtime may name.
+pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
+    kube.cluster_url.host().map(|h| format!("{h}:{}", kube.cluster_url.port_u16().unwrap_or(443)))
+}
+
+/// A client of KCP. A call that has no answer by the deadline has failed: a connection on which nothing comes would hold the
+/// reconcile that waits, and with it a worker, until [`READ_TIMEOUT`]. For a watch the answer is its beginning.
+pub(crate) fn kcp_client(
+    config: KubeConfig,
+    deadline: Duration,
+    journal: &Journal,
+    counted: Option<Answered>,
+) -> Result<Client, StartError> {
+    let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
+    let counted = counted.unwrap_or_else(|| Arc::new(|_, _| ()));
+    let builder = builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline));
+    // Outside, so that what is recorded is what the reconcile is told.
+    Ok(if journal.is_recording() { builder.with_layer(&journal.tap("kcp")).build() } else { builder.build() })
+}
+
+pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {
+    let failed = |e| StartError::Kube(unusable(e));
+    let mut config = match path {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+            KubeConfig::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .map_err(failed)?
+        }
+        None => KubeConfig::incluster().map_err(|e| StartError::Kube(e.into()))?,
+    };
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.headers.push((USER_AGENT, HeaderValue::from_static(runtime::USER_AGENT)));
+    // The queue decides when to try again; a call that hides retries would outlast its deadline.
+    config.default_retry = false;
+    Ok(config)
+}
+
+/// Why a kubeconfig cannot be used, without any of its text: it holds credentials, and the library's words would show the line.
+fn unusable(error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        KubeconfigError::ReadConfig(error, file) => format!("{}: {error}", file.display()).into(),
+        KubeconfigError::Parse(error) => {
+            let line = error.location().map_or(0, |at| at.line());
+            format!("line {line} of the kubeconfig cannot be read").into()
+        }
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewatch_telemetry::chain;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_shows_none_of_its_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, "users:\n- user: {token: very-secret\n").unwrap();
+        let said = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
+        assert!(said.contains("line ") && !said.contains("very-secret"), "{said}");
+        std::fs::remove_file(&file).unwrap();
+        let said = chain(&kube_config(Some(file.clone())).await.unwrap_err()).to_string();
+        assert_eq!(said.matches("No such file").count(), 1, "{said}");
+        assert!(said.contains(&file.display().to_string()), "{said}");
+    }
+}

@@ -1,0 +1,183 @@
+use serde_json::json;
+use tidewatch_engine::stages::StageTime;
+use tidewatch_telemetry::BuildInfo;
+
+use super::*;
+
+fn kyma() -> WorkKey {
+    WorkKey::Kyma { kyma: "k".into() }
+}
+
+fn manifest() -> WorkKey {
+    WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
+}
+
+/// A reconcile that ended so, after these steps.
+fn ended(outcome: Outcome, all: &[Stage]) -> Record {
+    let stages = all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect();
+    Record { outcome, stages, ..record(None, 0.0) }
+}
+
+#[test]
+fn a_requeue_has_the_words_that_are_known() {
+    use Stage::{Apply, Connect, Delete, Prepare, ReadKcp, ReadRuntime, Render, WriteKcp, WriteRuntime};
+    let of = |key: &WorkKey, outcome, all: &[Stage]| requeue(key, &ended(outcome, all));
+    let failed = |key: &WorkKey, all: &[Stage]| of(key, Outcome::Failed, all).unwrap().0;
+    assert_eq!(
+        of(&kyma(), Outcome::Waiting, &[ReadKcp, Connect]),
+        Some(("processing_kyma_state", "intended"))
+    );
+    assert_eq!(of(&kyma(), Outcome::Lost, &[]), Some(("kyma_retrieval", "unexpected")));
+    assert_eq!(failed(&kyma(), &[ReadKcp, Connect, WriteKcp]), "sync_context_retrieval");
+    assert_eq!(failed(&kyma(), &[ReadKcp, Connect, Prepare, WriteKcp, WriteRuntime]), "crds_sync");
+    assert_eq!(failed(&kyma(), &[ReadKcp, Prepare, ReadRuntime]), "spec_replacement_from_remote");
+    assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp]), "manifest_render_resources");
+    assert_eq!(failed(&manifest(), &[ReadKcp, Render, WriteKcp, Apply]), "manifest_sync_resources");
+    assert_eq!(failed(&manifest(), &[ReadKcp, WriteKcp]), "manifest_retrieval");
+    let waiting = |all: &[Stage]| of(&manifest(), Outcome::Waiting, all).unwrap().0;
+    assert_eq!(waiting(&[ReadKcp, Apply, Delete]), "manifest_prune_diff_not_finished");
+    assert_eq!(waiting(&[ReadKcp, Apply]), "manifest_sync_resources_enqueue_required");
+    assert_eq!(waiting(&[ReadKcp, Delete, WriteKcp]), "manifest_pre_delete_enqueue_required");
+    assert_eq!(failed(&manifest(), &[ReadKcp, Delete]), "manifest_pre_delete");
+    assert_eq!(failed(&manifest(), &[ReadKcp, Apply, Delete]), "manifest_prune_diff");
+    assert_eq!(of(&kyma(), Outcome::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
+    assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
+}
+
+#[test]
+fn a_runtime_that_refuses_its_credentials_is_told_whatever_step_it_was() {
+    for (key, word) in [(kyma(), "kyma_unauthorized"), (manifest(), "manifest_unauthorized")] {
+        let refused =
+            Record { next_try_for: Some("unauthorized"), ..ended(Outcome::Failed, &[Stage::Apply]) };
+        assert_eq!(requeue(&key, &refused), Some((word, "unexpected")));
+        let other = Record { next_try_for: Some("forbidden"), ..refused };
+        assert_ne!(requeue(&key, &other).unwrap().0, word);
+    }
+}
+
+#[test]
+fn each_reason_that_is_known_has_a_series_from_the_start() {
+    let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+    let registry = Registry::new("p", build).unwrap();
+    let metrics = KlmMetrics::register(&registry, false).unwrap();
+    assert_eq!(series(&metrics.requeues), REASONS.len() * TYPES.len());
+    let waiting = |all: &[Stage]| requeue(&manifest(), &ended(Outcome::Waiting, all)).unwrap();
+    let counted =
+        [requeue(&kyma(), &ended(Outcome::Failed, &[])).unwrap(), waiting(&[Stage::Delete]), waiting(&[])];
+    assert!(counted.iter().all(|(reason, kind)| REASONS.contains(reason) && TYPES.contains(kind)));
+}
+
+#[test]
+fn a_certificate_that_is_not_renewed_in_time_is_told_for_as_long_as_there_is_its_kyma() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let certificates = Certificates::default();
+    let told = |now| {
+        let mut told = Vec::new();
+        certificates.each(|kyma| kyma != "gone", at(now), |kyma, value| told.push((kyma.to_owned(), value)));
+        told
+    };
+    certificates.seen("k", at(900));
+    certificates.seen("gone", at(900));
+    assert_eq!(told(899), [("k".to_owned(), 0.0)]);
+    assert_eq!(told(900), [("k".to_owned(), 1.0)]);
+    certificates.seen("k", at(1_800));
+    assert_eq!(told(900), [("k".to_owned(), 0.0)], "it was renewed");
+}
+
+fn record(next: Option<f64>, seconds: f64) -> Record {
+    Record {
+        key: String::new(),
+        causes: Vec::new(),
+        cause_count: 0,
+        class: "retry",
+        outcome: Outcome::Waiting,
+        looked: true,
+        message: String::new(),
+        finished_at: Timestamp::UNIX_EPOCH,
+        queued_seconds: 0.0,
+        work_seconds: seconds,
+        stages: Vec::new(),
+        next_try_seconds: next,
+        next_try_for: None,
+    }
+}
+
+#[test]
+fn only_what_is_done_again_by_itself_is_counted_and_only_long_reconciles_of_manifests_are_told() {
+    let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+    let registry = Registry::new("p", build).unwrap();
+    let metrics = KlmMetrics::register(&registry, true).unwrap();
+    let count = || metrics.requeues.with_label_values(&["processing_kyma_state", "intended"]).get();
+    metrics.reconciled(&kyma(), &record(None, 1.0));
+    assert_eq!(count(), 0);
+    metrics.reconciled(&kyma(), &record(Some(1.0), 100.0));
+    assert_eq!(count(), 1);
+    let page = || registry.encode().unwrap();
+    assert!(!page().contains("reconcile_duration_seconds{"), "{}", page());
+    metrics.reconciled(&manifest(), &record(None, 75.5));
+    assert!(page().contains("\nreconcile_duration_seconds{manifest_name=\"m\"} 75.5\n"), "{}", page());
+    metrics.reconciled(&manifest(), &record(None, 0.5));
+    assert!(!page().contains("reconcile_duration_seconds{"), "{}", page());
+    for n in 0..=LONG_RECONCILES {
+        let key = WorkKey::Manifest { kyma: "k".into(), name: format!("m{n}") };
+        metrics.reconciled(&key, &record(None, 60.0));
+    }
+    assert_eq!(page().matches("\nreconcile_duration_seconds{").count(), LONG_RECONCILES);
+    let plain = Registry::new("p", build).unwrap();
+    KlmMetrics::register(&plain, false).unwrap().reconciled(&manifest(), &record(None, 75.5));
+    assert!(!plain.encode().unwrap().contains("reconcile_duration_seconds"));
+}
+
+#[test]
+fn a_kyma_and_a_module_have_their_labels() {
+    let kyma = |domain: &str| -> KymaSeries {
+        let kyma: Kyma = serde_json::from_value(json!({
+            "metadata": {"name": "harbour", "annotations": {"skr-domain": domain},
+                         "labels": {"kyma-project.io/instance-id": "i-7"}},
+            "spec": {"channel": "regular"}, "status": {"state": "Warning"}
+        }))
+        .unwrap();
+        KymaSeries::from(&kyma)
+    };
+    let of = |shoot: &str| KymaSeries {
+        name: "harbour".into(),
+        state: State::Warning,
+        shoot: shoot.into(),
+        instance: "i-7".into(),
+    };
+    assert_eq!(kyma("c-12.kyma.example.com"), of("c-12"));
+    assert_eq!(kyma("kyma.example"), of(""));
+    let manifest = |labels: serde_json::Value, unmanaged: &str| -> Manifest {
+        serde_json::from_value(json!({
+            "metadata": {"name": "m", "labels": labels,
+                         "annotations": {"operator.kyma-project.io/is-unmanaged": unmanaged}},
+            "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}},
+            "status": {"state": "Ready"}
+        }))
+        .unwrap()
+    };
+    let plain = json!({"operator.kyma-project.io/module-name": "guard"});
+    let mandatory = json!({"operator.kyma-project.io/module-name": "guard",
+                           "operator.kyma-project.io/mandatory-module": "true"});
+    let guard = |state| Some(ModuleSeries { name: "guard".into(), state });
+    assert_eq!(mandatory_module(&manifest(plain, "false")), None);
+    assert_eq!(mandatory_module(&manifest(mandatory.clone(), "false")), guard(State::Ready));
+    assert_eq!(mandatory_module(&manifest(mandatory, "true")), guard(State::Unmanaged));
+    assert_eq!(mandatory_module(&manifest(json!({}), "false")), None);
+}
+
+#[test]
+fn one_of_the_states_is_1() {
+    let mut told = Vec::new();
+    for_each_state(&KYMA_STATES, State::Ready, |state, value| told.push((state, value)));
+    let ready = [("Processing", 0.0), ("Deleting", 0.0), ("Ready", 1.0), ("Error", 0.0), ("Warning", 0.0)];
+    assert_eq!(told, ready);
+}
+
+#[test]
+fn a_certificate_is_close_to_its_end_for_its_last_day() {
+    let now = Timestamp::UNIX_EPOCH;
+    assert!(!is_close(now + SignedDuration::from_hours(24), now));
+    assert!(is_close(now + SignedDuration::from_hours(23), now));
+    assert!(is_close(now - SignedDuration::from_hours(1), now));
+}
