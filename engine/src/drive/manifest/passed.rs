@@ -156,7 +156,7 @@ pub(super) fn asked(manifest: &Manifest, pull_secret: Option<&str>) -> u64 {
 /// Which objects a pass looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Only {
-    /// Those that something was heard of, as events name them.
+    /// Those that something was heard of, as events name them: objects, and kinds of which all are meant (see [`of_kind`]).
     named: BTreeSet<String>,
     /// Whether something else is asked for than before: what that changes is looked at besides.
     is_anew: bool,
@@ -193,7 +193,9 @@ impl Only {
     /// Whether something was heard of an object. A default CR of a kind without namespaces may be named in one.
     pub(super) fn names(&self, object: &ObjectRef) -> bool {
         let bare = || ObjectRef { namespace: String::new(), ..object.clone() }.to_string();
-        self.named.contains(&object.to_string())
+        let text = object.to_string();
+        self.named.contains(&text)
+            || self.named.contains(of_kind(&text))
             || object.namespace == RUNTIME_NAMESPACE && self.named.contains(&bare())
     }
 
@@ -229,8 +231,13 @@ impl Only {
     }
 }
 
-/// The objects that the causes of work on a Manifest name, of `count` that there were; `None` where one of them may be about any
-/// object.
+/// The kind of an object, as an event names it that is about all of its kind: one without a name.
+fn of_kind(object: &str) -> &str {
+    object.find(' ').map_or(object, |end| &object[..=end])
+}
+
+/// The objects that the causes of work on a Manifest name, and the kinds, of `count` that there were; `None` where one of them may be
+/// about any object. An agent that lists anew says so of each kind that it watches.
 ///
 /// What has changed in KCP names none: what the Manifest asks for is in the mark.
 pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTreeSet<String>> {
@@ -241,9 +248,9 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
     let mut named = BTreeSet::new();
     for cause in causes {
         match cause {
-            // One without a name is about all of its kind.
-            Cause::Event { epoch, object, .. } if epoch != V2 && !object.ends_with([' ', '/']) => {
-                named.insert(object.clone());
+            Cause::Event { epoch, object, .. } if epoch != V2 => {
+                let is_of_all = object.ends_with([' ', '/']);
+                named.insert(if is_of_all { of_kind(object).to_owned() } else { object.clone() });
             }
             Cause::Kcp { object, change } if *object == own && matches!(*change, "added" | "changed") => {}
             // Its Kyma's plan has changed it.
@@ -295,6 +302,21 @@ mod tests {
     }
 
     #[test]
+    fn an_event_without_a_name_is_about_all_of_its_kind_and_no_other() {
+        for all in ["Deployment.apps ", "Deployment.apps n/"] {
+            let named = named(&own(), &[event("e", all)], 1);
+            let only = Only::after(Passed::default(), Mark::default(), named).unwrap();
+            assert!(only.has(&object("Deployment", "a")) && only.has(&object("Deployment", "b")), "{all}");
+            assert!(
+                !only.has(&object("DeploymentSet", "a")) && !only.has(&object("StatefulSet", "a")),
+                "{all}"
+            );
+            let of_another = ObjectRef { gvk: Gvk::of("v1", "Deployment"), ..object("Deployment", "a") };
+            assert!(!only.has(&of_another), "{all}");
+        }
+    }
+
+    #[test]
     fn whatever_else_it_is_everything_is_looked_at() {
         let one = event("e", "ConfigMap n/a");
         assert!(named(&own(), std::slice::from_ref(&one), 1).is_some());
@@ -304,8 +326,6 @@ mod tests {
         let retry = |key: &str, reason| Cause::Retry { key: key.into(), attempt: 1, reason };
         for cause in [
             event("v2", "ConfigMap n/a"),
-            event("e", "ConfigMap "),
-            event("e", "ConfigMap n/"),
             kcp("Manifest/other", "a shared object was let go"),
             kcp("Manifest/m", "kubeconfig secret changed"),
             retry("Kyma/k", "waiting"),
