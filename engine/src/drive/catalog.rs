@@ -59,6 +59,8 @@ struct Done {
     hashes: Arc<BTreeMap<Id, u64>>,
     /// What somebody may have changed since, as events name it; `None`: all of it.
     doubted: Option<BTreeSet<String>>,
+    /// How often it was doubted.
+    times: u64,
     /// Whether the runtime's Kyma says that all is well with it.
     said: bool,
 }
@@ -76,6 +78,7 @@ impl Catalogs {
     pub(super) fn doubt(&self, kyma: &str, named: Option<BTreeSet<String>>) {
         let mut known = self.0.lock();
         let Some(done) = known.get_mut(kyma) else { return };
+        done.times += 1;
         let all =
             done.doubted.take().zip(named).map(|(doubted, named)| doubted.union(&named).cloned().collect());
         done.doubted = all.filter(|doubted: &BTreeSet<String>| doubted.len() <= DOUBTS);
@@ -83,16 +86,23 @@ impl Catalogs {
         done.said &= done.doubted.is_some();
     }
 
-    /// It is as it is to be, but for what somebody keeps changing.
-    fn put(&self, kyma: &str, mark: u64, view: &View, parked: &[Parked], now: Timestamp) {
+    /// How often it was doubted.
+    fn times(&self, kyma: &str) -> u64 {
+        self.of(kyma).map_or(0, |done| done.times)
+    }
+
+    /// It is as it is to be, but for what somebody keeps changing, and for what is doubted since it was doubted so many `times`.
+    fn put(&self, kyma: &str, mark: u64, view: &View, (parked, times): (&[Parked], u64), now: Timestamp) {
         let mut known = self.0.lock();
         let before = known.get(kyma);
-        let doubted = Some(parked.iter().map(|parked| parked.object().to_string()).collect());
+        let is_as_before = before.is_none_or(|done| done.times == times);
+        let doubted = is_as_before.then(|| parked.iter().map(|parked| parked.object().to_string()).collect());
         let done = Done {
             mark,
             looked_at: before.filter(|done| done.doubted.is_some()).map_or(now, |done| done.looked_at),
             hashes: Arc::clone(&view.hashes),
             doubted,
+            times: before.map_or(0, |done| done.times),
             said: before.is_some_and(|done| done.said),
         };
         known.insert(kyma.to_owned(), done);
@@ -173,11 +183,11 @@ impl Shared {
     }
 
     pub(super) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
-        let (kyma, view, mark) = {
+        let (kyma, view, mark, times) = {
             let mut state = self.change("reconcile catalog").await;
             // Whatever becomes of this: what is heard now is not told again.
             self.catalogs.doubt(name, named(why));
-            (state.kyma(name), state.view(name), state.catalog_mark(name))
+            (state.kyma(name), state.view(name), state.catalog_mark(name), self.catalogs.times(name))
         };
         let (Some(kyma), Some(view), Some(mark)) = (kyma, view, mark) else {
             self.catalogs.forget(name);
@@ -201,7 +211,7 @@ impl Shared {
         let says = match &synced {
             Ok(parked) => {
                 let order = self.change("catalog written").await;
-                self.catalogs.put(name, mark, &view, parked, now);
+                self.catalogs.put(name, mark, &view, (parked, times), now);
                 drop(order);
                 said_of(parked)
             }

@@ -25,6 +25,19 @@ fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
     is(&spec["secretTemplate"]["labels"]) || is(&spec["secretLabels"])
 }
 
+/// What an API server refuses, or cannot do, holds up no Kyma: the certificate stays, and the log says so. An API server that does not
+/// answer is another matter: then nothing of KCP goes on.
+fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
+    match &why {
+        Lost::Kcp { source, .. } if matches!(**source, kube::Error::Api(_)) => {
+            tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
+            Ok(())
+        }
+        Lost::Behind(_) => Ok(()),
+        _ => Err(why),
+    }
+}
+
 impl Shared {
     /// Deletes the Certificate of a runtime that the Go manager has had, and its Secret, which issuers leave. Where the receiver has no leave
     /// for that (`deploy/receiver/takeover.yaml`), there is none, or it stays.
@@ -51,7 +64,10 @@ impl Shared {
                     );
                     continue;
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    left(kyma, "its Certificate", failed(error))?;
+                    continue;
+                }
             };
             let preconditions = Some(Preconditions { uid: certificate.uid(), resource_version: None });
             // With the Secret first a crash in between leaves a Certificate, which is found again. Its issuer may make the Secret once more.
@@ -60,7 +76,11 @@ impl Shared {
                 match stage(Stage::WriteKcp, secrets.delete(&name, &DeleteParams::background())).await {
                     Ok(_) => Ok(()),
                     Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                    Err(error) => Err(lost(format!("removing the Secret {NAMESPACE}/{name}"), error)),
+                    Err(error) => left(
+                        kyma,
+                        "its Secret",
+                        lost(format!("removing the Secret {NAMESPACE}/{name}"), error),
+                    ),
                 }
             };
             delete_secret().await?;
@@ -68,7 +88,10 @@ impl Shared {
             match stage(Stage::WriteKcp, api.delete(&name, &params)).await {
                 Ok(_) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    left(kyma, "its Certificate", failed(error))?;
+                    continue;
+                }
             }
             delete_secret().await?;
             tracing::info!(

@@ -183,6 +183,7 @@ impl Shared {
                 self.listen_no_more(kyma, name).await;
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
             }
+            let manifest = Box::pin(self.with_inventory(manifest, &runtime)).await;
             return self.delete_manifest(kyma, &manifest, &runtime).await;
         }
         self.hold(&manifest).await?;

@@ -20,7 +20,7 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, State, Watcher};
+use tidewatch_api::{Kyma, KymaStatus, Manifest, State, Watcher, names::conditions};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::Holders;
@@ -125,6 +125,18 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta) -> bool {
     other_writer(new).is_some() && other_writer(old) != other_writer(new)
 }
 
+/// Whether a Kyma's status says less than before of what is always said.
+fn is_robbed(old: &Kyma, new: &Kyma) -> bool {
+    let Some(before) = &old.status else { return false };
+    let none = KymaStatus::default();
+    let now = new.status.as_ref().unwrap_or(&none);
+    let has = |status: &KymaStatus, type_: &str| status.conditions.iter().any(|c| c.type_ == type_);
+    let always =
+        [conditions::CRDS_SYNC, conditions::MODULES, conditions::MODULE_CATALOG, conditions::RUNTIME_EVENTS];
+    before.state != State::Empty && now.state == State::Empty
+        || always.iter().any(|type_| has(before, type_) && !has(now, type_))
+}
+
 fn say_whose(kind: &str, object: &impl ResourceExt) {
     let by = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()).unwrap_or_default();
     tracing::warn!(
@@ -201,7 +213,9 @@ impl KcpState {
         let name = kyma.name_any();
         // Nobody asks for more of what it says of its modules: that is read freshly, or stands in their Manifests.
         let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
-        self.told.put(&name, &modules.unwrap_or_default());
+        let modules = modules.unwrap_or_default();
+        let is_silent = modules.is_empty() && !self.told.of(&name).is_empty();
+        self.told.put(&name, &modules);
         let echo = self.is_echo("Kyma", &kyma);
         let mark = |k: &Kyma| {
             (
@@ -215,7 +229,10 @@ impl KcpState {
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
-            Some(old) if overwritten(&old.metadata, &kyma.metadata) => Some(STATUS_OF_ANOTHER),
+            // What somebody only takes away has no new owner.
+            Some(old) if overwritten(&old.metadata, &kyma.metadata) || is_silent || is_robbed(old, &kyma) => {
+                Some(STATUS_OF_ANOTHER)
+            }
             Some(_) => None,
         };
         let mut wanted = Vec::new();

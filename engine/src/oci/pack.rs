@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use oci_client::{
     client::{ClientConfig, ClientProtocol},
-    errors::OciDistributionError,
+    errors::{OciDistributionError, OciErrorCode},
     secrets::RegistryAuth,
 };
 use serde_json::{Value, json};
@@ -310,6 +310,14 @@ fn failure(target: &Reference, error: OciDistributionError) -> OciError {
             Some(status) => by_status(target, status.as_u16()),
             None => OciError::Unreachable { registry, source: Arc::new(error.without_url()) },
         },
+        OciDistributionError::ImageManifestNotFoundError(_) => {
+            OciError::NotFound { what: target.to_string() }
+        }
+        OciDistributionError::RegistryError { envelope, .. }
+            if envelope.errors.iter().any(|error| is_missing(&error.code)) =>
+        {
+            OciError::NotFound { what: target.to_string() }
+        }
         OciDistributionError::RegistryError { envelope, .. } => {
             let codes: Vec<_> = envelope.errors.iter().map(|error| format!("{:?}", error.code)).collect();
             OciError::malformed(
@@ -325,6 +333,11 @@ fn failure(target: &Reference, error: OciDistributionError) -> OciError {
         }
         _ => OciError::malformed(format!("push to {target}"), "the registry's answer makes no sense"),
     }
+}
+
+/// What registries say in a body where there is no such tag, or not even such a repository.
+const fn is_missing(code: &OciErrorCode) -> bool {
+    matches!(code, OciErrorCode::ManifestUnknown | OciErrorCode::NameUnknown | OciErrorCode::NotFound)
 }
 
 fn by_status(target: &Reference, status: u16) -> OciError {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use tidewatch_api::{CustomResourcePolicy, KymaSpec, Module, names};
 
 use super::{access::selects, versions::Want};
@@ -74,9 +74,37 @@ fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector,
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     struct Strict {
         match_labels: Option<BTreeMap<String, String>>,
-        match_expressions: Option<Vec<LabelSelectorRequirement>>,
+        match_expressions: Option<Vec<Expression>>,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Expression {
+        key: String,
+        operator: String,
+        values: Option<Vec<String>>,
     }
     let Strict { match_labels, match_expressions } = Strict::deserialize(deserializer)?;
+    let checked = |Expression { key, operator, values }: Expression| {
+        let needs_values = match operator.as_str() {
+            "In" | "NotIn" => true,
+            "Exists" | "DoesNotExist" => false,
+            _ => {
+                let message =
+                    format!("there is no operator '{operator}': use In, NotIn, Exists or DoesNotExist");
+                return Err(D::Error::custom(message));
+            }
+        };
+        if needs_values == values.as_ref().is_none_or(Vec::is_empty) {
+            let message = format!(
+                "{operator} of the label '{key}' {} values",
+                if needs_values { "needs" } else { "takes no" }
+            );
+            return Err(D::Error::custom(message));
+        }
+        Ok(LabelSelectorRequirement { key, operator, values })
+    };
+    let match_expressions =
+        match_expressions.map(|all| all.into_iter().map(checked).collect()).transpose()?;
     Ok(LabelSelector { match_labels, match_expressions })
 }
 
@@ -368,6 +396,15 @@ rules:
         assert_eq!(read("rules: []").unwrap(), Policy::default());
         for bad in ["rules: [{forbids: [a]}]", "rules: {}", "[", "rules: [{match: {plan: trial}}]"] {
             assert!(matches!(read(bad), Err(PolicyError::Unreadable(_))), "{bad}");
+        }
+        for bad in [
+            "operator: NotIn, value: [a]",
+            "operator: NotIn",
+            "operator: in, values: [a]",
+            "operator: Exists, values: [a]",
+        ] {
+            let text = format!("rules: [{{match: {{matchExpressions: [{{key: plan, {bad}}}]}}}}]");
+            assert!(matches!(read(&text), Err(PolicyError::Unreadable(_))), "{bad}");
         }
         assert_eq!(read(&" ".repeat(MAX_BYTES + 1)), Err(PolicyError::TooLong));
         assert_eq!(read(&format!("rules: [{}]", "{},".repeat(MAX_RULES + 1))), Err(PolicyError::TooMany));

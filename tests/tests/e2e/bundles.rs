@@ -162,7 +162,8 @@ async fn holds(solo: &Solo, namespace: &str, name: &str, data: &str) -> Result<(
 async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()> {
     const NAMESPACE: &str = "kcp-transforms";
     let kcp = env::shared().await?.kcp.client()?;
-    fleet::prepare_kcp(&kcp, NAMESPACE).await?;
+    // The Secrets are there before its receiver, and so is their namespace.
+    tidewatch_demo::fleet::prepare_kcp(&kcp, NAMESPACE).await?;
     put_secret(&kcp, NAMESPACE, "platform-pull", &json!({}), "Zmlyc3Q=").await?;
     put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "deployer"}), "b3Vycw==").await?;
     let arguments = ["--skr-image-pull-secret", "platform-pull", "--rollout-window", "0"].map(str::to_owned);

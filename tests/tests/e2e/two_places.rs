@@ -460,6 +460,15 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
+    // What is only taken away has no new owner. Without an inventory nothing would be removed, and nothing watched.
+    let robbed = serde_json::from_value(json!([{"op": "remove", "path": "/status/synced"}]))?;
+    manifests.patch_status(&name, &edit, &Patch::Json::<()>(robbed)).await?;
+    wait::until("the inventory to be back", SOON, || async {
+        let now = manifest_status().await?;
+        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
+        Ok(Some(()))
+    })
+    .await?;
     let wrong = json!({"status": {"state": "Error", "modules": []}});
     kymas.patch_status(solo.kyma, &edit, &Patch::Merge(wrong)).await?;
     wait::until("the Kyma's status to be right", SOON, || async {
@@ -471,5 +480,12 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     .await?;
     ensure!(uid_of(&solo, "weir").await?.is_some(), "the module's object is gone");
     fleet::at_rest(&solo.receiver).await?;
+
+    // A module that is removed at that moment is removed with all it has.
+    let robbed = serde_json::from_value(json!([{"op": "remove", "path": "/status/synced"}]))?;
+    manifests.patch_status(&name, &edit, &Patch::Json::<()>(robbed)).await?;
+    solo.enable(&json!([])).await?;
+    solo.gone("weir").await?;
+    ensure!(uid_of(&solo, "weir").await?.is_none(), "the module's object is left");
     observed::no_panic(&solo.receiver.process)
 }

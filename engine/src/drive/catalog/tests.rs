@@ -16,7 +16,7 @@ fn catalogs() -> Catalogs {
         let body = json!({"kind": "ModuleTemplate", "metadata": {"name": name}});
         (("ModuleTemplate", name.to_owned()), body)
     });
-    catalogs.put("harbour", 1, &View::new(objects.into()), &[], at(0));
+    catalogs.put("harbour", 1, &View::new(objects.into()), (&[], 0), at(0));
     catalogs.set_said("harbour", true);
     catalogs
 }
@@ -49,10 +49,19 @@ fn what_is_doubted_is_doubted_until_it_was_looked_at() {
     doubt(&[event("a")]);
     assert_eq!(doubted(&catalogs), None);
     assert!(!catalogs.of("harbour").unwrap().said, "nor is it known what the runtime's Kyma says");
-    catalogs.put("harbour", 1, &View::default(), &[], at(7));
+    catalogs.put("harbour", 1, &View::default(), (&[], catalogs.times("harbour")), at(7));
     assert_eq!(doubted(&catalogs), Some(vec![]));
     catalogs.doubt("lagoon", None);
     assert!(catalogs.of("lagoon").is_none(), "of which nothing is known, all is looked at");
+}
+
+#[test]
+fn what_is_doubted_while_it_is_looked_at_stays_so() {
+    let catalogs = catalogs();
+    let times = catalogs.times("harbour");
+    catalogs.doubt("harbour", None);
+    catalogs.put("harbour", 1, &View::default(), (&[], times), at(7));
+    assert_eq!(doubted(&catalogs), None, "who has doubted it may know of what came after");
 }
 
 #[test]
@@ -60,7 +69,9 @@ fn polls_look_at_the_whole_once_an_hour() {
     let catalogs = catalogs();
     let old = |minutes: i64| catalogs.is_old("harbour", at(minutes * 60));
     assert_eq!((old(59), old(60)), (false, true));
-    let put = |minutes: i64| catalogs.put("harbour", 1, &View::default(), &[], at(minutes * 60));
+    let put = |minutes: i64| {
+        catalogs.put("harbour", 1, &View::default(), (&[], catalogs.times("harbour")), at(minutes * 60));
+    };
     put(50);
     assert!(old(60), "that was about single objects");
     catalogs.doubt("harbour", None);

@@ -227,7 +227,8 @@ impl Shared {
                 return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of }));
             }
         }
-        // Of kinds that nobody has declared, and that the module defines: with instances their CRDs could not go, and nobody
+        let defined = self.alone(kyma, &name, runtime, defined).await;
+        // Of kinds that nobody has declared, and that the module alone defines: with instances their CRDs could not go, and nobody
         // would be left to take care of them.
         if let Some(what) = users_of(runtime, defined.values(), &modules).await?.message() {
             return Ok(Some(Obstacle { what, kinds: defined.into_values().collect(), of: Whose::Users }));
@@ -241,6 +242,27 @@ impl Shared {
         }
         let what = users_of(runtime, kinds.values(), &own).await?.message();
         Ok(what.map(|what| Obstacle { what, kinds: kinds.into_values().collect(), of: Whose::Leaving }))
+    }
+
+    /// Those of the kinds that a module defines whose CRDs go with it: one that a module has that stays is that one's to take care of.
+    async fn alone(
+        &self,
+        kyma: &str,
+        manifest: &str,
+        runtime: &Gated,
+        defined: BTreeMap<(String, String), Gvk>,
+    ) -> BTreeMap<(String, String), Gvk> {
+        let mut alone = BTreeMap::new();
+        for (kind, gvk) in defined {
+            let is_theirs = match crd_of(runtime, &gvk).await {
+                Some(crd) => self.is_needed(kyma, manifest, &crd).await,
+                None => false,
+            };
+            if !is_theirs {
+                alone.insert(kind, gvk);
+            }
+        }
+        alone
     }
 
     /// The default CR that goes with the module, and those that no version names any more.

@@ -2,7 +2,7 @@
 //! then the default CR, then its objects in a safe order, then the finalizers).
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
+use tidewatch_api::{Manifest, ManifestStatus, State, names::finalizers};
 
 use super::{
     blockers::{self, Obstacle, Whose},
@@ -92,6 +92,22 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 }
 
 impl Shared {
+    /// A Manifest that goes, with the inventory that it is to have where somebody has taken away the one that it had. What is not there, or
+    /// does not carry its marks, is left out when it is looked at.
+    pub(super) async fn with_inventory(&self, mut manifest: Manifest, runtime: &Gated) -> Manifest {
+        let is_robbed = |status: &ManifestStatus| status.synced.is_empty() && status.state != State::Empty;
+        if !manifest.status.as_ref().is_some_and(is_robbed) {
+            return manifest;
+        }
+        // One whose content cannot be had has no more than it says.
+        if let Ok((bundle, _)) = stage(Stage::Render, self.bundle_of(&manifest, runtime)).await
+            && let Some(status) = &mut manifest.status
+        {
+            status.synced = plan::synced(&bundle.objects);
+        }
+        manifest
+    }
+
     pub(super) async fn delete_manifest(
         &self,
         kyma: &str,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, State};
+use tidewatch_api::{Manifest, ManifestStatus, State, names::conditions};
 
 use super::{
     KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose, store,
@@ -46,6 +46,7 @@ impl KcpState {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
+        let (was_installed, is_installed) = (self.manifests.has_inventory(&name), !synced.is_empty());
         // What no Kyma owns has what it has installed, and makes no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
@@ -93,14 +94,24 @@ impl KcpState {
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
             Some(_) => None,
         };
-        if old.as_ref().is_some_and(|old| overwritten(&old.metadata, &manifest.metadata)) && change.is_none()
-        {
+        // What somebody only takes away has no new owner.
+        let stays = manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged();
+        let is_robbed = |old: &Manifest| {
+            let always = [conditions::RESOURCES, conditions::INSTALLATION];
+            stays
+                && (was_installed && !is_installed
+                    || lacks(old.status.as_ref(), manifest.status.as_ref(), &always))
+        };
+        let by_another =
+            |old: &Manifest| overwritten(&old.metadata, &manifest.metadata) || !echo && is_robbed(old);
+        if change.is_none() && old.as_ref().is_some_and(by_another) {
             say_whose("Manifest", &manifest);
             wanted.push((manifest_key(&kyma, &name), STATUS_OF_ANOTHER));
         }
         // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
-        let settled = old.is_none() && is_settled(&manifest) && !is_nobodys(&manifest);
+        // Without an inventory it has been robbed of it: what is installed has one.
+        let settled = old.is_none() && is_settled(&manifest) && is_installed && !is_nobodys(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
@@ -292,6 +303,17 @@ impl KcpState {
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
     made.and_then(|cr| ObjectRef::of(&cr.to_value()))
+}
+
+/// Whether a status says less than before of what is always said.
+fn lacks(before: Option<&ManifestStatus>, now: Option<&ManifestStatus>, always: &[&str]) -> bool {
+    let Some(before) = before else { return false };
+    let none = ManifestStatus::default();
+    let now = now.unwrap_or(&none);
+    let has = |status: &ManifestStatus, type_: &str| status.conditions.iter().any(|c| c.type_ == type_);
+    before.state != State::Empty && now.state == State::Empty
+        || before.last_operation.is_some() && now.last_operation.is_none()
+        || always.iter().any(|type_| has(before, type_) && !has(now, type_))
 }
 
 /// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.

@@ -51,7 +51,7 @@ fn a_kyma_is_reconciled_for_its_spec_and_labels_but_not_for_its_status() {
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_kyma(kyma("a", "r1", 1, 1))), ["Kyma/a"]);
     let mut status_only = kyma("a", "r1", 2, 1);
-    status_only.status = None;
+    status_only.status.as_mut().unwrap().active_channel = "fast".into();
     assert!(state.apply_kyma(status_only).is_empty());
     assert_eq!(keys(state.apply_kyma(kyma("a", "r1", 3, 2))), ["Kyma/a"]);
     assert_eq!(keys(state.apply_kyma(kyma("a", "r2", 4, 2))), ["Kyma/a"], "a label changed");
@@ -120,7 +120,8 @@ fn written_by(meta: &mut ObjectMeta, time: &str) {
 fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     let mut state = KcpState::default();
     let of_another = |version, time| {
-        let (mut kyma, mut manifest) = (kyma("a", "r1", version, 1), manifest("m", version, "Ready", None));
+        let (mut kyma, mut manifest) =
+            (kyma("a", "r1", version, 1), manifest("m", version, "Ready", Some("d")));
         written_by(&mut kyma.metadata, time);
         written_by(&mut manifest.metadata, time);
         (kyma, manifest)
@@ -128,7 +129,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
     let (left, too) = of_another(1, at_noon);
     assert_eq!(keys(state.apply_kyma(left)), ["Kyma/a"], "as each at a start");
-    assert_eq!(keys(state.apply_manifest(too)), ["Kyma/a"], "what somebody has left is no news");
+    assert_eq!(keys(state.apply_manifest(too)), ["Kyma/a", "Agent/a"], "what somebody has left is no news");
     let mut see = |version, time| {
         let (kyma, manifest) = of_another(version, time);
         let mut wanted = state.apply_kyma(kyma);
@@ -142,6 +143,50 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     // Set right by us, and written again.
     state.apply_kyma(kyma("a", "r1", 5, 1));
     assert_eq!(keys(state.apply_kyma(of_another(6, later).0)), ["Kyma/a"]);
+}
+
+#[test]
+fn a_status_of_which_somebody_takes_something_away_is_looked_at() {
+    let status = |state: &str, types: &[&str]| {
+        let all: Vec<Value> = types.iter().map(|t| json!({"type": t, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})).collect();
+        json!({"state": state, "conditions": all})
+    };
+    let (all, less) = (status("Ready", &["Resources", "Installation"]), status("Ready", &["Resources"]));
+    let of = |version, status: &Value, deployment| {
+        let mut manifest = manifest("m", version, "Ready", deployment);
+        let synced = manifest.status.take().unwrap().synced;
+        manifest.status = Some(serde_json::from_value(status.clone()).unwrap());
+        manifest.status.as_mut().unwrap().synced = synced;
+        manifest
+    };
+    let mut state = KcpState::default();
+    let robbed = |wanted: &[Wanted]| {
+        wanted.iter().any(|(key, change)| key.to_string() == "Manifest/m" && *change == STATUS_OF_ANOTHER)
+    };
+    state.apply_manifest(of(1, &all, Some("d")));
+    assert!(!robbed(&state.apply_manifest(of(2, &all, Some("d")))));
+    assert!(robbed(&state.apply_manifest(of(3, &all, None))), "its inventory");
+    assert!(!robbed(&state.apply_manifest(of(4, &all, Some("d")))), "it is right again");
+    assert!(robbed(&state.apply_manifest(of(5, &less, Some("d")))), "a condition");
+    state.apply_manifest(of(6, &all, Some("d")));
+    state.wrote("Manifest", "m", Some("7".into()));
+    assert!(!robbed(&state.apply_manifest(of(7, &all, None))), "we have written it");
+    // Nobody may have been there to see it.
+    let found = KcpState::default().apply_manifest(of(1, &all, None));
+    assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory");
+
+    let told = |version, status: &Value| {
+        let mut kyma = kyma("a", "r1", version, 1);
+        kyma.status = Some(serde_json::from_value(status.clone()).unwrap());
+        kyma
+    };
+    let mut full = status("Ready", &["Modules", "CRDsSync"]);
+    full["modules"] = json!([{"name": "m", "state": "Ready"}]);
+    state.apply_kyma(told(1, &full));
+    assert!(state.apply_kyma(told(2, &full)).is_empty());
+    let silent = status("Ready", &["Modules", "CRDsSync"]);
+    assert_eq!(keys(state.apply_kyma(told(3, &silent))), ["Kyma/a"], "its modules");
+    assert_eq!(keys(state.apply_kyma(told(4, &status("Ready", &["Modules"])))), ["Kyma/a"], "a condition");
 }
 
 #[test]
@@ -199,23 +244,23 @@ fn what_a_kyma_tells_of_its_modules_is_known() {
 #[test]
 fn a_settled_manifest_costs_nothing_at_a_start() {
     let mut state = KcpState::default();
-    assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", None))), ["Kyma/a"]);
+    assert_eq!(keys(state.apply_manifest(manifest("m", 1, "Ready", Some("d")))), ["Kyma/a", "Agent/a"]);
 }
 
 #[test]
 fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
-    let mut theirs = manifest("m", 1, "Ready", None);
+    let mut theirs = manifest("m", 1, "Ready", Some("d"));
     theirs.metadata.generation = Some(7);
     let asked = |theirs: &Manifest| {
         let mut state = KcpState::default();
         let wanted = keys(state.apply_manifest(theirs.clone()));
         (wanted, state.is_ready("m"))
     };
-    let both = vec!["Manifest/m".to_owned(), "Kyma/a".to_owned()];
+    let both = ["Manifest/m", "Kyma/a", "Agent/a"].map(str::to_owned).to_vec();
     theirs.annotations_mut().insert("sync-oci-ref".into(), "sha256:aa".into());
     assert_eq!(asked(&theirs), (both, false), "it has not come to it");
     theirs.spec.install.source.0.insert("ref".into(), "sha256:aa".into());
-    assert_eq!(asked(&theirs), (vec!["Kyma/a".to_owned()], true));
+    assert_eq!(asked(&theirs), (vec!["Kyma/a".to_owned(), "Agent/a".to_owned()], true));
 }
 
 #[test]
@@ -624,9 +669,10 @@ fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
     again.metadata.resource_version = Some("3".into());
     assert_eq!(state.apply_manifest(again.clone()), []);
     again.metadata.resource_version = Some("5".into());
-    for condition in &mut again.status.as_mut().unwrap().conditions {
-        condition.type_ = names::conditions::WAS_READY.into();
-    }
+    let all = &mut again.status.as_mut().unwrap().conditions;
+    let mut was_ready = all[0].clone();
+    was_ready.type_ = conditions::WAS_READY.into();
+    all.push(was_ready);
     let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");
 }

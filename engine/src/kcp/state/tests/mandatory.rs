@@ -73,8 +73,13 @@ fn a_release_that_changed_while_nobody_looked_is_found_at_the_first_sight_of_its
         state.apply_release("guard", Some(guard_to_choose())).is_empty(),
         "nobody knows that it was mandatory"
     );
-    assert_eq!(keys(state.apply_manifest(guards_manifest(1, "Ready"))), ["Mandatory/a"]);
-    assert!(state.apply_manifest(guards_manifest(2, "Ready")).is_empty());
+    let installed = |version| {
+        let mut guard = guards_manifest(version, "Ready");
+        guard.status = manifest("g", version, "Ready", Some("d")).status;
+        guard
+    };
+    assert_eq!(keys(state.apply_manifest(installed(1))), ["Mandatory/a", "Agent/a"]);
+    assert!(state.apply_manifest(installed(2)).is_empty());
     state.delete_manifest("g");
     state.wrote("Manifest", "g", Some("3".into()));
     assert!(state.apply_manifest(guards_manifest(3, "Processing")).is_empty(), "our own write is no news");
