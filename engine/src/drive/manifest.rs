@@ -184,7 +184,8 @@ impl Shared {
                 return self.hand_over(kyma, &manifest, &successor, &runtime).await;
             }
             let manifest = Box::pin(self.with_inventory(manifest, &runtime)).await;
-            return self.delete_manifest(kyma, &manifest, &runtime).await;
+            // Boxed: its future is large.
+            return Box::pin(self.delete_manifest(kyma, &manifest, &runtime)).await;
         }
         self.hold(&manifest).await?;
         let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {

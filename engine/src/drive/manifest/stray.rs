@@ -98,7 +98,9 @@ mod tests {
 
     async fn reconcile(engine: &Engine) -> Finish {
         let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
-        engine.0.reconcile_manifest(&key, ("harbour", "m"), Why { causes: &[], count: 0 }).await.unwrap()
+        // Boxed: its future is large.
+        let reconciled = engine.0.reconcile_manifest(&key, ("harbour", "m"), Why { causes: &[], count: 0 });
+        Box::pin(reconciled).await.unwrap()
     }
 
     fn writes(heard: &Heard) -> Vec<String> {
