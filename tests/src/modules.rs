@@ -56,16 +56,22 @@ impl Version {
         }
     }
 
-    /// Pushes the component.
-    pub async fn push(&self, registry: &str) -> Result<Pushed> {
-        let package = ModulePackage {
+    /// What is pushed of it.
+    #[must_use]
+    pub fn package(&self) -> ModulePackage {
+        ModulePackage {
             component_name: kcp::component(&self.module),
             version: self.version.clone(),
             raw_manifest: documents(&self.objects),
             default_cr: None,
             images: self.images.clone(),
             sources: self.sources.iter().map(|(name, objects)| (name.clone(), documents(objects))).collect(),
-        };
+        }
+    }
+
+    /// Pushes the component.
+    pub async fn push(&self, registry: &str) -> Result<Pushed> {
+        let package = self.package();
         let mut config = RegistryConfig::default();
         if let Some((username, password)) = self.pushed_by.clone() {
             let host = registry.split('/').next().unwrap_or_default().to_owned();

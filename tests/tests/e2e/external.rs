@@ -1,6 +1,6 @@
 //! Modules from outside contributors: their components stay in a registry of their own.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -11,6 +11,7 @@ use tidewatch_api::{
     ModuleTemplate, State,
     names::{API_VERSION, RUNTIME_NAMESPACE, labels},
 };
+use tidewatch_engine::oci::{self, ModulePackage, OciError, RegistryConfig, push_new};
 use tidewatch_tests::{Registry, env, kcp, modules::Version, solo::Solo};
 
 fn module(name: &str, version: &str) -> Version {
@@ -24,6 +25,21 @@ fn found_at(module: &str, version: &str, base: &str, path: &str) -> Value {
     json!({"component": {"name": kcp::component(module), "version": version, "repositoryContexts": [
         {"type": "OCIRegistry", "baseUrl": "first.example", "componentNameMapping": "urlPath"},
         {"type": "OCIRegistry", "baseUrl": base, "subPath": path, "componentNameMapping": "urlPath"}]}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_is_there_is_not_pushed_over_by_another_content() -> Result<()> {
+    let place = env::shared().await?.registry.of("kcp-pushed");
+    let registry = oci::Registry::new(RegistryConfig::default())?;
+    let first = module("dinghy", "1.0.0").package();
+    let pushed = push_new(&registry, &place, &first).await.context("nothing is there")?;
+    let other = module("dinghy", "1.1.0").package();
+    push_new(&registry, &place, &other).await.context("another version is there")?;
+    ensure!(push_new(&registry, &place, &first).await?.digest == pushed.digest, "it is the same");
+    let changed = ModulePackage { raw_manifest: other.raw_manifest, ..first };
+    let refused = push_new(&registry, &place, &changed).await;
+    ensure!(matches!(refused, Err(OciError::Exists { .. })), "{refused:?}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
