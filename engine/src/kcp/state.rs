@@ -18,9 +18,9 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, KymaStatus, Manifest, State, Watcher, names::conditions};
+use tidewatch_api::{Kyma, Manifest, State, Watcher, names::conditions};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::Holders;
@@ -125,26 +125,21 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta) -> bool {
     other_writer(new).is_some() && other_writer(old) != other_writer(new)
 }
 
-/// Whether a Kyma's status says less than before of what is always said.
-fn is_robbed(old: &Kyma, new: &Kyma) -> bool {
-    let Some(before) = &old.status else { return false };
-    let none = KymaStatus::default();
-    let now = new.status.as_ref().unwrap_or(&none);
-    let has = |status: &KymaStatus, type_: &str| status.conditions.iter().any(|c| c.type_ == type_);
-    let always =
-        [conditions::CRDS_SYNC, conditions::MODULES, conditions::MODULE_CATALOG, conditions::RUNTIME_EVENTS];
-    before.state != State::Empty && now.state == State::Empty
-        || always.iter().any(|type_| has(before, type_) && !has(now, type_))
+/// Whether a status says less than before of what is `always` said: its state, and these conditions.
+fn says_less(before: (State, Vec<Condition>), now: (State, Vec<Condition>), always: &[&str]) -> bool {
+    let has = |all: &[Condition], type_: &str| all.iter().any(|condition| condition.type_ == type_);
+    before.0 != State::Empty && now.0 == State::Empty
+        || always.iter().any(|type_| has(&before.1, type_) && !has(&now.1, type_))
 }
 
+/// Where nobody is named, it may be a write of our own that the watch shows after a later one.
 fn say_whose(kind: &str, object: &impl ResourceExt) {
-    let by = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()).unwrap_or_default();
-    tracing::warn!(
-        kind,
-        name = object.name_any(),
-        by,
-        "somebody else has written the status; it is looked at again"
-    );
+    let name = object.name_any();
+    if let Some(by) = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()) {
+        tracing::warn!(kind, name, by, "somebody else has written the status; it is looked at again");
+    } else {
+        tracing::info!(kind, name, "the status says less than it did; it is looked at again");
+    }
 }
 
 /// A reconcile that a change asks for, and a word for the change.
@@ -226,11 +221,22 @@ impl KcpState {
             )
         };
         let old = self.kymas.insert(&kyma);
+        let said =
+            |k: &Kyma| k.status.clone().map(|status| (status.state, status.conditions)).unwrap_or_default();
+        let is_robbed = |old: &Kyma| {
+            let always = [
+                conditions::CRDS_SYNC,
+                conditions::MODULES,
+                conditions::MODULE_CATALOG,
+                conditions::RUNTIME_EVENTS,
+            ];
+            says_less(said(old), said(&kyma), &always)
+        };
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
             // What somebody only takes away has no new owner.
-            Some(old) if overwritten(&old.metadata, &kyma.metadata) || is_silent || is_robbed(old, &kyma) => {
+            Some(old) if overwritten(&old.metadata, &kyma.metadata) || is_silent || is_robbed(old) => {
                 Some(STATUS_OF_ANOTHER)
             }
             Some(_) => None,

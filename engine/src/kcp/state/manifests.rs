@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestStatus, State, names::conditions};
+use tidewatch_api::{Manifest, State, names::conditions};
 
 use super::{
-    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose, store,
-    unindex,
+    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose,
+    says_less, store, unindex,
 };
 use crate::{
     key::WorkKey,
@@ -96,11 +96,12 @@ impl KcpState {
         };
         // What somebody only takes away has no new owner.
         let stays = manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged();
+        let said = |m: &Manifest| {
+            m.status.clone().map(|status| (status.state, status.conditions)).unwrap_or_default()
+        };
         let is_robbed = |old: &Manifest| {
             let always = [conditions::RESOURCES, conditions::INSTALLATION];
-            stays
-                && (was_installed && !is_installed
-                    || lacks(old.status.as_ref(), manifest.status.as_ref(), &always))
+            stays && (was_installed && !is_installed || says_less(said(old), said(&manifest), &always))
         };
         let by_another =
             |old: &Manifest| overwritten(&old.metadata, &manifest.metadata) || !echo && is_robbed(old);
@@ -303,17 +304,6 @@ impl KcpState {
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
     made.and_then(|cr| ObjectRef::of(&cr.to_value()))
-}
-
-/// Whether a status says less than before of what is always said.
-fn lacks(before: Option<&ManifestStatus>, now: Option<&ManifestStatus>, always: &[&str]) -> bool {
-    let Some(before) = before else { return false };
-    let none = ManifestStatus::default();
-    let now = now.unwrap_or(&none);
-    let has = |status: &ManifestStatus, type_: &str| status.conditions.iter().any(|c| c.type_ == type_);
-    before.state != State::Empty && now.state == State::Empty
-        || before.last_operation.is_some() && now.last_operation.is_none()
-        || always.iter().any(|type_| has(before, type_) && !has(now, type_))
 }
 
 /// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.
