@@ -95,6 +95,8 @@ pub struct Work<K, C, G> {
     pub causes: Vec<C>,
     /// How many causes there were in all; one that came again while it was remembered is one.
     pub cause_count: usize,
+    /// How often one of them came again while it was remembered.
+    pub repeats: usize,
     /// What waits for it to finish.
     pub guards: Vec<G>,
     /// When the oldest cause was pushed.
@@ -119,6 +121,7 @@ struct Pending<C, G> {
     class: Class,
     causes: Vec<C>,
     cause_count: usize,
+    repeats: usize,
     guards: Vec<G>,
     queued_at: Tick,
     /// `Some((due, order))` while it is delayed.
@@ -239,9 +242,15 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             (at, self.order)
         });
         let mut pending = match slot.pending.take() {
-            None => {
-                Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
-            }
+            None => Pending {
+                class,
+                causes: Vec::new(),
+                cause_count: 0,
+                repeats: 0,
+                guards: Vec::new(),
+                queued_at: now,
+                due,
+            },
             Some(before) => {
                 if slot.working.is_none() {
                     match before.due {
@@ -256,7 +265,9 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             }
         };
         // The same once more, as from each of many objects at a start, says nothing, and would take the room of others.
-        let cause = cause.filter(|cause| !pending.causes.contains(cause));
+        let is_new = cause.as_ref().is_some_and(|cause| !pending.causes.contains(cause));
+        pending.repeats += usize::from(cause.is_some() && !is_new);
+        let cause = cause.filter(|_| is_new);
         pending.cause_count += usize::from(cause.is_some());
         if pending.causes.len() < CAUSES {
             pending.causes.extend(cause);
@@ -326,6 +337,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             class: pending.class,
             causes: pending.causes,
             cause_count: pending.cause_count,
+            repeats: pending.repeats,
             guards: pending.guards,
             queued_at: pending.queued_at,
             attempt: slot.attempt,
@@ -410,13 +422,15 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             }
             // It was asked for again while it was worked on.
             (Some(pending), _) => {
-                let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
+                let Pending { class, causes, cause_count, repeats, guards: waiting, queued_at, due: _ } =
+                    pending;
                 let guards = guards.into_iter().chain(waiting).collect();
                 self.put(key, Push { class, cause, guards }, None, now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
                     pending.causes.extend(causes);
                     pending.causes.truncate(CAUSES);
                     pending.cause_count += cause_count;
+                    pending.repeats += repeats;
                     pending.queued_at = queued_at;
                 }
             }

@@ -169,20 +169,29 @@ struct Surplus {
     causes: Vec<Value>,
     /// How many more: of many causes, the first few are known.
     more: usize,
+    /// All that are known, and how often one of them came again, which a queue does not keep apart.
+    had: Vec<Value>,
+    again: usize,
 }
 
 impl Surplus {
-    fn of((played, count): (&[Value], usize), (recorded, recorded_count): (&[Value], usize)) -> Self {
+    fn of(
+        (played, count, again): (&[Value], usize, usize),
+        (recorded, recorded_count): (&[Value], usize),
+    ) -> Self {
         let causes = without(played, recorded);
         let more = count.saturating_sub(recorded_count).saturating_sub(causes.len());
-        Self { causes, more }
+        Self { causes, more, had: played.to_vec(), again }
     }
 
     /// Whether all that has asked for a reconcile in the record was seen to here before. A retry that waited for its time was done with it.
     fn has(&self, recorded: &[Value]) -> bool {
         let left = without(recorded, &self.causes);
-        let unknown = left.iter().filter(|cause| !is_retry(cause)).count();
-        (left.len() < recorded.len() || unknown > 0) && unknown <= self.more
+        let (again, unknown): (Vec<_>, Vec<_>) =
+            left.iter().filter(|cause| !is_retry(cause)).partition(|cause| self.had.contains(cause));
+        // What came again may have been any of them.
+        let missing = unknown.len() + again.len().saturating_sub(self.again);
+        (left.len() < recorded.len() || !unknown.is_empty() || !again.is_empty()) && missing <= self.more
     }
 }
 
@@ -248,7 +257,8 @@ impl Conductor {
         // Two threads of the recorded program may have met here: what asked for this was already seen to, here.
         let was_seen_to = before.is_some_and(|before| before.has(recorded));
         let told = if played.was_asked || was_seen_to { None } else { Some(()) };
-        self.surplus.insert(name.clone(), Surplus::of((&causes, played.count), (recorded, count)));
+        self.surplus
+            .insert(name.clone(), Surplus::of((&causes, played.count, played.repeats), (recorded, count)));
         let shown = if played.causes.is_empty() { known } else { played.causes };
         self.tape.begin(work, shown);
         if told.is_some() {
@@ -316,13 +326,26 @@ mod tests {
         let retry = || json!({"type": "retry", "key": "Manifest/m", "attempt": 1, "reason": "waiting"});
         let known: Vec<Value> = (0..8).map(event).collect();
         // An event that came while the reconcile began is the record's next reason, and was among the many here.
-        let many = Surplus::of((&known, 15), (&known, 14));
+        let many = Surplus::of((&known, 15, 0), (&known, 14));
         assert!(many.has(&[retry(), event(14)]));
         assert!(!many.has(&[event(14), event(15)]), "there was one more, and not two");
-        let few = Surplus::of((&known[..2], 2), (&known[..1], 1));
-        assert_eq!(few, Surplus { causes: vec![event(1)], more: 0 });
+        let few = Surplus::of((&known[..2], 2, 0), (&known[..1], 1));
+        assert_eq!((&*few.causes, few.more), (&[event(1)][..], 0));
         assert!(few.has(&[retry(), event(1)]) && !few.has(&[event(2)]));
         assert!(!few.has(&[retry()]), "a retry that nothing has brought forward");
         assert!(!Surplus::default().has(&[event(1)]));
+    }
+
+    /// Two Manifests whose kinds change are one cause for the agent's configuration where it is asked for between the two begins,
+    /// and one each where the record's reconcile began between them.
+    #[test]
+    fn what_came_twice_was_seen_to_with_the_first() {
+        let kinds = || json!({"type": "kcp", "object": "Agent/a", "change": "kinds of a manifest changed"});
+        let retry = || json!({"type": "retry", "key": "Agent/a", "attempt": 1, "reason": "waiting"});
+        let twice = Surplus::of((&[kinds()], 1, 1), (&[kinds()], 1));
+        assert!(twice.has(&[retry(), kinds()]));
+        let once = Surplus::of((&[kinds()], 1, 0), (&[kinds()], 1));
+        assert!(!once.has(&[retry(), kinds()]), "nothing has asked for it again");
+        assert!(!twice.has(&[json!({"type": "kcp", "object": "Kyma a", "change": "spec"})]));
     }
 }

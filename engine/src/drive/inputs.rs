@@ -122,14 +122,14 @@ impl Engine {
             self.0.queue.take(key, slack)
         });
         let causes = lease.as_ref().map(numbered).unwrap_or_default();
-        let count = lease.as_ref().map_or(0, |lease| lease.cause_count);
+        let (count, repeats) = lease.as_ref().map_or((0, 0), |lease| (lease.cause_count, lease.repeats));
         let task = lease.map(|mut lease| {
             if !why.0.is_empty() {
                 (lease.causes, lease.cause_count) = why;
             }
             tokio::spawn(journal::within(Some(Trace::new(work)), Arc::clone(&self.0).work(lease)))
         });
-        Played { was_asked, causes, count, task }
+        Played { was_asked, causes, count, repeats, task }
     }
 }
 
@@ -142,6 +142,8 @@ pub struct Played {
     pub causes: Vec<Cause>,
     /// How many causes there were.
     pub count: usize,
+    /// How often one of them came again.
+    pub repeats: usize,
     /// Its task; `None` if the key is still worked on.
     pub task: Option<JoinHandle<()>>,
 }

@@ -127,6 +127,22 @@ fn a_retry_has_a_cause_whatever_else_came_meanwhile() {
 }
 
 #[test]
+fn what_came_again_is_counted_apart() {
+    let mut q = Q::new(4);
+    let push = |cause| Push { class: Class::UserEdit, cause: Some(cause), guards: vec![] };
+    q.push(K(1, 1), push("a"), tick(0));
+    q.push(K(1, 1), push("b"), tick(0));
+    q.push(K(1, 1), push("a"), tick(0));
+    let work = q.pop(tick(0)).unwrap();
+    assert_eq!((&*work.causes, work.cause_count, work.repeats), (&["a", "b"][..], 2, 1));
+    q.push(K(1, 1), push("a"), tick(1));
+    q.push(K(1, 1), push("a"), tick(1));
+    q.end(&K(1, 1), Ended::Done, tick(2));
+    let work = q.pop(tick(2)).unwrap();
+    assert_eq!((&*work.causes, work.cause_count, work.repeats), (&["a"][..], 1, 1));
+}
+
+#[test]
 fn a_later_look_is_taken_whatever_happens_before() {
     let mut q = Q::new(4);
     for (at, cause) in [(0, "first"), (5, "served by the last"), (10, "last")] {

@@ -34,6 +34,8 @@ pub struct Lease<K: Key, C: PartialEq, G> {
     pub causes: Vec<C>,
     /// How many causes there were.
     pub cause_count: usize,
+    /// How often one of them came again; see [`Work::repeats`].
+    pub repeats: usize,
     /// When the oldest cause was pushed.
     pub queued_at: Tick,
     /// When the work was handed out.
@@ -124,7 +126,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 
     fn lease(&self, work: Work<K, C, G>, now: Tick) -> Lease<K, C, G> {
-        let Work { key, class, causes, cause_count, guards, queued_at, attempt } = work;
+        let Work { key, class, causes, cause_count, repeats, guards, queued_at, attempt } = work;
         let shared = Arc::clone(&self.0);
         Lease {
             shared,
@@ -133,6 +135,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
             class,
             causes,
             cause_count,
+            repeats,
             queued_at,
             started_at: now,
             attempt,
