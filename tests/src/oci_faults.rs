@@ -21,7 +21,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use parking_lot::Mutex;
-use tidewatch_engine::oci::{Digest, ModulePackage, Packed, pack};
+use tidewatch_engine::oci::{BaseUrl, Digest, ModulePackage, Packed, pack};
 use tokio::{net::TcpListener, task::JoinSet};
 
 /// Largest blob that is passed on.
@@ -162,7 +162,7 @@ async fn fetch(upstream: &str, request: Request<Incoming>) -> Result<Response<By
 /// is. Every digest on the way up is made anew: only the manifest is wrong.
 pub fn pack_with_fault(package: &ModulePackage, good: &str, bad: &str) -> Result<Packed> {
     ensure!(good.len() == bad.len(), "both texts must have the same length");
-    let mut packed = pack(package)?;
+    let mut packed = pack(package, &BaseUrl::parse("registry.example.org", &[])?)?;
     let old = packed.raw_manifest_digest.clone();
     let layer = packed.layers.iter_mut().find(|l| l.digest == old).context("no layer with the manifest")?;
     layer.data = replaced(&layer.data, good, bad)?;

@@ -10,7 +10,7 @@ use oci_client::{
 use serde_json::{Value, json};
 
 use super::{
-    Credentials, Digest, OciError, Reference, Registry, Scheme,
+    BaseUrl, Credentials, Digest, OciError, Reference, Registry, Scheme,
     reference::Selector,
     registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE, within},
     render::manifests_of,
@@ -94,7 +94,10 @@ impl PackedBlob {
 
 /// Packs a module in the shape that OCM tools give it: a config that points at the descriptor, the descriptor as a
 /// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`manifests_of`]).
-pub fn pack(package: &ModulePackage) -> Result<Packed, OciError> {
+///
+/// The descriptor names its registry, `home`, as OCM has it: of a component that names none the Go manager finds no layers
+/// (`img.Parse`), and its Manifest has no source.
+pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError> {
     let ModulePackage { component_name, version, raw_manifest, default_cr, images, sources } = package;
     let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
@@ -120,7 +123,7 @@ pub fn pack(package: &ModulePackage) -> Result<Packed, OciError> {
             "name": component_name,
             "version": version,
             "provider": "tidewatch",
-            "repositoryContexts": [],
+            "repositoryContexts": [home.repository_context()],
             "sources": [],
             "componentReferences": [],
             "resources": resources,
@@ -246,8 +249,9 @@ async fn push_as(
     package: &ModulePackage,
     existing: Existing,
 ) -> Result<Pushed, OciError> {
-    let packed = pack(package)?;
-    let target = registry.base(base_url)?.component(&package.component_name, &package.version)?;
+    let home = registry.base(base_url)?;
+    let packed = pack(package, &home)?;
+    let target = home.component(&package.component_name, &package.version)?;
     within(PUSH_DEADLINE, &target.to_string(), upload(registry, &target, &packed, existing)).await?;
     Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
 }
@@ -353,9 +357,16 @@ fn by_status(target: &Reference, status: u16) -> OciError {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Access, ComponentDescriptor},
+        super::{
+            Access, ComponentDescriptor,
+            unpack::{Caps, files},
+        },
         *,
     };
+
+    fn home() -> BaseUrl {
+        BaseUrl::parse("registry.example.org/kyma/modules", &[]).unwrap()
+    }
 
     fn package() -> ModulePackage {
         ModulePackage {
@@ -372,8 +383,8 @@ mod tests {
 
     #[test]
     fn the_artifact_has_the_shape_of_the_real_tools() {
-        let packed = pack(&package()).unwrap();
-        assert_eq!(packed, pack(&package()).unwrap());
+        let packed = pack(&package(), &home()).unwrap();
+        assert_eq!(packed, pack(&package(), &home()).unwrap());
         let manifest: Value = serde_json::from_slice(&packed.manifest).unwrap();
         let types = |key: &str| -> Vec<&str> {
             manifest["layers"].as_array().unwrap().iter().filter_map(|layer| layer[key].as_str()).collect()
@@ -398,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_descriptor_reads_back() {
-        let packed = pack(&package()).unwrap();
+        let packed = pack(&package(), &home()).unwrap();
         let descriptor =
             ComponentDescriptor::parse(&packed.layers[0].data, &packed.layers[0].media_type).unwrap();
         assert_eq!(descriptor.version, "1.10", "a version stays text");
@@ -422,10 +433,31 @@ mod tests {
     }
 
     #[test]
+    fn the_descriptor_names_its_registry_as_the_go_manager_reads_it() {
+        let text = |home: &str| {
+            let home = BaseUrl::parse(home, &["127.0.0.1:5000".to_owned()]).unwrap();
+            let packed = pack(&package(), &home).unwrap();
+            let layer = &packed.layers[0];
+            let files = files(&layer.data, &layer.media_type, Caps { bytes: 1 << 20, entries: 1 }).unwrap();
+            let descriptor: Value = serde_saphyr::from_str(&files[0].text).unwrap();
+            descriptor["component"]["repositoryContexts"].clone()
+        };
+        let context = json!({"type": "OCIRegistry", "componentNameMapping": "urlPath"});
+        let with = |more: Value| {
+            let mut context = context.clone();
+            context.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!([context])
+        };
+        let (https, http) = ("registry.example.org/kyma/modules", "127.0.0.1:5000");
+        assert_eq!(text(https), with(json!({"baseUrl": "registry.example.org", "subPath": "kyma/modules"})));
+        assert_eq!(text(http), with(json!({"baseUrl": "http://127.0.0.1:5000"})));
+    }
+
+    #[test]
     fn what_does_not_render_is_not_packed() {
         let broken = ModulePackage { raw_manifest: "kind: Namespace\n".to_owned(), ..package() };
-        assert_eq!(pack(&broken).unwrap_err().metric_label(), "manifests");
+        assert_eq!(pack(&broken, &home()).unwrap_err().metric_label(), "manifests");
         let nameless = ModulePackage { images: vec!["example.org/".to_owned()], ..package() };
-        assert_eq!(pack(&nameless).unwrap_err().metric_label(), "invalid");
+        assert_eq!(pack(&nameless, &home()).unwrap_err().metric_label(), "invalid");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::OciError;
@@ -97,6 +98,21 @@ impl BaseUrl {
     /// Host and optional port.
     pub fn registry(&self) -> &str {
         &self.registry
+    }
+
+    /// It as the place of a component, in the terms of OCM: a registry of plain http has its scheme.
+    pub(super) fn repository_context(&self) -> Value {
+        let Self { scheme, registry, path } = self;
+        let base_url = match scheme {
+            Scheme::Http => format!("http://{registry}"),
+            Scheme::Https => registry.clone(),
+        };
+        let mut context =
+            json!({"type": "OCIRegistry", "componentNameMapping": "urlPath", "baseUrl": base_url});
+        if !path.is_empty() {
+            context["subPath"] = path.as_str().into();
+        }
+        context
     }
 
     /// The reference of a component's descriptor. OCI tags know no `+`, so OCM writes `.build-` instead.
