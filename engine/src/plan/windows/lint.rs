@@ -5,7 +5,7 @@ mod samples;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use self::pattern::{differs, literals, look_alikes};
 use super::{
@@ -274,6 +274,7 @@ impl Lint<'_> {
     }
 
     fn window(&mut self, window: &Times, path: &Path) {
+        self.zone(window, path);
         match window.when() {
             When::Never => {
                 let message =
@@ -307,6 +308,32 @@ impl Lint<'_> {
                 self.warn(Kind::TooShort, path.clone(), message);
             }
             _ => {}
+        }
+    }
+
+    fn zone(&mut self, window: &Times, path: &Path) {
+        let (Some(zone), When::Weekly { begin, end }) = (window.zone(), window.when()) else { return };
+        let name = zone.iana_name().unwrap_or_default();
+        self.note(
+            Kind::ReadDifferently,
+            path.key("timeZone"),
+            format!(
+                "the Go lifecycle manager knows no time zones: to it the window stays at the offset that is written, when \
+                 the clocks of {name} change"
+            ),
+        );
+        // The offsets of one year, by its months.
+        let moments = (0..12).filter_map(|n| self.now.checked_add((n * 730_i64).hours()).ok());
+        let offsets: BTreeSet<_> = moments.map(|moment| zone.to_offset(moment)).collect();
+        for (key, at) in [("begin", begin), ("end", end)] {
+            if !offsets.contains(&at.offset) {
+                let written = at.offset;
+                let message = format!(
+                    "is written with the offset {written}, which {name} does not have; its clock counts, so it is {} there",
+                    at.time
+                );
+                self.warn(Kind::ReadDifferently, path.key(key), message);
+            }
         }
     }
 

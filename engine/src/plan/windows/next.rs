@@ -49,7 +49,9 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
         When::Never => None,
         When::Once { begin, end } => (begin < end && ready < end).then_some((begin, end)),
         When::Weekly { begin, end } => {
-            let today = begin.offset.to_datetime(now).date();
+            let today = times
+                .zone()
+                .map_or_else(|| begin.offset.to_datetime(now).date(), |zone| zone.to_datetime(now).date());
             // With offsets far apart a window lasts up to two days and two hours: what began earlier than three
             // days ago is over, and a longer minimum is not reached by any (which is not to say that there is no
             // window). A window that is looked for from three days ahead comes within the week after.
@@ -57,28 +59,37 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
             (-3..=11)
                 .filter_map(|days| today.checked_add(i64::from(days).days()).ok())
                 .filter(|date| times.on(date.weekday()))
-                .filter_map(|date| on(date, begin, end))
+                .filter_map(|date| on(times, date, begin, end))
                 .find(|(_, until)| ready < *until)
         }
     }
 }
 
 /// The window of one day; it ends on the first day on which its end is after its begin.
-fn on(date: civil::Date, begin: DayTime, end: DayTime) -> Option<(Timestamp, Timestamp)> {
-    let from = begin.offset.to_timestamp(date.to_datetime(begin.time)).ok()?;
+fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<(Timestamp, Timestamp)> {
+    let from = moment(times, date, begin)?;
     (0..=3)
         .filter_map(|days| date.checked_add(i64::from(days).days()).ok())
-        .filter_map(|date| end.offset.to_timestamp(date.to_datetime(end.time)).ok())
+        .filter_map(|date| moment(times, date, end))
         .find(|until| *until > from)
         .map(|until| (from, until))
 }
 
-/// How long a window lasts at most; zero for one that never opens.
+/// When it is so late on that day. A time that the clock skips is as much later; of one that comes twice it is the first.
+fn moment(times: &Times, date: civil::Date, at: DayTime) -> Option<Timestamp> {
+    let local = date.to_datetime(at.time);
+    match times.zone() {
+        Some(zone) => zone.to_ambiguous_timestamp(local).compatible().ok(),
+        None => at.offset.to_timestamp(local).ok(),
+    }
+}
+
+/// How long a window lasts at most, the nights aside in which clocks change; zero for one that never opens.
 pub(super) fn length(times: &Times) -> SignedDuration {
     match times.when() {
         When::Never => SignedDuration::ZERO,
         When::Once { begin, end } => end.duration_since(begin).max(SignedDuration::ZERO),
-        When::Weekly { begin, end } => on(civil::date(2026, 1, 5), begin, end)
+        When::Weekly { begin, end } => on(times, civil::date(2026, 1, 5), begin, end)
             .map_or(SignedDuration::ZERO, |(from, until)| until.duration_since(from)),
     }
 }

@@ -3,7 +3,7 @@
 use jiff::{
     Timestamp,
     civil::{Time, Weekday},
-    tz::Offset,
+    tz::{Offset, TimeZone},
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
@@ -33,6 +33,7 @@ pub struct Rule {
 pub struct Times {
     pub(super) days: Vec<Weekday>,
     pub(super) when: When,
+    pub(super) zone: Option<TimeZone>,
 }
 
 /// How a window comes.
@@ -56,7 +57,7 @@ pub enum When {
     Never,
 }
 
-/// A time of day in a time zone of a fixed offset.
+/// A time of day, with a fixed offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DayTime {
     /// The time there.
@@ -173,6 +174,12 @@ impl Times {
     #[must_use]
     pub fn when(&self) -> When {
         self.when
+    }
+
+    /// Whose clock a weekly window follows, if not the offsets that its times are written with: a field of ours.
+    #[must_use]
+    pub const fn zone(&self) -> Option<&TimeZone> {
+        self.zone.as_ref()
     }
 
     /// Whether it begins on such a day.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use jiff::{
     civil::{Date, Time, Weekday},
-    tz::Offset,
+    tz::{Offset, TimeZone, TimeZoneDatabase},
 };
 use serde_json::Value;
 
@@ -97,7 +97,8 @@ impl Reader {
 
     /// A window; none where nothing of it is written.
     fn times(&mut self, value: &Value, path: &Path) -> Result<Option<Times>, Bad> {
-        let [days, begin, end] = self.fields(value, path, ["days", "begin", "end"])?;
+        let [days, begin, end, zone] = self.fields(value, path, ["days", "begin", "end", "timeZone"])?;
+        let zone = time_zone(zone, path.key("timeZone"))?;
         let at = path.key("days");
         let names = list(days, &at, MAX_DAYS)?;
         let mut days = Vec::new();
@@ -148,7 +149,15 @@ impl Reader {
             }
             (true, ..) => When::Never,
         };
-        Ok(Some(Times { days, when }))
+        if zone.is_some() && matches!(when, When::Once { .. }) {
+            self.remarks.push(Remark::new(
+                Level::Warning,
+                Kind::UnknownField,
+                path.key("timeZone"),
+                "is not read where begin and end have dates: their offsets count",
+            ));
+        }
+        Ok(Some(Times { days, when, zone }))
     }
 
     /// The values of the fields of an object, in the order of `names`; `null` counts as absent.
@@ -214,6 +223,18 @@ fn wrong(value: &Value, wanted: &str, path: &Path) -> Bad {
 
 const FORMS: &str = "with days write a time with its offset, such as 01:00:00+00:00, without days a date too, such as \
                      2026-03-07T01:00:00Z";
+
+/// By its name in the database of IANA, of which this program has its own copy, so that a policy means the same everywhere.
+fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad> {
+    let name = string(value, &path)?;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    TimeZoneDatabase::bundled().get(name).map(Some).map_err(|_| Bad {
+        path,
+        problem: format!("'{}' is no time zone; write one of IANA's, such as Europe/Berlin", shown(name)),
+    })
+}
 
 fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
     let text = string(value, &path)?;

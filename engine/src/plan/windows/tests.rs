@@ -195,6 +195,7 @@ fn every_error_names_its_line_and_field() {
         "{\"default\": {\"days\": [\n1]}}",
         "{\"default\": {\"begin\": \"2026-01-01T25:00:00Z\", \"end\": \"2026-01-01T25:00:00Z\"}}",
         "{\"default\": {\"begin\": \"2026-01-01T01:00:00+24:00\", \"end\": \"\"}}",
+        "{\"default\": {\"days\": [\"Sat\"], \"begin\": \"01:00:00Z\", \"end\": \"02:00:00Z\",\n\"timeZone\": \"Europe/Atlantis\"}}",
     ];
     let told: Vec<_> = cases
         .iter()
@@ -275,6 +276,45 @@ fn any_policy() -> impl Strategy<Value = (String, BTreeMap<String, String>)> {
 fn any_time() -> impl Strategy<Value = Timestamp> {
     (at("2025-01-01T00:00:00Z").as_second()..at("2028-01-01T00:00:00Z").as_second())
         .prop_map(|s| Timestamp::from_second(s).unwrap())
+}
+
+/// With a time zone a window keeps its hours by the clock there: it is shorter or longer in the nights in which that changes.
+#[test]
+fn a_time_zone_keeps_a_window_at_its_hours() {
+    let window = |day: &str, begin: &str, end: &str, zone: &str| {
+        policy(&format!(
+            r#"{{"default": {{"days": ["{day}"], "begin": "{begin}", "end": "{end}", "timeZone": "{zone}"}}}}"#
+        ))
+    };
+    let night = window("Sat", "22:00:00+01:00", "04:00:00+01:00", "Europe/Berlin");
+    let (york, utc) = ("America/New_York", window("Sat", "22:00:00Z", "04:00:00Z", "UTC"));
+    let skipped = window("Sun", "02:30:00-05:00", "05:00:00-05:00", york);
+    let twice = window("Sun", "01:30:00-05:00", "03:00:00-05:00", york);
+    for (what, policy, now, begin, end) in [
+        ("winter", &night, "2026-01-05T00:00:00Z", "2026-01-10T21:00:00Z", "2026-01-11T03:00:00Z"),
+        ("summer", &night, "2026-07-06T00:00:00Z", "2026-07-11T20:00:00Z", "2026-07-12T02:00:00Z"),
+        (
+            "open past midnight",
+            &night,
+            "2026-07-12T01:00:00Z",
+            "2026-07-11T20:00:00Z",
+            "2026-07-12T02:00:00Z",
+        ),
+        ("to summer", &night, "2026-03-23T00:00:00Z", "2026-03-28T21:00:00Z", "2026-03-29T02:00:00Z"),
+        ("to winter", &night, "2026-10-19T00:00:00Z", "2026-10-24T20:00:00Z", "2026-10-25T03:00:00Z"),
+        ("no changes", &utc, "2026-10-19T00:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T04:00:00Z"),
+        (
+            "skipped: an hour later",
+            &skipped,
+            "2026-03-07T00:00:00Z",
+            "2026-03-08T07:30:00Z",
+            "2026-03-08T09:00:00Z",
+        ),
+        ("twice: the first", &twice, "2026-10-31T00:00:00Z", "2026-11-01T05:30:00Z", "2026-11-01T08:00:00Z"),
+    ] {
+        let found = next(policy, &BTreeMap::new(), at(now), MIN_WINDOW).unwrap();
+        assert_eq!((found.begin, found.end), (at(begin), at(end)), "{what}");
+    }
 }
 
 /// Whether a window contains this moment, worked out minute by minute from what is written.

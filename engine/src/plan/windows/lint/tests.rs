@@ -85,6 +85,16 @@ fn windows() {
 }
 
 #[test]
+fn time_zones() {
+    insta::assert_snapshot!(table(
+        r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
+  {"begin": "2026-05-01T20:00:00Z", "end": "2026-05-02T00:00:00Z", "timeZone": "Europe/Berlin"},
+  {"days": ["Mon"], "begin": "01:00:00+01:00", "end": "05:00:00+02:00", "timeZone": "europe/berlin"}]}],
+"default": {"days": ["Mon"], "begin": "01:00:00Z", "end": "05:00:00+02:00", "timeZone": "Europe/Berlin"}}"#
+    ));
+}
+
+#[test]
 fn a_default_that_is_over() {
     let text =
         r#"{"default": {"begin": "2026-01-01T20:00:00Z", "end": "2026-01-02T00:00:00Z"}, "Default": 1}"#;
