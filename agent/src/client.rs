@@ -13,7 +13,8 @@ use std::{path::Path, time::Duration};
 use tower::{BoxError, ServiceBuilder};
 
 /// Nothing read for this long ends a connection to the API server. A watch without changes still brings a bookmark every
-/// minute, so one that is silent for longer is half-open; the next one goes on where it stood.
+/// minute, so one that is silent for longer may be half-open; the next one goes on where it stood. (The first bookmark comes at times after
+/// two minutes: such a watch is begun again for nothing, which costs one request.)
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// Most bytes that a connection reads ahead: more than a TLS record and than any head of an answer. Each connection keeps
 /// the memory for as long as it lives; without a limit, a list makes that a quarter of a MiB.

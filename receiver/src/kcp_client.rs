@@ -19,8 +19,9 @@ use crate::config::StartError;
 /// For connections to KCP's API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing read for this long ends a connection to KCP's API server. A watch without changes still brings a bookmark
-/// every minute, so one that is silent for longer is half-open; the next one goes on where it stood.
-const READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// every minute, the first one at times after two (seen with 1.36), so one that is silent for longer is half-open; the next one goes on
+/// where it stood.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The control plane's own server, which no kubeconfig of a runtime may name.
 pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {

@@ -2,8 +2,7 @@
 //!
 //! A life of a Kyma: two modules are installed, one is upgraded, one is removed, the Kyma is deleted. The seed says at which writes
 //! the engine ends, and whether the write was done or not. What it has in memory is lost with its threads; another one begins
-//! with what the API servers have. `TIDEWATCH_CRASHES=200 cargo test -p tidewatch-simulate --test crash -- --nocapture`
-//! plays 200 seeds, from `TIDEWATCH_SEED` on.
+//! with what the API servers have. `make crashes` plays 200 seeds (`TIDEWATCH_CRASHES`), from `TIDEWATCH_SEED` on.
 
 mod crashing;
 

@@ -127,3 +127,37 @@ async fn modules_that_go_together_are_kept_in_order_while_their_default_crs_are_
     }
     observed::no_panic(&world.receiver.process)
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result<()> {
+    let world = World::start("kcp-shared-kind").await?;
+    let (runtime, of) = (world.runtime()?, world.namespace);
+    let (shared, name) = ("lamp", format!("lights.{}", group(of, "lamp")));
+    for module in MODULES {
+        // A kind that its template declares would hold it up, whoever else has it.
+        let offered = Version::new(module, "1.0.0", vec![crd(of, shared)]);
+        offered.offer(&world.kcp, of, &world.env.registry.of(of)).await?;
+    }
+    world.enable(&MODULES).await?;
+    for module in MODULES {
+        world.ready(module).await?;
+    }
+    let lights =
+        dynamic(&runtime, &format!("{}/v1", group(of, shared)), "Light", "lights", Some(RUNTIME_NAMESPACE));
+    put(&lights, &light(of, shared, "mine")).await?;
+
+    // The user's light has who looks after it as long as one of them is there.
+    world.enable(&MODULES[1..]).await?;
+    world.gone(MODULES[0]).await?;
+    world.ready(MODULES[1]).await?;
+    ensure!(crds(&runtime).get_opt(&name).await?.is_some(), "the kind is gone with the first");
+    ensure!(lights.get_opt("mine").await?.is_some(), "the user's light is gone with the first");
+
+    world.enable(&[]).await?;
+    world.blocked(MODULES[1], &["Light kyma-system/mine"]).await?;
+    lights.delete("mine", &DeleteParams::default()).await?;
+    world.tell_of((&group(of, shared), "v1", "Light"), "mine").await?;
+    world.gone(MODULES[1]).await?;
+    ensure!(crds(&runtime).get_opt(&name).await?.is_none(), "the kind is left");
+    observed::no_panic(&world.receiver.process)
+}
