@@ -148,7 +148,12 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<Tcp
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
         Err(_) => HandshakeFailure::Timeout,
     };
-    tracing::warn!(?from, reason = failure.label(), "TLS handshake refused");
+    if failure == HandshakeFailure::Io {
+        // A load balancer that looks whether the port is open does just that, every few seconds.
+        tracing::debug!(?from, "the peer ended the connection before the TLS handshake");
+    } else {
+        tracing::warn!(?from, reason = failure.label(), "TLS handshake refused");
+    }
     door.intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
     None
 }
