@@ -68,6 +68,11 @@ fn ahead(times: &Times, now: Timestamp, ready: Timestamp) -> Option<(Timestamp, 
 /// The window of one day; it ends on the first day on which its end is after its begin.
 fn on(times: &Times, date: civil::Date, begin: DayTime, end: DayTime) -> Option<(Timestamp, Timestamp)> {
     let from = moment(times, date, begin)?;
+    if times.zone().is_some() {
+        // By the clock there: a night in which it skips the begin, and the end with it, has no window, and no day-long one.
+        let end_day = if end.time > begin.time { date } else { date.tomorrow().ok()? };
+        return moment(times, end_day, end).filter(|until| *until > from).map(|until| (from, until));
+    }
     (0..=3)
         .filter_map(|days| date.checked_add(i64::from(days).days()).ok())
         .filter_map(|date| moment(times, date, end))

@@ -290,7 +290,15 @@ fn a_time_zone_keeps_a_window_at_its_hours() {
     let (york, utc) = ("America/New_York", window("Sat", "22:00:00Z", "04:00:00Z", "UTC"));
     let skipped = window("Sun", "02:30:00-05:00", "05:00:00-05:00", york);
     let twice = window("Sun", "01:30:00-05:00", "03:00:00-05:00", york);
+    let in_the_gap = window("Sun", "02:00:00-05:00", "03:00:00-05:00", york);
     for (what, policy, now, begin, end) in [
+        (
+            "skipped as a whole: a week later",
+            &in_the_gap,
+            "2026-03-07T00:00:00Z",
+            "2026-03-15T06:00:00Z",
+            "2026-03-15T07:00:00Z",
+        ),
         ("winter", &night, "2026-01-05T00:00:00Z", "2026-01-10T21:00:00Z", "2026-01-11T03:00:00Z"),
         ("summer", &night, "2026-07-06T00:00:00Z", "2026-07-11T20:00:00Z", "2026-07-12T02:00:00Z"),
         (
