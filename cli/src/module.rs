@@ -15,9 +15,9 @@ pub(crate) enum Command {
         /// OCM component name, for example example.com/module/lighthouse
         #[arg(long, value_name = "NAME")]
         component: String,
-        /// The version, which is also the tag.
+        /// The version, which is also the tag (where a '+' is written '.build-').
         #[arg(long = "version", value_name = "VERSION")]
-        module_version: String,
+        module_version: semver::Version,
         /// The module's Kubernetes objects (YAML).
         #[arg(long, value_name = "FILE")]
         manifest: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
     let package = ModulePackage {
         sources: Vec::new(),
         component_name: component,
-        version: module_version,
+        version: module_version.to_string(),
         raw_manifest: files::read(&manifest)?,
         default_cr: default_cr.as_deref().map(files::read).transpose()?,
         images: image,

@@ -310,7 +310,7 @@ impl Engine {
                     let trace = engine.0.journal.begin(
                         lease.key(),
                         lease.class,
-                        (&numbered(&lease), lease.cause_count),
+                        (&numbered(&lease), lease.cause_count, lease.repeats),
                     );
                     let key = lease.key().clone();
                     // In a task of its own, so that a panic costs one reconcile and not the worker.

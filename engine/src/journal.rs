@@ -157,12 +157,13 @@ impl Journal {
         &self,
         key: &WorkKey,
         class: Class,
-        (causes, count): (&[Cause], usize),
+        (causes, count, repeats): (&[Cause], usize, usize),
     ) -> Option<Arc<Trace>> {
         let recorder = self.recorder()?;
         let work = recorder.next_work();
         let causes = causes.iter().filter_map(|cause| serde_json::to_value(cause).ok()).collect();
-        recorder.note(Line::Begin { work, key: key.into(), class: class.label().to_owned(), causes, count });
+        let class = class.label().to_owned();
+        recorder.note(Line::Begin { work, key: key.into(), class, causes, count, repeats });
         Some(Trace::new(work))
     }
 

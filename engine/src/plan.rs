@@ -34,3 +34,4 @@ pub mod transform;
 pub mod versions;
 pub mod watches;
 pub mod windows;
+pub mod writers;

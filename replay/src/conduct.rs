@@ -226,7 +226,9 @@ impl Conductor {
                 Ok(policy) => engine.set_windows(Some(policy), name),
                 Err(_) => tape.note("a policy of maintenance windows cannot be read any more".to_owned()),
             },
-            Line::Begin { work, key, causes, count, .. } => self.begin(*work, key, causes, *count),
+            Line::Begin { work, key, causes, count, repeats, .. } => {
+                self.begin(*work, key, causes, (*count, *repeats));
+            }
             Line::Turn { work, place } => tape.pass(*work, place),
             Line::Answer { call, answer } => tape.answer(*call, answer),
             Line::Value { work, what, .. } => tape.read(*work, what),
@@ -243,7 +245,7 @@ impl Conductor {
         }
     }
 
-    fn begin(&mut self, work: u64, name: &WorkName, recorded: &[Value], count: usize) {
+    fn begin(&mut self, work: u64, name: &WorkName, recorded: &[Value], (count, repeats): (usize, usize)) {
         let Some(key) = name.key() else {
             self.tape.note(format!("this program knows nothing of the kind {}", name.kind));
             return;
@@ -252,13 +254,14 @@ impl Conductor {
         let known: Vec<Cause> = recorded.iter().filter_map(|cause| cause_of(Some(cause))).collect();
         let count = count.max(recorded.len());
         let played = self.engine.play(&key, work, (known.clone(), count), SLACK);
+        // What came again in the record, too, was seen to by its reconcile.
+        let again = played.repeats.saturating_sub(repeats);
         let causes: Vec<Value> = played.causes.iter().filter_map(|c| serde_json::to_value(c).ok()).collect();
         let before = self.surplus.remove(name);
         // Two threads of the recorded program may have met here: what asked for this was already seen to, here.
         let was_seen_to = before.is_some_and(|before| before.has(recorded));
         let told = if played.was_asked || was_seen_to { None } else { Some(()) };
-        self.surplus
-            .insert(name.clone(), Surplus::of((&causes, played.count, played.repeats), (recorded, count)));
+        self.surplus.insert(name.clone(), Surplus::of((&causes, played.count, again), (recorded, count)));
         let shown = if played.causes.is_empty() { known } else { played.causes };
         self.tape.begin(work, shown);
         if told.is_some() {

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Preconditions},
-    core::{DynamicObject, GroupVersionKind},
+    core::{DynamicObject, GroupVersionKind, Status},
     discovery::ApiResource,
 };
 use serde_json::Value;
@@ -25,11 +25,17 @@ fn is_of_a_watcher(certificate: &DynamicObject) -> bool {
     is(&spec["secretTemplate"]["labels"]) || is(&spec["secretLabels"])
 }
 
-/// What an API server refuses, or cannot do, holds up no Kyma: the certificate stays, and the log says so. An API server that does not
-/// answer is another matter: then nothing of KCP goes on.
+/// Whether an API server may answer otherwise when it is asked again: it is busy, or cannot for a moment. A webhook of somebody else that
+/// does not answer may never do.
+fn is_passing(status: &Status) -> bool {
+    status.code == 429 || status.code >= 500 && !status.message.contains("failed calling webhook")
+}
+
+/// What an API server refuses holds up no Kyma: the certificate stays, and the log says so. One that cannot answer now is another
+/// matter: it is asked again.
 fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
     match &why {
-        Lost::Kcp { source, .. } if matches!(**source, kube::Error::Api(_)) => {
+        Lost::Kcp { source, .. } if matches!(&**source, kube::Error::Api(status) if !is_passing(status)) => {
             tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
             Ok(())
         }
@@ -110,6 +116,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_left_and_what_passes_is_tried_again() {
+        let answer = |code, message: &str| {
+            let status = json!({"status": "Failure", "message": message, "reason": "", "code": code});
+            let source = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
+            left("harbour", "its Secret", lost("removing it".to_owned(), source))
+        };
+        for code in [400, 401, 403, 405, 409, 422] {
+            assert!(answer(code, "no").is_ok(), "{code}");
+        }
+        let webhook = r#"Internal error occurred: failed calling webhook "webhook.cert-manager.io": connection refused"#;
+        assert!(answer(500, webhook).is_ok(), "whose webhook that is has to mend it");
+        for code in [429, 500, 503, 504] {
+            assert!(answer(code, "etcdserver: request timed out").is_err(), "{code}");
+        }
+    }
 
     #[test]
     fn a_certificate_of_a_watcher_is_known_by_the_mark_of_its_secret() {

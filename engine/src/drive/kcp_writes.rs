@@ -15,7 +15,7 @@ use super::{
     gate::{Permit, Side, Tried},
 };
 use crate::{
-    plan::{kyma::is_written, ownership::has_stale_condition},
+    plan::{kyma::is_written, ownership::has_stale_condition, writers::has_own_inventory},
     stages::{Stage, stage},
 };
 
@@ -40,6 +40,31 @@ pub(super) fn catalog_condition_of(kyma: &Value) -> Option<Value> {
     let all = kyma["status"]["conditions"].as_array().filter(|_| others)?;
     let kept = all.iter().find(|condition| condition["type"].as_str().is_some_and(is_it))?;
     Some(json!({"conditions": [kept]}))
+}
+
+/// Whether it was found out what a Manifest has installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Found,
+    Not,
+}
+
+/// What to apply of a Manifest's status; `None`: it stands there. An inventory that another has written becomes ours when it was found
+/// out what is installed, and not before.
+fn manifest_status(manifest: &Manifest, status: &ManifestStatus, looked: Looked) -> Option<Value> {
+    let is_own = has_own_inventory(manifest);
+    let stands = is_own || looked == Looked::Not || status.synced.is_empty();
+    if stands && manifest.status.as_ref() == Some(status) {
+        return None;
+    }
+    let mut body = json!(status);
+    if is_own || looked == Looked::Found {
+        // None is one, too: that nothing was installed.
+        body["synced"] = json!(status.synced);
+    } else if let Some(fields) = body.as_object_mut() {
+        fields.remove("synced");
+    }
+    Some(body)
 }
 
 impl Shared {
@@ -148,15 +173,26 @@ impl Shared {
         self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
     }
 
-    /// Writes a Manifest's status if it differs.
+    /// Writes a Manifest's status if it differs, or if its inventory is another's.
     pub(super) async fn write_manifest_status(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Lost> {
-        if manifest.status.as_ref() == Some(status) {
-            return Ok(());
-        }
+        self.apply_manifest_status(manifest, manifest_status(manifest, status, Looked::Found)).await
+    }
+
+    /// The same where nobody has found out what is installed.
+    pub(super) async fn write_manifest_status_unseen(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+    ) -> Result<(), Lost> {
+        self.apply_manifest_status(manifest, manifest_status(manifest, status, Looked::Not)).await
+    }
+
+    async fn apply_manifest_status(&self, manifest: &Manifest, status: Option<Value>) -> Result<(), Lost> {
+        let Some(status) = status else { return Ok(()) };
         let name = manifest.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
         self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await.map(drop)
@@ -252,6 +288,40 @@ pub(super) fn lost(what: String, source: kube::Error) -> Lost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_inventory_of_another_becomes_ours_when_it_is_known_what_is_installed() {
+        let entry = |fields: Value| {
+            json!({"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+            "fieldsV1": {"f:status": fields}})
+        };
+        let manifest = |entries: &[Value]| -> Manifest {
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "finalizers": [names::finalizers::MANIFEST], "managedFields": entries},
+                "spec": {"install": {"name": "raw-manifest", "source": {}}},
+                "status": {"state": "Ready", "synced": [{"version": "v1", "kind": "ConfigMap", "name": "a", "namespace": "n"}]}
+            }))
+            .unwrap()
+        };
+        let own = manifest(&[entry(json!({"f:state": {}, "f:synced": {}}))]);
+        let robbed = manifest(&[entry(json!({"f:state": {}}))]);
+        let same = own.status.clone().unwrap();
+        let other = ManifestStatus { state: tidewatch_api::State::Error, ..same.clone() };
+        for looked in [Looked::Found, Looked::Not] {
+            assert_eq!(manifest_status(&own, &same, looked), None);
+            assert_eq!(manifest_status(&own, &other, looked), Some(json!(other)));
+        }
+        assert_eq!(
+            manifest_status(&robbed, &same, Looked::Found),
+            Some(json!(same)),
+            "it is ours from now on"
+        );
+        assert_eq!(manifest_status(&robbed, &same, Looked::Not), None);
+        assert_eq!(manifest_status(&robbed, &other, Looked::Not), Some(json!({"state": "Error"})));
+        let nothing = ManifestStatus { synced: Vec::new(), ..other };
+        let body = manifest_status(&own, &nothing, Looked::Found).unwrap();
+        assert_eq!(body, json!({"state": "Error", "synced": []}));
+    }
 
     #[test]
     fn only_what_is_wanted_is_compared() {

@@ -54,10 +54,12 @@ use crate::{
     kcp::state::{SecretRef, default_cr},
     key::{Cause, Report, WorkKey},
     plan::{
+        force::Forced,
         manifest::{self as plan, Bundle, Progress},
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
         readiness::{self, Readiness},
+        writers::has_own_inventory,
     },
     stages::{Stage, stage},
 };
@@ -142,6 +144,7 @@ impl Shared {
         if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
             return Ok(finish);
         }
+        let manifest = self.with_remembered(manifest).await;
         let force = self.forced(kyma, &manifest).await;
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
@@ -153,7 +156,10 @@ impl Shared {
             }
             Err(why) => {
                 return match &force {
-                    Some(force) => self.force_manifest(kyma, &manifest, None, force).await,
+                    Some(force) => {
+                        let whole = has_own_inventory(&manifest);
+                        self.force_manifest(kyma, (&manifest, whole), None, force).await
+                    }
                     None => self.stopped(&manifest, Stopped::for_good(why.message())).await,
                 };
             }
@@ -172,20 +178,10 @@ impl Shared {
         if manifest.is_unmanaged() {
             // Before anything that applies or deletes, however the Manifest is to end.
             self.listen_no_more(kyma, name).await;
-            return self.give_up(kyma, &manifest, &runtime, force.is_some()).await;
         }
-        if let Some(force) = &force {
-            return self.force_manifest(kyma, &manifest, Some(&runtime), force).await;
-        }
-        if manifest.metadata.deletion_timestamp.is_some() {
-            let successor = self.look("successor").await.successor(kyma, &manifest);
-            if let Some(successor) = successor {
-                self.listen_no_more(kyma, name).await;
-                return self.hand_over(kyma, &manifest, &successor, &runtime).await;
-            }
-            let manifest = Box::pin(self.with_inventory(manifest, &runtime)).await;
+        if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
             // Boxed: its future is large.
-            return Box::pin(self.delete_manifest(kyma, &manifest, &runtime)).await;
+            return Box::pin(self.end(kyma, manifest, &runtime, force.as_ref())).await;
         }
         self.hold(&manifest).await?;
         let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
@@ -202,6 +198,33 @@ impl Shared {
         self.install(Work { key, kyma, mark, only, again, defined }, &manifest, &runtime, bundle).await
     }
 
+    /// A Manifest on its way out, in one of the ways there are.
+    async fn end(
+        &self,
+        kyma: &str,
+        manifest: Manifest,
+        runtime: &Gated,
+        force: Option<&Forced>,
+    ) -> Result<Finish, Lost> {
+        let (manifest, unknown) = self.with_inventory(manifest, runtime).await;
+        let whole = unknown.is_none();
+        if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
+            return self.stopped(&manifest, stopped).await;
+        }
+        if manifest.is_unmanaged() {
+            return self.give_up(kyma, &manifest, runtime, force.is_some()).await;
+        }
+        if let Some(force) = force {
+            return self.force_manifest(kyma, (&manifest, whole), Some(runtime), force).await;
+        }
+        let successor = self.look("successor").await.successor(kyma, &manifest);
+        if let Some(successor) = successor {
+            self.listen_no_more(kyma, &manifest.name_any()).await;
+            return self.hand_over(kyma, &manifest, &successor, runtime).await;
+        }
+        self.delete_manifest(kyma, &manifest, runtime).await
+    }
+
     /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its
     /// watch has it now, and nothing that we have written to it is still to come.
     async fn manifest_of(
@@ -216,6 +239,7 @@ impl Shared {
         };
         if let Some((passed, manifest)) = passed.zip(watched)
             && self.mark(&manifest, &secrets) == (Mark { given: 0, ..passed.mark })
+            && has_own_inventory(&manifest)
         {
             return Ok(Some((manifest, secrets)));
         }
@@ -296,6 +320,14 @@ impl Shared {
             }
         }
 
+        if applied.failed.is_none()
+            && let Some(manager) = readiness::manager_beside(manifest, &objects)
+        {
+            let judging = self.judge_manager(manifest, runtime, (&manager, &objects), &mut applied);
+            if let Err(error) = stage(Stage::ReadRuntime, judging).await {
+                applied.failed = Some(error.into());
+            }
+        }
         let fresh = self.listen(&work, &manifest.name_any(), &applied).await || work.defined;
         let cr_state = cr_id.clone().zip(cr_said.clone());
         let write = |progress: Progress| {
@@ -442,12 +474,14 @@ impl Shared {
         let _alone = self.tell(kyma, None, &[notice]).await;
     }
 
-    /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is.
+    /// Ends a reconcile that stopped before anything was applied: the inventory stays as it is, and whose it is.
     async fn stopped(&self, manifest: &Manifest, stopped: Stopped) -> Result<Finish, Lost> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
-        self.stopped_with(&kyma, manifest, stopped, write).await
+        let (status, finish) = self.said_of(&kyma, manifest, stopped, write).await?;
+        self.write_manifest_status_unseen(manifest, &status).await?;
+        Ok(finish)
     }
 
     pub(super) async fn stopped_with(
@@ -457,6 +491,19 @@ impl Shared {
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
     ) -> Result<Finish, Lost> {
+        let (status, finish) = self.said_of(kyma, manifest, stopped, write).await?;
+        self.write_manifest_status(manifest, &status).await?;
+        Ok(finish)
+    }
+
+    /// What a status says of a reconcile that stopped, and how that ends.
+    async fn said_of(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        stopped: Stopped,
+        write: impl FnOnce(Progress) -> ManifestStatus,
+    ) -> Result<(ManifestStatus, Finish), Lost> {
         if let Some(lost) = stopped.lost {
             return Err(lost);
         }
@@ -480,13 +527,12 @@ impl Shared {
             (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
         };
         let report = Report { state, message };
-        let status = write(progress);
-        self.write_manifest_status(manifest, &status).await?;
-        Ok(if stopped.retryable {
+        let finish = if stopped.retryable {
             Finish::failed(report, class, stopped.retry_after)
         } else {
             Finish::Settled(report)
-        })
+        };
+        Ok((write(progress), finish))
     }
 }
 

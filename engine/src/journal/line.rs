@@ -91,6 +91,9 @@ pub enum Line {
         /// How many causes there were; the history has the first few.
         #[serde(default)]
         count: usize,
+        /// How often one of them came again.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        repeats: usize,
     },
     /// A reconcile looks at, or changes, what is known of KCP.
     Turn {
@@ -371,4 +374,10 @@ fn default_patience() -> u64 {
 /// Whole milliseconds, for settings.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// For what is left out of a line.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }

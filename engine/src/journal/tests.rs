@@ -151,7 +151,14 @@ fn each_line_is_read_as_it_was_written() {
         Line::Ask(ask),
         Line::Answer { call: 1, answer },
         Line::Answer { call: 1, answer: Answer::Throttled { retry_after: None } },
-        Line::Begin { work: 2, key, class: "retry".into(), causes: vec![json!({"type": "start"})], count: 1 },
+        Line::Begin {
+            work: 2,
+            key,
+            class: "retry".into(),
+            causes: vec![json!({"type": "start"})],
+            count: 1,
+            repeats: 2,
+        },
         Line::End {
             work: 2,
             outcome: "done".into(),

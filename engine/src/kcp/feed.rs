@@ -31,7 +31,7 @@ use crate::{
     drive::EngineConfig,
     journal::{Journal, KcpChange},
     key::{Cause, Guard, WorkKey},
-    plan::{ownership::keep_other_writer, policy, rollout},
+    plan::{policy, rollout, writers::keep_writers},
     queue::{Class, Push, worker::WorkQueue},
 };
 
@@ -108,8 +108,8 @@ impl Feeds {
                 tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove));
             };
         }
-        feed!(Kyma, keep_other_writer, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
-        feed!(Manifest, keep_other_writer, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
+        feed!(Kyma, keep_writers, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
+        feed!(Manifest, keep_writers, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(
             ModuleReleaseMeta,
@@ -394,6 +394,12 @@ impl Context {
                     if !start && !key.kyma().is_empty() =>
                 {
                     rollout::delay(key.kyma(), &which, self.rollout)
+                }
+                // Not before the Manifest was looked at, which may tell more.
+                "Manifest"
+                    if change == STATUS_OF_ANOTHER && !start && matches!(key, WorkKey::Kyma { .. }) =>
+                {
+                    2 * SET_RIGHT
                 }
                 _ if change == STATUS_OF_ANOTHER && !start => SET_RIGHT,
                 _ => Duration::ZERO,

@@ -18,9 +18,9 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, State, Watcher, names::conditions};
+use tidewatch_api::{Kyma, Manifest, State, Watcher, names::field_managers};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::Holders;
@@ -33,7 +33,7 @@ use crate::{
         agent::{self, AgentPlan},
         mandatory::Offer,
         owners::Owners,
-        ownership::other_writer,
+        writers::{self, other_writer},
     },
 };
 
@@ -119,26 +119,23 @@ pub struct PathReport {
 /// What is said where somebody else has written of a status what is ours to write.
 pub const STATUS_OF_ANOTHER: &str = "status written by another";
 
-/// Whether somebody else has written what is ours of a status since it was last seen. Of what is seen for the first time nobody knows:
-/// what the Go manager or an old client has left is no news.
-fn overwritten(old: &ObjectMeta, new: &ObjectMeta) -> bool {
-    other_writer(new).is_some() && other_writer(old) != other_writer(new)
+/// Whose of our writers' part of a status somebody else has written or taken away since it was last seen; none if nobody has. Of what is
+/// seen for the first time nobody knows: what the Go manager or an old client has left is no news.
+fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'static str> {
+    let mut taken = writers::taken(old, new);
+    // Something that was not there.
+    if taken.is_empty() && other_writer(new).is_some() && other_writer(old) != other_writer(new) {
+        taken.push(main);
+    }
+    taken
 }
 
-/// Whether a status says less than before of what is `always` said: its state, and these conditions.
-fn says_less(before: (State, Vec<Condition>), now: (State, Vec<Condition>), always: &[&str]) -> bool {
-    let has = |all: &[Condition], type_: &str| all.iter().any(|condition| condition.type_ == type_);
-    before.0 != State::Empty && now.0 == State::Empty
-        || always.iter().any(|type_| has(&before.1, type_) && !has(&now.1, type_))
-}
-
-/// Where nobody is named, it may be a write of our own that the watch shows after a later one.
 fn say_whose(kind: &str, object: &impl ResourceExt) {
     let name = object.name_any();
     if let Some(by) = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()) {
         tracing::warn!(kind, name, by, "somebody else has written the status; it is looked at again");
     } else {
-        tracing::info!(kind, name, "the status says less than it did; it is looked at again");
+        tracing::info!(kind, name, "somebody has taken away something of the status; it is looked at again");
     }
 }
 
@@ -208,9 +205,7 @@ impl KcpState {
         let name = kyma.name_any();
         // Nobody asks for more of what it says of its modules: that is read freshly, or stands in their Manifests.
         let modules = kyma.status.as_mut().map(|status| std::mem::take(&mut status.modules));
-        let modules = modules.unwrap_or_default();
-        let is_silent = modules.is_empty() && !self.told.of(&name).is_empty();
-        self.told.put(&name, &modules);
+        self.told.put(&name, &modules.unwrap_or_default());
         let echo = self.is_echo("Kyma", &kyma);
         let mark = |k: &Kyma| {
             (
@@ -221,26 +216,14 @@ impl KcpState {
             )
         };
         let old = self.kymas.insert(&kyma);
-        let said =
-            |k: &Kyma| k.status.clone().map(|status| (status.state, status.conditions)).unwrap_or_default();
-        let is_robbed = |old: &Kyma| {
-            let always = [
-                conditions::CRDS_SYNC,
-                conditions::MODULES,
-                conditions::MODULE_CATALOG,
-                conditions::RUNTIME_EVENTS,
-            ];
-            says_less(said(old), said(&kyma), &always)
-        };
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
-            // What somebody only takes away has no new owner.
-            Some(old) if overwritten(&old.metadata, &kyma.metadata) || is_silent || is_robbed(old) => {
-                Some(STATUS_OF_ANOTHER)
-            }
             Some(_) => None,
         };
+        let by_another = old.as_ref().filter(|_| !echo && change.is_none());
+        let overwritten =
+            by_another.map(|old| overwritten(&old.metadata, &kyma.metadata, field_managers::KCP));
         let mut wanted = Vec::new();
         if let Some(id) = old.as_ref().and_then(Kyma::runtime_id) {
             self.unregister(id, &name);
@@ -254,11 +237,22 @@ impl KcpState {
             names.reserve_exact(1);
             names.push(name.clone());
         }
-        let Some(change) = change.filter(|_| !echo) else { return wanted };
-        wanted.push((kyma_key(&name), change));
-        if change == STATUS_OF_ANOTHER {
+        let overwritten = overwritten.unwrap_or_default();
+        if !overwritten.is_empty() {
             say_whose("Kyma", &kyma);
         }
+        // Each is set right by whom it is written.
+        wanted.extend(overwritten.into_iter().map(|whose| {
+            let kyma = name.clone();
+            let key = match whose {
+                field_managers::CATALOG_STATUS => WorkKey::Catalog { kyma },
+                field_managers::EVENT_PATH => WorkKey::Path { kyma },
+                _ => WorkKey::Kyma { kyma },
+            };
+            (key, STATUS_OF_ANOTHER)
+        }));
+        let Some(change) = change.filter(|_| !echo) else { return wanted };
+        wanted.push((kyma_key(&name), change));
         // Whether it is left alone is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {
             wanted.push((WorkKey::Mandatory { kyma: name }, change));

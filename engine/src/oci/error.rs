@@ -105,8 +105,10 @@ pub enum OciError {
         #[source]
         cause: Arc<Self>,
     },
-    /// A version that is to be new is there with other content.
-    #[error("{what} is in the registry already, with other content")]
+    /// A version that is to be new is there with other content. A component's descriptor names the registry that it was pushed to.
+    #[error(
+        "{what} is in the registry already, with other content (or pushed by another name of the registry, which is in it)"
+    )]
     Exists {
         /// What was to be pushed.
         what: String,

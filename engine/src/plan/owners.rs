@@ -39,6 +39,8 @@ pub struct Owners {
     /// By runtime its Manifests, sorted by name.
     runtimes: HashMap<String, Vec<Claims>>,
     lists: Shared<Box<[Identity]>>,
+    /// Runtime → Manifest → an object by which it is judged and that something else installs. Few have one.
+    judged_by: HashMap<String, BTreeMap<String, ObjectRef>>,
     /// Runtime → (group, kind) → Manifests that wait for the end of all objects of the kind.
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
@@ -145,6 +147,30 @@ impl Owners {
         }
     }
 
+    /// Sets by which object a Manifest is judged that it does not own, in place of the one before.
+    pub fn judge_by(&mut self, runtime: &str, manifest: &str, object: Option<ObjectRef>) {
+        let Some(object) = object else {
+            if let Some(all) = self.judged_by.get_mut(runtime) {
+                all.remove(manifest);
+                if all.is_empty() {
+                    self.judged_by.remove(runtime);
+                }
+            }
+            return;
+        };
+        self.judged_by.entry(runtime.to_owned()).or_default().insert(manifest.to_owned(), object);
+    }
+
+    /// The Manifests that are judged by an object that they do not own.
+    fn judged<'a>(
+        &'a self,
+        runtime: &str,
+        is: impl Fn(&ObjectRef) -> bool + 'a,
+    ) -> impl Iterator<Item = &'a String> {
+        let all = self.judged_by.get(runtime).into_iter().flatten();
+        all.filter(move |(_, object)| is(object)).map(|(manifest, _)| manifest)
+    }
+
     /// Sets what a Manifest waits for, in place of what it did before: an event about any such object is for it.
     pub fn wait_for(
         &mut self,
@@ -205,9 +231,16 @@ impl Owners {
         awaited.map(|(kind, awaiting)| (kind, awaiting.version.as_str()))
     }
 
-    /// The Manifests that an event about an object is for: its owners, and those that wait for its end. Sorted.
+    /// The Manifests that an event about an object is for: its owners, those that are judged by it, and those that wait for its end.
+    /// Sorted.
     pub fn interested(&self, runtime: &str, object: &ObjectRef) -> Vec<String> {
         let mut names = self.of(runtime, object);
+        // One of a kind without namespaces is named in the default one.
+        let in_default = ObjectRef { namespace: "default".to_owned(), ..object.clone() };
+        let is = |by: &ObjectRef| {
+            by.same_object(object) || object.namespace.is_empty() && by.same_object(&in_default)
+        };
+        names.extend(self.judged(runtime, is).cloned());
         let Gvk { group, kind, .. } = &object.gvk;
         names.extend(self.waiting(runtime, group, kind, Some(subject(object))).cloned());
         names.sort();
@@ -218,6 +251,8 @@ impl Owners {
     /// The same for whatever may have happened to objects of a kind.
     pub fn interested_in_kind(&self, runtime: &str, group: &str, kind: &str) -> Vec<String> {
         let mut names = self.of_kind(runtime, group, kind);
+        let is = |by: &ObjectRef| (by.gvk.group.as_str(), by.gvk.kind.as_str()) == (group, kind);
+        names.extend(self.judged(runtime, is).cloned());
         names.extend(self.waiting(runtime, group, kind, None).cloned());
         names.sort();
         names.dedup();
@@ -227,6 +262,7 @@ impl Owners {
     /// Forgets a Manifest.
     pub fn release(&mut self, runtime: &str, manifest: &str) {
         self.wait_for(runtime, manifest, None::<Wait>);
+        self.judge_by(runtime, manifest, None);
         self.claim(Speaker::Watch, runtime, manifest, []);
         self.claim(Speaker::Reconcile, runtime, manifest, []);
     }
@@ -261,6 +297,22 @@ mod tests {
 
     fn object(name: &str) -> ObjectRef {
         ObjectRef { gvk: Gvk::of("apps/v1", "Deployment"), namespace: "n".into(), name: name.into() }
+    }
+
+    #[test]
+    fn an_event_about_what_a_manifest_is_judged_by_is_for_it_and_makes_it_no_owner() {
+        let mut owners = Owners::default();
+        let manager = object("a");
+        owners.judge_by("r1", "m1", Some(manager.clone()));
+        assert_eq!(owners.interested("r1", &manager), ["m1"]);
+        assert_eq!(owners.interested_in_kind("r1", &manager.gvk.group, &manager.gvk.kind), ["m1"]);
+        assert!(owners.of("r1", &manager).is_empty() && owners.interested("r1", &object("b")).is_empty());
+        // Named without a namespace.
+        let nowhere = |namespace: &str| ObjectRef { namespace: namespace.to_owned(), ..manager.clone() };
+        owners.judge_by("r1", "m1", Some(nowhere("default")));
+        assert_eq!(owners.interested("r1", &nowhere("")), ["m1"]);
+        owners.release("r1", "m1");
+        assert!(owners.interested("r1", &nowhere("default")).is_empty() && owners.judged_by.is_empty());
     }
 
     #[test]

@@ -3,9 +3,7 @@
 //! An Update leaves an entry in `metadata.managedFields` that no server-side apply of ours can take fields away from: what it names
 //! and we do not write stays for ever. So its fields become part of our own entry, once; the next apply then lets go of what is not ours.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use serde_json::{Map, Value, json};
-use tidewatch_api::names::{conditions, field_managers};
 
 /// Field managers by which the Go manager is known to update: its binary has had these names.
 const UPDATERS: [&str; 3] = ["klm", "lifecycle-manager", "manager"];
@@ -115,62 +113,6 @@ pub fn has_stale_condition(object: &Value, manager: &str, writes: impl Fn(&str) 
     types.any(|key| key["type"].as_str().is_some_and(|type_| !writes(type_)))
 }
 
-/// Who writes statuses in KCP. What the Go manager has left of its Updates is no news where it is seen for the first time.
-const WRITERS: [&str; 4] = [
-    field_managers::KCP,
-    field_managers::APPLIER,
-    field_managers::CATALOG_STATUS,
-    field_managers::EVENT_PATH,
-];
-/// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
-const CONDITIONS: [&str; 10] = [
-    conditions::CRDS_SYNC,
-    conditions::MODULES,
-    conditions::MODULE_CATALOG,
-    conditions::IMAGE_PULL_SECRET_SYNC,
-    conditions::RUNTIME_EVENTS,
-    conditions::RESOURCES,
-    conditions::INSTALLATION,
-    conditions::MODULE_CR,
-    conditions::MODULE_CR_STATE,
-    conditions::WAS_READY,
-];
-
-/// Keeps of the managed fields of a Kyma or Manifest only who else has last written of its status what is ours to write, and when: the
-/// rest is large, and nobody here reads it. Our next apply takes such fields back, and nothing is left of the entry.
-pub fn keep_other_writer(meta: &mut ObjectMeta) {
-    let entries = meta.managed_fields.take().unwrap_or_default();
-    let others = entries.into_iter().filter(is_of_another).max_by(|a, b| a.time.cmp(&b.time));
-    meta.managed_fields = others.map(|ManagedFieldsEntry { manager, time, .. }| {
-        vec![ManagedFieldsEntry { manager, time, ..ManagedFieldsEntry::default() }]
-    });
-}
-
-/// Who that is, of an object of [`keep_other_writer`].
-#[must_use]
-pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
-    meta.managed_fields.as_ref()?.first()
-}
-
-fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
-    let manager = entry.manager.as_deref().unwrap_or_default();
-    if entry.subresource.as_deref() != Some("status") || WRITERS.contains(&manager) {
-        return false;
-    }
-    let Some(status) = entry.fields_v1.as_ref().and_then(|fields| fields.0["f:status"].as_object()) else {
-        return false;
-    };
-    status.iter().any(|(field, within)| match (field.as_str(), within.as_object()) {
-        ("f:conditions", Some(all)) => all.keys().filter_map(|key| key.strip_prefix("k:")).any(|key| {
-            let key: Value = serde_json::from_str(key).unwrap_or_default();
-            key["type"].as_str().is_some_and(|type_| CONDITIONS.contains(&type_))
-        }),
-        // The mark of the map itself.
-        (".", _) => false,
-        _ => true,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,36 +202,5 @@ mod tests {
         assert!(!has(&[entry(OURS, "Apply", &conditions(&["Modules"]))]));
         assert!(!has(&[entry("tidewatch-catalog", "Apply", &conditions(&["ModuleCatalog"]))]));
         assert!(!has(&[]));
-    }
-
-    #[test]
-    fn who_else_writes_what_is_ours_of_a_status_is_kept_and_nobody_else() {
-        let kept = |entries: &[Value]| {
-            let mut meta: ObjectMeta = serde_json::from_value(json!({"managedFields": entries})).unwrap();
-            keep_other_writer(&mut meta);
-            other_writer(&meta).map(|entry| entry.manager.clone().unwrap_or_default())
-        };
-        let state = json!({"f:status": {"f:state": {}}});
-        let ours = entry(field_managers::APPLIER, "Apply", &state);
-        let condition = |type_: &str| json!({"f:status": {".": {}, "f:conditions": {".": {}, format!("k:{{\"type\":\"{type_}\"}}"): {"f:status": {}}}}});
-        assert_eq!(
-            kept(&[ours.clone(), entry("manager", "Update", &state)]).as_deref(),
-            Some("manager"),
-            "whoever that is"
-        );
-        assert_eq!(kept(&[ours.clone(), entry("dashboard", "Update", &condition("Backup"))]), None);
-        let mut spec = entry("kubectl-edit", "Update", &state);
-        spec["subresource"] = json!("");
-        assert_eq!(kept(&[spec]), None, "it is not the status");
-        for fields in [state, condition("Installation"), json!({"f:status": {"f:synced": {}}})] {
-            assert_eq!(
-                kept(&[ours.clone(), entry("kubectl-edit", "Update", &fields)]).as_deref(),
-                Some("kubectl-edit")
-            );
-        }
-        for nonsense in [json!({}), json!({"f:status": 7}), json!({"f:status": {"f:conditions": {"k:": {}}}})]
-        {
-            assert_eq!(kept(&[entry("kubectl-edit", "Update", &nonsense)]), None, "{nonsense}");
-        }
     }
 }

@@ -18,7 +18,9 @@ use tidewatch_api::{
 use super::{
     agent::{AgentWatch, ENGINE_ROUTE, cut_name},
     blockers::is_of_a_module,
-    object::Gvk,
+    manifest::inventory,
+    object::{Gvk, ObjectRef},
+    readiness,
 };
 
 /// Most derived watches of one agent. With those that Watchers make, and some of its file, an agent takes them.
@@ -169,6 +171,11 @@ impl Needs {
             if let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) {
                 let gvk = Gvk::of(cr.api_version(), cr.kind());
                 needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::DefaultCr, None, Some(Which::All)));
+            }
+            let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
+            if let Some(ObjectRef { gvk, .. }) = readiness::manager_beside(manifest, &synced) {
+                let status = has_state(&gvk.group, &gvk.kind).then_some(Which::All);
+                needs.add(&gvk.group, &gvk.version, &gvk.kind, (Rank::Awaited, Some(Which::All), status));
             }
         }
         needs

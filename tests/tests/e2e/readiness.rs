@@ -73,6 +73,46 @@ async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts()
     observed::no_panic(&solo.receiver.process)
 }
 
+/// As where an operator makes what does the module's work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_something_else_installs_decides_whether_its_module_is_ready() -> Result<()> {
+    let mut solo = Solo::start("kcp-manager", "capstan").await?;
+    let agent = solo.agent().await?;
+    let mut version = Version::new("capstan", "1.0.0", vec![namespace("capstan")]);
+    version.template = json!({"manager": {"group": "apps", "version": "v1", "kind": "Deployment", "name": "pawl", "namespace": "capstan"}});
+    solo.offer(&version).await?;
+    solo.enable(&json!([{"name": "capstan"}])).await?;
+    let waits = solo
+        .module("capstan", "to wait for its manager", |m| {
+            m.state == State::Processing && !m.message.is_empty()
+        })
+        .await?;
+    ensure!(
+        waits.message == "the module's manager Deployment.apps capstan/pawl is not there",
+        "{}",
+        waits.message
+    );
+    solo.watching(&agent, "engine.deployments.apps.status").await?;
+
+    let deployments = solo.objects(DEPLOYMENT, Some("capstan"));
+    let body = workload(DEPLOYMENT, "capstan", "pawl", &json!({"replicas": 0}));
+    deployments.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
+    solo.ready_by_its_agent("capstan", "1.0.0").await?;
+    solo.receiver.restart().await?;
+    solo.watching(&agent, "engine.deployments.apps.status").await?;
+    tidewatch_tests::fleet::at_rest(&solo.receiver).await?;
+    // Each is an event.
+    for (replicas, state) in [(1, State::Processing), (0, State::Ready)] {
+        let scaled = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        deployments.patch("pawl", &PatchParams::default(), &scaled).await?;
+        solo.module("capstan", &format!("to be {state} with {replicas} replicas"), |m| m.state == state)
+            .await?;
+    }
+    deployments.delete("pawl", &DeleteParams::background()).await?;
+    solo.module("capstan", "to miss its manager", |m| m.state == State::Processing).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
 /// Waits until the module says this, while an object is told of as an agent would.
 async fn says(
     solo: &Solo,

@@ -430,9 +430,15 @@ fn timeless(mut status: Value) -> Value {
 async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -> Result<()> {
     let solo = Solo::start("kcp-overwritten", "mooring").await?;
     solo.offer(&version("weir")).await?;
+    let _agent = solo.agent().await?;
     solo.enable(&json!([{"name": "weir"}])).await?;
-    solo.ready("weir", "1.0.0").await?;
+    solo.ready_by_its_agent("weir", "1.0.0").await?;
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    wait::until("the runtime's events to be proven", SOON, || async {
+        let all = kymas.get(solo.kyma).await?.status.unwrap_or_default().conditions;
+        Ok(all.iter().any(|c| c.type_ == "RuntimeEvents" && c.status == "True").then_some(()))
+    })
+    .await?;
     let manifests: Api<Manifest> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     fleet::at_rest(&solo.receiver).await?;
     let name = solo.manifest("weir").await?.name_any();
@@ -460,15 +466,24 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
-    // What is only taken away has no new owner. Without an inventory nothing would be removed, and nothing watched.
-    let robbed = serde_json::from_value(json!([{"op": "remove", "path": "/status/synced"}]))?;
-    manifests.patch_status(&name, &edit, &Patch::Json::<()>(robbed)).await?;
-    wait::until("the inventory to be back", SOON, || async {
-        let now = manifest_status().await?;
-        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
-        Ok(Some(()))
-    })
-    .await?;
+    // What is only taken away has no new owner. Without an inventory nothing would be removed, and nothing watched. Nor is a name of
+    // ours a reason to believe it.
+    let ours =
+        PatchParams { field_manager: Some(field_managers::APPLIER.to_owned()), ..PatchParams::default() };
+    for (by, paths) in [
+        (&edit, &["/status/synced"][..]),
+        (&ours, &["/status/synced/0"]),
+        (&edit, &["/status/lastOperation", "/status/conditions/1"]),
+        (&edit, &["/status"]),
+    ] {
+        manifests.patch_status(&name, by, &without(paths)?).await?;
+        wait::until("the Manifest's status to be right again", SOON, || async {
+            let now = manifest_status().await?;
+            ensure!(now == right_manifest, "{paths:?} were taken away: {now} instead of {right_manifest}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
     let wrong = json!({"status": {"state": "Error", "modules": []}});
     kymas.patch_status(solo.kyma, &edit, &Patch::Merge(wrong)).await?;
     wait::until("the Kyma's status to be right", SOON, || async {
@@ -478,14 +493,93 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
+    let all = kymas.get(solo.kyma).await?.status.context("no status")?.conditions;
+    let place = |type_: &str| {
+        let at = all.iter().position(|condition| condition.type_ == type_).context("no such condition")?;
+        anyhow::Ok(format!("/status/conditions/{at}"))
+    };
+    let mut of_others = [place("ModuleCatalog")?, place("RuntimeEvents")?];
+    of_others.sort_by(|a, b| b.cmp(a));
+    let [last, first] = of_others.each_ref().map(String::as_str);
+    let modules = place("Modules")?;
+    // Whoever has written it sets it right.
+    for paths in [&[last, first, "/status/activeChannel", "/status/lastOperation"][..], &[&modules]] {
+        kymas.patch_status(solo.kyma, &edit, &without(paths)?).await?;
+        wait::until("the Kyma's status to be right again", SOON, || async {
+            let now = kyma_status().await?.0;
+            ensure!(
+                in_order(&now) == in_order(&right),
+                "{paths:?} were taken away: {now} instead of {right}"
+            );
+            Ok(Some(()))
+        })
+        .await?;
+    }
     ensure!(uid_of(&solo, "weir").await?.is_some(), "the module's object is gone");
     fleet::at_rest(&solo.receiver).await?;
 
-    // A module that is removed at that moment is removed with all it has.
-    let robbed = serde_json::from_value(json!([{"op": "remove", "path": "/status/synced"}]))?;
-    manifests.patch_status(&name, &edit, &Patch::Json::<()>(robbed)).await?;
-    solo.enable(&json!([])).await?;
-    solo.gone("weir").await?;
-    ensure!(uid_of(&solo, "weir").await?.is_none(), "the module's object is left");
+    // What comes in bursts is looked at once.
+    let written = || async { anyhow::Ok(json!(kymas.get(solo.kyma).await?)) };
+    let before = written().await?;
+    for number in 0..50 {
+        let wrong =
+            json!({"status": {"state": "Error", "lastOperation": {"operation": format!("forged {number}")}}});
+        manifests.patch_status(&name, &edit, &Patch::Merge(wrong)).await?;
+    }
+    wait::until("the Manifest's status to be right after all", SOON, || async {
+        let now = manifest_status().await?;
+        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
+        Ok(Some(()))
+    })
+    .await?;
+    fleet::at_rest(&solo.receiver).await?;
+    let after = written().await?;
+    ensure!(before == after, "the Kyma was written: {after:#} instead of {before:#}");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Takes away these parts of an object.
+fn without(paths: &[&str]) -> Result<Patch<()>> {
+    let all: Vec<Value> = paths.iter().map(|path| json!({"op": "remove", "path": path})).collect();
+    Ok(Patch::Json(serde_json::from_value(json!(all))?))
+}
+
+/// The conditions of a status in the order of their types.
+fn in_order(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(all) = status["conditions"].as_array_mut() {
+        all.sort_by_key(|condition| condition["type"].to_string());
+    }
+    status
+}
+
+/// Without its inventory nobody would know what to remove.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_inventory() -> Result<()> {
+    let mut solo = Solo::start("kcp-robbed", "robbed").await?;
+    let manifests: Api<Manifest> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
+    let objects = |named: &[&str]| -> Vec<Value> {
+        let of = |name: &&str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kyma-system"}});
+        named.iter().map(of).collect()
+    };
+    solo.offer(&Version::new("sluice", "1.0.0", objects(&["sluice", "gate"]))).await?;
+    for (path, restart) in
+        [("/status/synced", false), ("/status/synced/0", false), ("/status", false), ("/status", true)]
+    {
+        solo.enable(&json!([{"name": "sluice"}])).await?;
+        solo.ready("sluice", "1.0.0").await?;
+        let name = solo.manifest("sluice").await?.name_any();
+        fleet::at_rest(&solo.receiver).await?;
+        manifests.patch_status(&name, &edit, &without(&[path])?).await?;
+        if restart {
+            solo.receiver.restart().await?;
+        }
+        solo.enable(&json!([])).await?;
+        solo.gone("sluice").await?;
+        for object in ["sluice", "gate"] {
+            ensure!(uid_of(&solo, object).await?.is_none(), "{object} is left, {path} was taken away");
+        }
+    }
     observed::no_panic(&solo.receiver.process)
 }

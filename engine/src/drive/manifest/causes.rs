@@ -83,6 +83,40 @@ pub(super) fn not_later_than(at: Timestamp, finish: Finish) -> Finish {
 }
 
 impl Shared {
+    /// Judges the manager of a module that something else installs. `objects` are the module's own.
+    pub(super) async fn judge_manager(
+        &self,
+        manifest: &Manifest,
+        runtime: &Gated,
+        (manager, objects): (&ObjectRef, &[ObjectRef]),
+        applied: &mut Applied,
+    ) -> Result<(), ObjectError> {
+        let live = match apply::get(runtime, manager).await {
+            Ok(Some(live)) => live,
+            Ok(None) => {
+                applied.awaited.status.push(manager.gvk.clone());
+                applied.missing.get_or_insert_with(|| format!("the module's manager {manager} is not there"));
+                return Ok(());
+            }
+            Err(error) if error.is_kind_missing() => {
+                applied.awaits_kind(&manager.gvk.group, objects);
+                let what = || format!("the kind of the module's manager {manager} is not served");
+                applied.missing.get_or_insert_with(what);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let since = readiness::not_ready_since(manifest);
+        let facts = Facts { not_ready_since: since, deadline: deadline(manifest), ..Facts::default() };
+        let judged = readiness::readiness(&live, &facts, self.now());
+        // As it is named, not as it is found: of a kind without namespaces it has none.
+        if can_tell_more(&live, &judged) {
+            applied.unclear.push(live);
+        }
+        applied.judged.push((manager.clone(), judged));
+        Ok(())
+    }
+
     /// Looks into what is not ready, and judges it anew by what is found. What cannot be read is left out: the cause is then the one
     /// that the object tells itself.
     pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {

@@ -33,17 +33,17 @@ impl Shared {
     }
 
     /// Removes what the runtime lets go at once, tells what it leaves, and lets the Manifest go. Without a runtime, or with
-    /// one that cannot be reached, everything in it is left.
+    /// one that cannot be reached, everything in it is left. A Manifest comes with whether its inventory is known to be `whole`.
     pub(super) async fn force_manifest(
         &self,
         kyma: &str,
-        manifest: &Manifest,
+        (manifest, whole): (&Manifest, bool),
         runtime: Option<&Gated>,
         force: &Forced,
     ) -> Result<Finish, Lost> {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let all = || inventory.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let left = match runtime {
+        let mut left = match runtime {
             None => all(),
             Some(runtime) => {
                 match stage(Stage::Delete, self.tear_down(kyma, manifest, runtime, &inventory)).await {
@@ -53,6 +53,9 @@ impl Shared {
                 }
             }
         };
+        if !whole {
+            left.insert(0, "whatever its inventory had before somebody changed it".to_owned());
+        }
         let name = manifest.name_any();
         tracing::warn!(
             kyma,
@@ -144,7 +147,8 @@ mod tests {
             let force = force::forced(&manifest).unwrap();
             let left = engine.0.tear_down("harbour", &manifest, &runtime, &[]).await.unwrap();
             assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
-            let finish = engine.0.force_manifest("harbour", &manifest, Some(&runtime), &force).await.unwrap();
+            let finish =
+                engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force).await.unwrap();
             assert!(matches!(finish, Finish::Done), "{code}: {finish:?}");
             assert!(
                 heard

@@ -2,9 +2,10 @@
 //! then the default CR, then its objects in a safe order, then the finalizers).
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, ManifestStatus, State, names::finalizers};
+use tidewatch_api::{Manifest, ManifestStatus, names::finalizers};
 
 use super::{
+    Stopped,
     blockers::{self, Obstacle, Whose},
     causes::looking_again,
     is_crd, is_namespace,
@@ -26,6 +27,7 @@ use crate::{
         namespace::{for_long, held},
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
+        writers::has_own_inventory,
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -55,6 +57,14 @@ impl Remains {
     fn all(self) -> Vec<(ObjectRef, Option<String>)> {
         let theirs = self.theirs.into_iter().map(|(object, why)| (object, Some(why)));
         theirs.chain(self.left).collect()
+    }
+}
+
+/// Adds objects to a Manifest's inventory.
+fn add(manifest: &mut Manifest, objects: &[ObjectRef]) {
+    if !objects.is_empty() {
+        let status = manifest.status.get_or_insert_default();
+        status.synced = plan::synced(&plan::union(&plan::inventory(&status.synced), objects));
     }
 }
 
@@ -92,20 +102,38 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 }
 
 impl Shared {
-    /// A Manifest that goes, with the inventory that it is to have where somebody has taken away the one that it had. What is not there, or
-    /// does not carry its marks, is left out when it is looked at.
-    pub(super) async fn with_inventory(&self, mut manifest: Manifest, runtime: &Gated) -> Manifest {
-        let is_robbed = |status: &ManifestStatus| status.synced.is_empty() && status.state != State::Empty;
-        if !manifest.status.as_ref().is_some_and(is_robbed) {
+    /// A Manifest with what was in its inventory before somebody else wrote it or took it away, as far as it is remembered.
+    pub(super) async fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
+        if has_own_inventory(&manifest) {
             return manifest;
         }
-        // One whose content cannot be had has no more than it says.
-        if let Ok((bundle, _)) = stage(Stage::Render, self.bundle_of(&manifest, runtime)).await
-            && let Some(status) = &mut manifest.status
-        {
-            status.synced = plan::synced(&bundle.objects);
-        }
+        let before = self.look("remembered").await.inventory(&manifest.name_any());
+        add(&mut manifest, &before);
         manifest
+    }
+
+    /// A Manifest that goes, with what it is to have besides where somebody else has written its inventory or taken it away. What is
+    /// not there, or does not carry its marks, is left out when it is looked at. Besides, why that is not known, if it is not:
+    /// without it something would be left in the runtime that nobody takes care of.
+    pub(super) async fn with_inventory(
+        &self,
+        mut manifest: Manifest,
+        runtime: &Gated,
+    ) -> (Manifest, Option<Stopped>) {
+        if has_own_inventory(&manifest) {
+            return (manifest, None);
+        }
+        let rendered = Box::pin(stage(Stage::Render, self.bundle_of(&manifest, runtime))).await;
+        let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
+        let unknown = |stopped: Stopped| Stopped {
+            message: format!(
+                "its inventory was changed or taken away by somebody, and what there is to remove cannot be found out: {} \
+                 (whoever wants the rest left there forces the deletion)",
+                stopped.message
+            ),
+            ..stopped
+        };
+        (manifest, stopped.map(unknown))
     }
 
     pub(super) async fn delete_manifest(
@@ -391,5 +419,65 @@ impl Shared {
         let deleted = apply::delete(runtime, object, &there.uid).await?;
         tracing::info!(kyma, manifest = name, %object, "deleted");
         Ok((deleted == Deleted::Going).then_some(Left::Going))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tidewatch_api::names::{annotations, labels};
+
+    use super::*;
+    use crate::drive::tests::{engine_on, not_found, runtime_on};
+
+    /// One that goes, whose content cannot be read.
+    fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
+        serde_json::from_value(json!({
+            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "labels": {labels::KYMA_NAME: "harbour"},
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizers::MANIFEST], "annotations": annotations,
+                "managedFields": entries},
+            "spec": {"install": {"name": "raw-manifest", "source": {}}}
+        }))
+        .unwrap()
+    }
+
+    /// How it ends, and the paths of what was written to KCP.
+    async fn end(manifest: Manifest) -> (Finish, Vec<String>) {
+        let (engine, heard) = engine_on(|method, path| match method {
+            "PATCH" if path.contains("/manifests/m") => {
+                (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}}))
+            }
+            "POST" => {
+                (201, json!({"kind": "Event", "apiVersion": "v1", "metadata": {}, "involvedObject": {}}))
+            }
+            _ => not_found(),
+        });
+        let runtime = runtime_on(|_| not_found());
+        let force = engine.0.forced("harbour", &manifest).await;
+        let ending = engine.0.end("harbour", manifest, &runtime, force.as_ref());
+        let finish = Box::pin(ending).await.unwrap();
+        let lines = heard.lock().iter().filter(|line| line.starts_with("PATCH")).cloned().collect();
+        (finish, lines)
+    }
+
+    #[tokio::test]
+    async fn without_an_inventory_no_manifest_is_let_go_before_it_is_known_what_to_remove() {
+        const MANIFEST: &str =
+            "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
+        let (finish, written) = end(manifest(&[], &json!({}))).await;
+        let Finish::Settled(report) = finish else { panic!("{finish:?}") };
+        assert!(report.message.contains("its inventory was changed or taken away"), "{}", report.message);
+        assert_eq!(written, [format!("{MANIFEST}/status")], "its finalizers stay");
+
+        let (finish, written) =
+            end(manifest(&[], &json!({annotations::FORCE_DELETE: "the cluster is another team's"}))).await;
+        assert!(matches!(finish, Finish::Done), "{finish:?}");
+        assert_eq!(written, [MANIFEST], "its finalizers");
+
+        let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+            "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
+        let (finish, written) = end(manifest(&[own], &json!({}))).await;
+        assert!(matches!(finish, Finish::Done), "nothing of it was installed: {finish:?}");
+        assert_eq!(written, [MANIFEST], "its finalizers");
     }
 }

@@ -36,7 +36,7 @@ impl Shared {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let progress = Progress::Failed { state: State::Error, message };
         let status = plan::manifest_status(manifest, &progress, &inventory, None, self.now());
-        self.write_manifest_status(manifest, &status).await?;
+        self.write_manifest_status_unseen(manifest, &status).await?;
         tracing::debug!(kyma, manifest = manifest.name_any(), "no Kyma owns it; it is left as it is");
         Ok(Some(Finish::Settled(report)))
     }

@@ -3,21 +3,23 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, State, names::conditions};
+use tidewatch_api::{Manifest, State, names::field_managers};
 
 use super::{
-    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose,
-    says_less, store, unindex,
+    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose, store,
+    unindex,
 };
 use crate::{
     key::WorkKey,
     plan::{
         blockers,
         kyma::{Stray, is_nobodys, leaving_message, progress_at},
-        manifest::{Claim, has_been_ready, inventory, is_current},
+        manifest::{Claim, has_been_ready, inventory, is_current, synced, union},
         object::ObjectRef,
         owners::{Speaker, Wait},
+        readiness,
         watches::Needs,
+        writers::{has_own_inventory, other_writer},
     },
     queue::Class,
 };
@@ -42,11 +44,16 @@ pub struct Successor {
 
 impl KcpState {
     /// A Manifest appeared or changed: its spec asks for its own reconcile, its state for its Kyma's.
-    pub fn apply_manifest(&mut self, manifest: Manifest) -> Vec<Wanted> {
+    pub fn apply_manifest(&mut self, mut manifest: Manifest) -> Vec<Wanted> {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
+        let is_whole = has_own_inventory(&manifest);
+        if !is_whole {
+            self.keep_inventory(&mut manifest);
+        }
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
-        let (was_installed, is_installed) = (self.manifests.has_inventory(&name), !synced.is_empty());
+        let is_installed = !synced.is_empty();
+        let manager = readiness::manager_beside(&manifest, &synced);
         // What no Kyma owns has what it has installed, and makes no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
@@ -87,6 +94,7 @@ impl KcpState {
         let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return wanted };
         self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
         self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
+        self.owners.judge_by(&kyma, &name, manager);
 
         let none = Needs::default();
         let change = match &old {
@@ -94,25 +102,18 @@ impl KcpState {
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
             Some(_) => None,
         };
-        // What somebody only takes away has no new owner.
-        let stays = manifest.metadata.deletion_timestamp.is_none() && !manifest.is_unmanaged();
-        let said = |m: &Manifest| {
-            m.status.clone().map(|status| (status.state, status.conditions)).unwrap_or_default()
-        };
-        let is_robbed = |old: &Manifest| {
-            let always = [conditions::RESOURCES, conditions::INSTALLATION];
-            stays && (was_installed && !is_installed || says_less(said(old), said(&manifest), &always))
-        };
-        let by_another =
-            |old: &Manifest| overwritten(&old.metadata, &manifest.metadata) || !echo && is_robbed(old);
-        if change.is_none() && old.as_ref().is_some_and(by_another) {
+        let overwritten = old.as_ref().filter(|_| !echo && change.is_none()).is_some_and(|old| {
+            !overwritten(&old.metadata, &manifest.metadata, field_managers::APPLIER).is_empty()
+        });
+        if overwritten {
             say_whose("Manifest", &manifest);
             wanted.push((manifest_key(&kyma, &name), STATUS_OF_ANOTHER));
         }
         // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
-        // Without an inventory it has been robbed of it: what is installed has one.
-        let settled = old.is_none() && is_settled(&manifest) && is_installed && !is_nobodys(&manifest);
+        // Without a whole inventory it has been robbed of it: what is installed has one.
+        let settled =
+            old.is_none() && is_settled(&manifest) && is_installed && is_whole && !is_nobodys(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
@@ -144,13 +145,34 @@ impl KcpState {
         // reconcile, whose write that is then.
         let planned = old.is_none() && echo && manifest.status.is_none();
         if shown && !planned && old.as_ref().map(told) != Some(told(&manifest)) {
-            wanted.push((kyma_key(&kyma), STATUS_CHANGED));
+            // What somebody else says of it is not told before it was looked at. Several writes of one second look like one.
+            let by_another = overwritten || !echo && other_writer(&manifest.metadata).is_some();
+            let change = if by_another { STATUS_OF_ANOTHER } else { STATUS_CHANGED };
+            wanted.push((kyma_key(&kyma), change));
         }
         let needed = needed.as_deref().unwrap_or(&none);
         if self.manifests.needs(&name).unwrap_or(&none) != needed {
             wanted.push((agent_key(&kyma), KINDS_CHANGED));
         }
         wanted
+    }
+
+    /// What was in the inventory before somebody else wrote it may be in the runtime still.
+    fn keep_inventory(&self, manifest: &mut Manifest) {
+        let name = manifest.name_any();
+        if self.manifests.get(&name).is_none_or(|old| old.metadata.uid != manifest.metadata.uid) {
+            return;
+        }
+        let before = self.manifests.inventory(&name);
+        if !before.is_empty() {
+            let status = manifest.status.get_or_insert_default();
+            status.synced = synced(&union(&before, &inventory(&status.synced)));
+        }
+    }
+
+    /// The inventory of a Manifest as last seen, with what it had before somebody else wrote it, if somebody has.
+    pub fn inventory(&self, manifest: &str) -> Vec<ObjectRef> {
+        self.manifests.inventory(manifest)
     }
 
     /// A Manifest is gone.

@@ -182,11 +182,6 @@ impl Store {
         Some(Manifest { spec, ..self.without_spec(held) })
     }
 
-    /// Whether it has anything in its inventory.
-    pub(super) fn has_inventory(&self, name: &str) -> bool {
-        self.held.get(name).is_some_and(|held| !held.synced.is_empty())
-    }
-
     /// The objects in its inventory.
     pub(super) fn inventory(&self, name: &str) -> Vec<ObjectRef> {
         self.held.get(name).map(|held| inventory(&self.synced(held))).unwrap_or_default()

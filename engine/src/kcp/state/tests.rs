@@ -110,10 +110,15 @@ fn our_own_write_coming_back_is_not_news() {
     assert_eq!(keys(state.apply_kyma(kyma("a", "r9", 3, 2))), ["Kyma/a"]);
 }
 
-/// As the watch keeps it: by whom, and when.
-fn written_by(meta: &mut ObjectMeta, time: &str) {
-    meta.managed_fields =
-        Some(serde_json::from_value(json!([{"manager": "kubectl-edit", "time": time}])).unwrap());
+/// As the watch keeps it: how many fields each of ours has, and who else has written something, and when.
+fn written_by(meta: &mut ObjectMeta, ours: &[(&str, u64)], time: Option<&str>) {
+    let own = ours.iter().map(|(manager, count)| {
+        json!({"manager": manager, "operation": "Apply", "subresource": "status", "time": "2026-01-01T11:00:00Z",
+            "fieldsV1": {"count": count, "f:status": {"f:synced": {}}}})
+    });
+    let other = time.map(|time| json!({"manager": "kubectl-edit", "time": time}));
+    let all: Vec<Value> = own.chain(other).collect();
+    meta.managed_fields = Some(serde_json::from_value(json!(all)).unwrap());
 }
 
 #[test]
@@ -122,8 +127,8 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
     let of_another = |version, time| {
         let (mut kyma, mut manifest) =
             (kyma("a", "r1", version, 1), manifest("m", version, "Ready", Some("d")));
-        written_by(&mut kyma.metadata, time);
-        written_by(&mut manifest.metadata, time);
+        written_by(&mut kyma.metadata, &[], Some(time));
+        written_by(&mut manifest.metadata, &[], Some(time));
         (kyma, manifest)
     };
     let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
@@ -146,47 +151,70 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
 }
 
 #[test]
-fn a_status_of_which_somebody_takes_something_away_is_looked_at() {
-    let status = |state: &str, types: &[&str]| {
-        let all: Vec<Value> = types.iter().map(|t| json!({"type": t, "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})).collect();
-        json!({"state": state, "conditions": all})
+fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_written() {
+    use tidewatch_api::names::field_managers::{APPLIER, CATALOG_STATUS, EVENT_PATH, KCP};
+
+    let mut state = KcpState::default();
+    let mut told = |version, counts: [u64; 3]| {
+        let mut kyma = kyma("a", "r1", version, 1);
+        let ours: Vec<_> = [KCP, CATALOG_STATUS, EVENT_PATH].into_iter().zip(counts).collect();
+        written_by(&mut kyma.metadata, &ours, None);
+        keys(state.apply_kyma(kyma))
     };
-    let (all, less) = (status("Ready", &["Resources", "Installation"]), status("Ready", &["Resources"]));
-    let of = |version, status: &Value, deployment| {
-        let mut manifest = manifest("m", version, "Ready", deployment);
-        let synced = manifest.status.take().unwrap().synced;
-        manifest.status = Some(serde_json::from_value(status.clone()).unwrap());
-        manifest.status.as_mut().unwrap().synced = synced;
+    assert_eq!(told(1, [20, 6, 6]), ["Kyma/a"], "as each at a start");
+    assert!(told(2, [20, 6, 6]).is_empty());
+    assert_eq!(told(3, [19, 6, 6]), ["Kyma/a"]);
+    assert_eq!(told(4, [19, 0, 6]), ["Catalog/a"]);
+    assert_eq!(told(5, [19, 0, 0]), ["Path/a"]);
+    assert!(told(6, [20, 6, 6]).is_empty(), "it is right again");
+
+    let of = |version, count, state: &str| {
+        let mut manifest = manifest("m", version, state, Some("d"));
+        written_by(&mut manifest.metadata, &[(APPLIER, count)], None);
         manifest
     };
-    let mut state = KcpState::default();
-    let robbed = |wanted: &[Wanted]| {
-        wanted.iter().any(|(key, change)| key.to_string() == "Manifest/m" && *change == STATUS_OF_ANOTHER)
-    };
-    state.apply_manifest(of(1, &all, Some("d")));
-    assert!(!robbed(&state.apply_manifest(of(2, &all, Some("d")))));
-    assert!(robbed(&state.apply_manifest(of(3, &all, None))), "its inventory");
-    assert!(!robbed(&state.apply_manifest(of(4, &all, Some("d")))), "it is right again");
-    assert!(robbed(&state.apply_manifest(of(5, &less, Some("d")))), "a condition");
-    state.apply_manifest(of(6, &all, Some("d")));
-    state.wrote("Manifest", "m", Some("7".into()));
-    assert!(!robbed(&state.apply_manifest(of(7, &all, None))), "we have written it");
-    // Nobody may have been there to see it.
-    let found = KcpState::default().apply_manifest(of(1, &all, None));
-    assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory");
+    state.apply_manifest(of(1, 9, "Ready"));
+    assert!(state.apply_manifest(of(2, 9, "Ready")).is_empty());
+    let robbed = state.apply_manifest(of(3, 8, "Error"));
+    assert!(robbed.iter().all(|(_, change)| *change == STATUS_OF_ANOTHER), "nobody is told of it at once");
+    assert_eq!(keys(robbed), ["Manifest/m", "Kyma/a"]);
+    state.apply_manifest(of(4, 9, "Ready"));
+    state.wrote("Manifest", "m", Some("5".into()));
+    assert!(state.apply_manifest(of(5, 8, "Ready")).is_empty(), "we have written it");
+}
 
-    let told = |version, status: &Value| {
-        let mut kyma = kyma("a", "r1", version, 1);
-        kyma.status = Some(serde_json::from_value(status.clone()).unwrap());
-        kyma
+#[test]
+fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
+    let of = |version, deployment, own: bool| {
+        let mut manifest = manifest("m", version, "Ready", deployment);
+        manifest.metadata.uid = Some("u".into());
+        manifest.metadata.finalizers = Some(vec![names::finalizers::MANIFEST.into()]);
+        let ours = [(field_managers::APPLIER, 9)];
+        written_by(&mut manifest.metadata, if own { &ours } else { &[] }, None);
+        manifest
     };
-    let mut full = status("Ready", &["Modules", "CRDsSync"]);
-    full["modules"] = json!([{"name": "m", "state": "Ready"}]);
-    state.apply_kyma(told(1, &full));
-    assert!(state.apply_kyma(told(2, &full)).is_empty());
-    let silent = status("Ready", &["Modules", "CRDsSync"]);
-    assert_eq!(keys(state.apply_kyma(told(3, &silent))), ["Kyma/a"], "its modules");
-    assert_eq!(keys(state.apply_kyma(told(4, &status("Ready", &["Modules"])))), ["Kyma/a"], "a condition");
+    let has = |state: &KcpState| state.inventory("m").into_iter().map(|o| o.name).collect::<Vec<_>>();
+    let mut state = KcpState::default();
+    state.apply_manifest(of(1, Some("d"), true));
+    let mut gone = of(2, None, false);
+    gone.status = None;
+    state.apply_manifest(gone);
+    assert_eq!(has(&state), ["d"], "all of the status was taken away");
+    state.apply_manifest(of(3, Some("e"), false));
+    assert_eq!(has(&state), ["e", "d"]);
+    let deployment = ObjectRef::of(
+        &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "s"}}),
+    );
+    assert_eq!(state.owners.of("a", &deployment.unwrap()), ["m"], "events about it find it");
+    state.apply_manifest(of(4, Some("e"), true));
+    assert_eq!(has(&state), ["e"], "as we have it");
+    let mut another = of(5, None, false);
+    another.metadata.uid = Some("v".into());
+    state.apply_manifest(another);
+    assert!(has(&state).is_empty(), "another Manifest");
+    // Nobody may have been there to see it.
+    let found = KcpState::default().apply_manifest(of(1, Some("d"), false));
+    assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory of ours");
 }
 
 #[test]
@@ -671,7 +699,7 @@ fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
     again.metadata.resource_version = Some("5".into());
     let all = &mut again.status.as_mut().unwrap().conditions;
     let mut was_ready = all[0].clone();
-    was_ready.type_ = conditions::WAS_READY.into();
+    was_ready.type_ = names::conditions::WAS_READY.into();
     all.push(was_ready);
     let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");

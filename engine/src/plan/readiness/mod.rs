@@ -207,13 +207,25 @@ pub fn whole<'a>(
     }
 }
 
-/// [`whole`] for what a Manifest has installed. Its manager decides if it is among `judged`; one that something else installs is
-/// not read, so all decide.
+/// [`whole`] for what a Manifest has installed, and its manager, which decides if it is among `judged`.
 #[must_use]
 pub fn of_module(manifest: &Manifest, judged: &[(ObjectRef, ObjectReadiness)]) -> Readiness {
     let manager =
         manifest.spec.manager.as_ref().filter(|m| judged.iter().any(|(object, _)| is_manager(m, object)));
     whole(manager, judged.iter().map(|(object, readiness)| (object, readiness)))
+}
+
+/// The manager that a Manifest names, if it is none of its own `objects`: something else installs it, such as the module's operator.
+#[must_use]
+pub fn manager_beside(manifest: &Manifest, objects: &[ObjectRef]) -> Option<ObjectRef> {
+    let manager = manifest.spec.manager.as_ref().filter(|_| !manifest.is_unmanaged())?;
+    if manager.name.is_empty() || manager.kind.is_empty() {
+        return None;
+    }
+    let Manager { group, version, kind, namespace, name } = manager.clone();
+    let namespace = if namespace.is_empty() { "default".to_owned() } else { namespace };
+    let beside = !objects.iter().any(|object| is_manager(manager, object));
+    beside.then_some(ObjectRef { gvk: Gvk { group, version, kind }, namespace, name })
 }
 
 /// Whether the object is the one that the manager names. A manager without a namespace is in the default one, or in none.

@@ -163,3 +163,28 @@ fn a_manager_that_was_not_read_leaves_it_to_all() {
         assert_eq!(of_module(&manifest, &judged), says, "{:?}", manifest.spec.manager);
     }
 }
+
+#[test]
+fn a_manager_that_is_none_of_its_objects_is_looked_at_beside_them() {
+    let own = [object("apps/v1", "Deployment", "web")];
+    let mut manifest = Manifest::default();
+    assert_eq!(manager_beside(&manifest, &own), None);
+    let manager = |name: &str, namespace: &str| Manager {
+        group: "apps".into(),
+        version: "v1".into(),
+        kind: "Deployment".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    manifest.spec.manager = Some(manager("web", "n"));
+    assert_eq!(manager_beside(&manifest, &own), None);
+    manifest.spec.manager = Some(manager("other", ""));
+    let beside = manager_beside(&manifest, &own).unwrap();
+    assert_eq!(
+        (beside.to_string().as_str(), beside.gvk.version.as_str()),
+        ("Deployment.apps default/other", "v1")
+    );
+    // It decides.
+    let waits = [(own[0].clone(), processing(&own[0], "w")), (beside, ObjectReadiness::Ready)];
+    assert_eq!(of_module(&manifest, &waits), Readiness::Ready);
+}

@@ -1,0 +1,283 @@
+//! Who has written the status of a Kyma or Manifest in KCP, as the API server notes it in `metadata.managedFields`.
+//!
+//! All our writes of a status are applies. Whoever else changes a field that we have applied, or takes it away, takes it out of our entry
+//! there, which keeps the time of our own last write: so an entry that has become smaller without another time tells of somebody
+//! else, whatever name they give themselves. Only one who applies by our name goes unnoticed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tidewatch_api::{
+    Manifest,
+    marks::mark,
+    names::{annotations, conditions, field_managers, finalizers},
+};
+
+/// Our writers of statuses in KCP.
+const OURS: [&str; 4] = [
+    field_managers::KCP,
+    field_managers::APPLIER,
+    field_managers::CATALOG_STATUS,
+    field_managers::EVENT_PATH,
+];
+/// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
+const CONDITIONS: [&str; 10] = [
+    conditions::CRDS_SYNC,
+    conditions::MODULES,
+    conditions::MODULE_CATALOG,
+    conditions::IMAGE_PULL_SECRET_SYNC,
+    conditions::RUNTIME_EVENTS,
+    conditions::RESOURCES,
+    conditions::INSTALLATION,
+    conditions::MODULE_CR,
+    conditions::MODULE_CR_STATE,
+    conditions::WAS_READY,
+];
+const APPLY: &str = "Apply";
+/// How many fields of an entry there were.
+const COUNT: &str = "count";
+
+/// Keeps of the managed fields of a Kyma or Manifest how much of the status each of our writers has, and since when, and who else has
+/// last written what is ours to write: the rest is large, and nobody here reads it. Our next apply takes such fields back, and
+/// nothing is left of that entry.
+pub fn keep_writers(meta: &mut ObjectMeta) {
+    let Some(entries) = meta.managed_fields.take() else { return };
+    let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_our_apply(entry);
+    let mut kept: Vec<_> = entries.iter().filter(|entry| is_own(entry)).map(kept).collect();
+    let others = entries.into_iter().filter(is_of_another).max_by(|a, b| a.time.cmp(&b.time));
+    kept.extend(others.map(|ManagedFieldsEntry { manager, time, .. }| ManagedFieldsEntry {
+        manager,
+        time,
+        ..ManagedFieldsEntry::default()
+    }));
+    meta.managed_fields = Some(kept);
+}
+
+fn kept(entry: &ManagedFieldsEntry) -> ManagedFieldsEntry {
+    let fields = entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
+    let mut kept = json!({COUNT: leaves(fields)});
+    if !fields["f:synced"].is_null() {
+        kept["f:status"] = json!({"f:synced": {}});
+    }
+    ManagedFieldsEntry {
+        manager: entry.manager.clone(),
+        time: entry.time.clone(),
+        operation: entry.operation.clone(),
+        subresource: entry.subresource.clone(),
+        fields_v1: Some(FieldsV1(kept)),
+        ..ManagedFieldsEntry::default()
+    }
+}
+
+fn leaves(fields: &Value) -> u64 {
+    match fields.as_object() {
+        Some(within) if within.is_empty() => 1,
+        Some(within) => within.values().map(leaves).sum(),
+        None => 0,
+    }
+}
+
+fn is_of_status(entry: &ManagedFieldsEntry) -> bool {
+    entry.subresource.as_deref() == Some("status")
+}
+
+fn is_our_apply(entry: &ManagedFieldsEntry) -> bool {
+    entry.operation.as_deref() == Some(APPLY) && OURS.contains(&entry.manager.as_deref().unwrap_or_default())
+}
+
+/// The entries of our writers, of an object of [`keep_writers`].
+fn own(meta: &ObjectMeta) -> impl Iterator<Item = &ManagedFieldsEntry> {
+    meta.managed_fields.iter().flatten().filter(|entry| is_our_apply(entry))
+}
+
+/// Of which of our writers somebody has changed or taken away something between two sights of one object, both of [`keep_writers`].
+#[must_use]
+pub fn taken(old: &ObjectMeta, new: &ObjectMeta) -> Vec<&'static str> {
+    if old.uid != new.uid {
+        return Vec::new();
+    }
+    let count = |entry: &ManagedFieldsEntry| entry.fields_v1.as_ref().and_then(|f| f.0[COUNT].as_u64());
+    let is_less = |before: &&ManagedFieldsEntry| {
+        let now = own(new).find(|entry| entry.manager == before.manager);
+        now.is_none_or(|now| now.time == before.time && count(now) < count(before))
+    };
+    let all = own(old).filter(is_less);
+    all.filter_map(|entry| OURS.into_iter().find(|name| entry.manager.as_deref() == Some(name))).collect()
+}
+
+/// Who else has last written what is ours to write, of an object of [`keep_writers`].
+#[must_use]
+pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
+    meta.managed_fields.as_ref()?.iter().find(|entry| !is_our_apply(entry))
+}
+
+/// Whether the inventory in a Manifest's status is the one that was last written by us, or by the Go manager, so that all is in it that
+/// is in the runtime because of the Manifest. Of one that nothing was installed of yet, none is whole.
+#[must_use]
+pub fn has_own_inventory(manifest: &Manifest) -> bool {
+    let meta = &manifest.metadata;
+    let Some(entries) = &meta.managed_fields else { return true };
+    let is_own = |entry: &ManagedFieldsEntry| {
+        is_our_apply(entry)
+            && is_of_status(entry)
+            && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"]["f:synced"].is_null())
+    };
+    // It is set before anything is installed.
+    let is_begun = || manifest.finalizers().iter().any(|f| f == finalizers::MANIFEST);
+    entries.iter().any(is_own) || !is_begun() || is_unrendered_by_go(manifest)
+}
+
+/// Whether the Go manager has never found out what there is to install: where there is nothing, it writes no inventory.
+fn is_unrendered_by_go(manifest: &Manifest) -> bool {
+    let Some(status) = &manifest.status else { return false };
+    let of = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
+    let of_ours = |key| mark(manifest.annotations(), key).is_some();
+    status.synced.is_empty()
+        && of(conditions::RESOURCES).is_some_and(|said| said.status == "False")
+        && of(conditions::INSTALLATION).is_none_or(|said| said.status != "True")
+        && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(of_ours)
+}
+
+fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
+    if !is_of_status(entry) || is_our_apply(entry) {
+        return false;
+    }
+    let Some(status) = entry.fields_v1.as_ref().and_then(|fields| fields.0["f:status"].as_object()) else {
+        return false;
+    };
+    status.iter().any(|(field, within)| match (field.as_str(), within.as_object()) {
+        ("f:conditions", Some(all)) => all.keys().filter_map(|key| key.strip_prefix("k:")).any(|key| {
+            let key: Value = serde_json::from_str(key).unwrap_or_default();
+            key["type"].as_str().is_some_and(|type_| CONDITIONS.contains(&type_))
+        }),
+        // The mark of the map itself.
+        (".", _) => false,
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
+        json!({"manager": manager, "operation": operation, "subresource": "status", "apiVersion": "g/v1",
+               "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn condition(type_: &str) -> Value {
+        json!({"f:status": {".": {}, "f:conditions": {".": {}, format!("k:{{\"type\":\"{type_}\"}}"): {"f:status": {}}}}})
+    }
+
+    fn meta(entries: &[Value]) -> ObjectMeta {
+        let mut meta = serde_json::from_value(json!({"uid": "u", "managedFields": entries})).unwrap();
+        keep_writers(&mut meta);
+        meta
+    }
+
+    #[test]
+    fn who_else_writes_what_is_ours_of_a_status_is_kept_and_nobody_else() {
+        let kept = |entries: &[Value]| {
+            other_writer(&meta(entries)).map(|entry| entry.manager.clone().unwrap_or_default())
+        };
+        let state = json!({"f:status": {"f:state": {}}});
+        let ours = entry(field_managers::APPLIER, "Apply", &state);
+        assert_eq!(
+            kept(&[ours.clone(), entry("manager", "Update", &state)]).as_deref(),
+            Some("manager"),
+            "whoever that is"
+        );
+        assert_eq!(
+            kept(&[ours.clone(), entry(field_managers::APPLIER, "Update", &state)]).as_deref(),
+            Some(field_managers::APPLIER),
+            "we only apply"
+        );
+        assert_eq!(kept(&[ours.clone(), entry("dashboard", "Update", &condition("Backup"))]), None);
+        let mut spec = entry("kubectl-edit", "Update", &state);
+        spec["subresource"] = json!("");
+        assert_eq!(kept(&[spec]), None, "it is not the status");
+        for fields in [state, condition("Installation"), json!({"f:status": {"f:synced": {}}})] {
+            assert_eq!(
+                kept(&[ours.clone(), entry("kubectl-edit", "Update", &fields)]).as_deref(),
+                Some("kubectl-edit")
+            );
+        }
+        for nonsense in [json!({}), json!({"f:status": 7}), json!({"f:status": {"f:conditions": {"k:": {}}}})]
+        {
+            assert_eq!(kept(&[entry("kubectl-edit", "Update", &nonsense)]), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_takes_out_of_an_entry_of_ours_is_noticed_and_what_we_leave_out_is_not() {
+        let full = json!({"f:status": {"f:state": {}, "f:synced": {}}});
+        let less = json!({"f:status": {"f:state": {}}});
+        let of = |fields: &Value, time: &str| {
+            let mut entry = entry(field_managers::APPLIER, "Apply", fields);
+            entry["time"] = json!(time);
+            meta(&[entry, self::entry("kubectl", "Update", &json!({"f:spec": {}}))])
+        };
+        let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
+        let before = of(&full, at_noon);
+        assert_eq!(taken(&before, &of(&less, at_noon)), [field_managers::APPLIER]);
+        assert_eq!(taken(&before, &meta(&[])), [field_managers::APPLIER], "all of it");
+        for unchanged in [of(&full, at_noon), of(&full, later), of(&less, later)] {
+            assert!(taken(&before, &unchanged).is_empty());
+        }
+        assert!(taken(&of(&less, at_noon), &before).is_empty(), "more than before is our own");
+        let another = ObjectMeta { uid: Some("v".to_owned()), ..of(&less, at_noon) };
+        assert!(taken(&before, &another).is_empty(), "another object");
+        assert!(taken(&ObjectMeta::default(), &before).is_empty());
+    }
+
+    #[test]
+    fn an_inventory_is_whole_if_its_last_writer_was_ours() {
+        let installed = json!({"Resources": "True", "Installation": "True"});
+        let manifest = |entries: &[Value], said: &Value, ours: bool| -> Manifest {
+            let conditions: Vec<Value> = said
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(type_, status)| {
+                    json!({"type": type_, "status": status,
+                "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+                })
+                .collect();
+            let marks = if ours {
+                Map::from_iter([(annotations::TEMPLATE_UID.to_owned(), json!("t"))])
+            } else {
+                Map::new()
+            };
+            serde_json::from_value(json!({
+                "metadata": {"name": "m", "finalizers": [finalizers::MANIFEST], "annotations": marks, "managedFields": entries},
+                "spec": {"install": {"name": "raw-manifest", "source": {}}}, "status": {"state": "Error", "conditions": conditions}
+            }))
+            .unwrap()
+        };
+        let synced = json!({"f:status": {"f:state": {}, "f:synced": {}}});
+        let state = json!({"f:status": {"f:state": {}}});
+        let own = |fields| entry(field_managers::APPLIER, "Apply", fields);
+        for (entries, whole) in [
+            (vec![own(&synced)], true),
+            (vec![own(&state)], false),
+            (vec![own(&state), entry("kubectl-edit", "Update", &synced)], false),
+            (vec![own(&state), entry(field_managers::APPLIER, "Update", &synced)], false),
+            (vec![], false),
+        ] {
+            let mut manifest = manifest(&entries, &installed, true);
+            assert_eq!(has_own_inventory(&manifest), whole, "{entries:?}");
+            keep_writers(&mut manifest.metadata);
+            assert_eq!(has_own_inventory(&manifest), whole, "as the watch keeps it: {entries:?}");
+            manifest.metadata.finalizers = None;
+            assert!(has_own_inventory(&manifest), "nothing of it was installed");
+        }
+        let unrendered = json!({"Resources": "False", "Installation": "False"});
+        assert!(
+            has_own_inventory(&manifest(&[own(&state)], &unrendered, false)),
+            "as the Go manager leaves it"
+        );
+        assert!(!has_own_inventory(&manifest(&[own(&state)], &unrendered, true)));
+    }
+}
