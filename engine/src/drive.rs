@@ -157,6 +157,8 @@ pub(crate) struct Shared {
     gate: gate::Gate,
     windows: windows::Windows,
     waiting: kyma::Waiting,
+    /// The same of its mandatory modules.
+    mandatory_waiting: kyma::Waiting,
     history: History,
     observer: Arc<dyn Observer>,
     journal: Journal,
@@ -223,6 +225,7 @@ impl Engine {
             gate: gate::Gate::default(),
             windows: windows::Windows::default(),
             waiting: kyma::Waiting::default(),
+            mandatory_waiting: kyma::Waiting::default(),
             history: History::default(),
             observer,
             journal,

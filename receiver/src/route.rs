@@ -147,7 +147,8 @@ pub fn object(group: &str, version: &str, kind: &str, namespace: &str, name: &st
 }
 
 /// The reconciles for an object of a runtime: its Kyma's for the runtime's Kyma, for what a runtime is prepared with, for a ModuleTemplate
-/// where KCP lets those of the runtime count, and for the definition of a kind that a module waits for; the catalog's for objects of its
+/// where KCP lets those of the runtime count, and for the definition of a kind that a module waits for (the plan of the mandatory ones, where
+/// it is one of those); the catalog's for objects of its
 /// kinds; the agent's for a definition where its configuration lacks kinds; its owners' for an installed object or a default CR, and those
 /// of the Manifests whose deletion waits for objects of its kind. None means that nothing of ours depends on it.
 pub fn targets(kyma: &str, object: &ObjectRef, state: &KcpState) -> Vec<WorkKey> {
@@ -182,6 +183,7 @@ fn keys(
     let of_kyma = is_template(group, kind) && in_ours && takes_templates(kyma, state)
         || is_definition(group, kind) && state.awaits_definition(kyma, name)
         || ours::is_prepared(group, kind, name) && state.kyma(kyma).is_some();
+    let of_mandatory = is_definition(group, kind) && state.mandatory_await_definition(kyma, name);
     let of_catalog = ours::is_of_catalog(group, kind) && in_ours && state.kyma(kyma).is_some();
     let of_agent = is_definition(group, kind) && state.is_lacking_kinds(kyma);
     let kyma = || kyma.to_owned();
@@ -189,7 +191,8 @@ fn keys(
     let of_kyma = of_kyma.then(|| WorkKey::Kyma { kyma: kyma() });
     let of_catalog = of_catalog.then(|| WorkKey::Catalog { kyma: kyma() });
     let of_agent = of_agent.then(|| WorkKey::Agent { kyma: kyma() });
-    of_kyma.into_iter().chain(of_catalog).chain(of_agent).chain(manifests).collect()
+    let of_mandatory = of_mandatory.then(|| WorkKey::Mandatory { kyma: kyma() });
+    of_kyma.into_iter().chain(of_mandatory).chain(of_catalog).chain(of_agent).chain(manifests).collect()
 }
 
 fn is_template(group: &str, kind: &str) -> bool {

@@ -2,7 +2,7 @@
 
 mod execute;
 mod give_up;
-mod needs;
+pub(super) mod needs;
 mod remote;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Mandatory modules: their Manifests in KCP, and the finalizers of what makes them mandatory.
 
+mod needs;
+
 use std::collections::BTreeSet;
 
 use kube::{Api, Resource, ResourceExt, api::ListParams};
@@ -23,25 +25,30 @@ use crate::{
 const PAGE: u32 = 500;
 
 impl Shared {
-    /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime, and writes nothing if
-    /// nothing differs.
+    /// Installs, upgrades and removes what is mandatory for one Kyma. Reads nothing of the runtime but whether kinds are served that a
+    /// module requires, and writes nothing if nothing differs.
     pub(super) async fn reconcile_mandatory(
         &self,
         name: &str,
         class: Class,
         why: Why<'_>,
     ) -> Result<Finish, Lost> {
-        let (kyma, mut offers, manifests, (chosen_by_users, asked)) = {
+        let (kyma, mut offers) = {
             let state = self.look("reconcile mandatory").await;
-            (state.kyma(name), state.mandatory(), state.manifests_of(name), state.chosen_by_users(name))
+            (state.kyma(name), state.mandatory())
         };
-        let Some(kyma) = kyma else { return Ok(Finish::Done) };
+        let Some(kyma) = kyma else { return Ok(self.forget_mandatory(name)) };
         let leave = |k: &Kyma| k.metadata.deletion_timestamp.is_some() || k.is_skipped();
         if leave(&kyma) {
-            return Ok(Finish::Done);
+            return Ok(self.forget_mandatory(name));
         }
         let turns = self.turns(name, why).await;
-        offers.retain(|offer| !turns.contains_key(&offer.module));
+        let needs = self.mandatory_needs(name, &offers, why).await?;
+        offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
+        let (manifests, (chosen_by_users, asked)) = {
+            let state = self.look("manifests of mandatory again").await;
+            (state.manifests_of(name), state.chosen_by_users(name))
+        };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
         let sources = stage(Stage::Resolve, self.sources_for(chosen)).await?;
         let made_of = |kyma: &Kyma, manifests: &[Manifest], asked: Option<&BTreeSet<String>>| {
@@ -76,13 +83,15 @@ impl Shared {
             }
             made.faults.extend(refused.into_iter().map(|(module, why)| format!("{module}: {why}")));
         }
+        made.plan.notices.extend(needs.notices());
         let left_out = self.tell(name, None, &made.plan.notices).await;
-        let later = |finish: Finish| match turns.values().copied().chain(left_out).min() {
+        let later = |finish: Finish| match turns.values().copied().chain(left_out).chain(needs.look_at).min()
+        {
             Some(at) => Finish::RecheckAt(at, Box::new(finish)),
             None => finish,
         };
         if made.faults.is_empty() {
-            return Ok(later(self.unread(&sources).unwrap_or(Finish::Done)));
+            return Ok(later(self.unread(&sources).unwrap_or_else(|| needs.finish())));
         }
         let text = made.faults.join("; ");
         Ok(later(if made.plan.retry {
@@ -92,6 +101,12 @@ impl Shared {
         } else {
             Finish::Settled(error_report(text))
         }))
+    }
+
+    /// Nothing is planned.
+    fn forget_mandatory(&self, kyma: &str) -> Finish {
+        self.mandatory_waiting.forget(kyma);
+        Finish::Done
     }
 
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests

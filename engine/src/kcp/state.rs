@@ -23,7 +23,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Kyma, Manifest, State, Watcher, names::field_managers};
 
 pub use agents::{AgentInput, Configured};
-pub use mandatory::Holders;
+pub use mandatory::{Awaits, Holders};
 use manifests::is_settled;
 pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor, default_cr};
 
@@ -97,6 +97,8 @@ pub struct KcpState {
     lacking: HashSet<String>,
     /// By Kyma: the modules that modules of its list require.
     required: HashMap<String, BTreeSet<String>>,
+    /// By Kyma: what its mandatory modules require.
+    mandatory_awaits: HashMap<String, Awaits>,
     /// The central policy.
     policy: settings::Settings,
     /// Owners of installed objects, by Kyma name.
@@ -290,6 +292,7 @@ impl KcpState {
         self.definitions.remove(name);
         self.lacking.remove(name);
         self.required.remove(name);
+        self.mandatory_awaits.remove(name);
         self.readers.forget(name);
         wanted
     }

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Event;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 use tidewatch_api::State;
 use tidewatch_tests::{
@@ -11,6 +15,7 @@ use tidewatch_tests::{
     observed::{self, metric},
     solo::Solo,
     story::set_modules,
+    wait,
 };
 
 const CRD: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
@@ -162,5 +167,66 @@ async fn a_module_that_waits_for_too_long_is_a_warning_and_still_comes() -> Resu
     ensure!(solo.manifest("plank").await.is_err(), "it is installed without what it needs");
     solo.enable(&json!([{"name": "plank"}, {"name": "nail"}])).await?;
     solo.module("plank", "to be Ready", |m| m.state == State::Ready).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// Mandatory ones stand in no Kyma's status.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mandatory_module_waits_for_what_it_requires_and_comes_by_its_events() -> Result<()> {
+    let solo =
+        Solo::start_with("kcp-mandatory-needs", "towpath", vec!["--dependency-patience=3".into()]).await?;
+    let agent = solo.agent().await?;
+    let group = "towpath.example.test";
+    let requires = json!({"modules": ["mule"], "apis": [{"group": group, "version": "v1", "kind": "Rope"}]});
+    let mut guard = module("lockkeeper", "1.0.0", &requires);
+    guard.release = json!({"mandatory": {"version": "1.0.0"}});
+    solo.offer(&guard).await?;
+    solo.offer(&module("mule", "1.0.0", &json!(null))).await?;
+    let events: Api<Event> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let told = |parts: &'static [&'static str]| {
+        let events = events.clone();
+        wait::until("an Event about what it waits for", Duration::from_mins(1), move || {
+            let events = events.clone();
+            async move {
+                let all = events.list(&ListParams::default()).await?.items;
+                let says =
+                    |e: &Event| parts.iter().all(|part| e.message.as_ref().is_some_and(|m| m.contains(part)));
+                Ok(all.into_iter().find(says).and_then(|e| e.reason))
+            }
+        })
+    };
+    let both = &[
+        "'lockkeeper' waits for module 'mule' (not enabled)",
+        "the kind Rope of towpath.example.test/v1 (not served)",
+    ];
+    ensure!(told(both).await? == "MandatoryModuleWaits", "another reason");
+    ensure!(solo.manifest("lockkeeper").await.is_err(), "it is installed without what it needs");
+    solo.watching(&agent, "engine.apiservices.apiregistration.k8s.io.spec").await?;
+
+    set_modules(&solo.runtime, &json!([{"name": "mule"}])).await?;
+    solo.ready_by_its_agent("mule", "1.0.0").await?;
+    told(&["'lockkeeper' waits for the kind Rope of towpath.example.test/v1"]).await?;
+    ensure!(solo.manifest("lockkeeper").await.is_err(), "it is installed without the kind that it needs");
+    let name = format!("ropes.{group}");
+    let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced",
+        "names": {"plural": "ropes", "singular": "rope", "kind": "Rope"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+            {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    let crds = solo.objects(CRD, None);
+    crds.patch(&name, &PatchParams::apply("somebody"), &Patch::Apply(&crd)).await?;
+    wait::until("lockkeeper to be Ready", Duration::from_mins(1), || async {
+        let manifest = solo.manifest("lockkeeper").await?;
+        Ok(manifest.status.as_ref().is_some_and(|s| s.state == State::Ready).then_some(()))
+    })
+    .await?;
+    let polls = metric(&solo.receiver.admin, "tidewatch_receiver_looks_total{reason=\"poll\"}").await?;
+    ensure!(polls == 0, "it was polled");
+
+    // What is installed stays.
+    crds.delete(&name, &DeleteParams::default()).await?;
+    set_modules(&solo.runtime, &json!([])).await?;
+    solo.gone("mule").await?;
+    ensure!(solo.manifest("lockkeeper").await?.metadata.deletion_timestamp.is_none(), "it goes");
     observed::no_panic(&solo.receiver.process)
 }

@@ -42,7 +42,7 @@ impl Waiting {
     }
 
     /// Keeps those that wait now, and tells since when.
-    fn since<'a>(
+    pub(in crate::drive) fn since<'a>(
         &self,
         kyma: &str,
         modules: impl Iterator<Item = &'a String>,
@@ -57,7 +57,7 @@ impl Waiting {
     }
 
     /// When to look again for kinds that cannot be looked for, if there are any.
-    fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::drive) fn broken(&self, kyma: &str, any: bool, now: Timestamp) -> Option<Timestamp> {
         self.know(kyma, |known| {
             known.broken = any.then(|| known.broken.unwrap_or(now));
             known.broken.map(|since| look_again(since, now))
@@ -65,7 +65,7 @@ impl Waiting {
     }
 
     /// Whether what is known of kinds is not to be trusted, since a definition has changed, now or just before.
-    fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
+    pub(in crate::drive) fn is_doubtful(&self, kyma: &str, told: bool, now: Timestamp) -> bool {
         self.know(kyma, |known| {
             let due = known.again.is_some_and(|again| again <= now);
             if told {
@@ -77,7 +77,7 @@ impl Waiting {
         })
     }
 
-    fn again(&self, kyma: &str) -> Option<Timestamp> {
+    pub(in crate::drive) fn again(&self, kyma: &str) -> Option<Timestamp> {
         self.0.lock().get(kyma)?.again
     }
 
@@ -160,14 +160,14 @@ impl Shared {
     }
 }
 
-fn gvk_of(kind: &GroupVersionKind) -> Gvk {
+pub(in crate::drive) fn gvk_of(kind: &GroupVersionKind) -> Gvk {
     let GroupVersionKind { group, version, kind } = kind.clone();
     Gvk { group, version, kind }
 }
 
 /// Those of some kinds that the runtime serves. One that cannot be looked for is none of them: it holds up the module that needs it,
 /// and nobody else. Each of `broken`, the group versions of which that is known, is asked for once.
-async fn served(
+pub(in crate::drive) async fn served(
     runtime: &Gated,
     kinds: impl IntoIterator<Item = &GroupVersionKind>,
     broken: &mut BTreeSet<String>,

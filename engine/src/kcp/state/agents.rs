@@ -70,6 +70,14 @@ impl Agents {
     }
 }
 
+/// Whether the definition of this name, as `beams.x.dev`, is of a kind of one of these groups; without a name, whether any may be.
+pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> bool {
+    match name.map(|name| name.split_once('.')) {
+        None => !groups.is_empty(),
+        Some(parts) => parts.is_some_and(|(_, group)| groups.contains(group)),
+    }
+}
+
 impl KcpState {
     /// What the agent of a Kyma should watch, by what is known of its Manifests.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
@@ -80,7 +88,7 @@ impl KcpState {
         for ((group, kind), version) in self.owners.awaited(kyma) {
             needs.await_end(&Gvk { group: group.clone(), version: version.to_owned(), kind: kind.clone() });
         }
-        if self.definitions.contains_key(kyma) {
+        if self.definitions.contains_key(kyma) || !self.mandatory_awaits(kyma).groups.is_empty() {
             needs.await_kinds();
         }
         let plan = self.agent_plan();
@@ -120,11 +128,7 @@ impl KcpState {
 
     /// Whether a Kyma is interested in the definition of this name, as `beams.x.dev`; in any without a name.
     pub fn awaits_definition(&self, kyma: &str, name: Option<&str>) -> bool {
-        let groups = self.definitions.get(kyma);
-        groups.is_some_and(|groups| match name.map(|name| name.split_once('.')) {
-            None => true,
-            Some(parts) => parts.is_some_and(|(_, group)| groups.contains(group)),
-        })
+        self.definitions.get(kyma).is_some_and(|groups| is_of_groups(groups, name))
     }
 
     /// Remembers the configuration that the agent of a Kyma is to work by from now on.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalizers};
 
-use super::{KcpState, Wanted};
+use super::{KcpState, Wanted, agents::is_of_groups};
 use crate::{
     key::WorkKey,
     plan::mandatory::{Offer, is_legacy},
@@ -37,6 +37,15 @@ impl Holders {
         self.release.as_ref().is_some_and(release)
             || self.templates.iter().any(|t| wants_work(t.as_ref(), is_legacy(t)))
     }
+}
+
+/// What mandatory modules of a Kyma require.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Awaits {
+    /// The groups of kinds.
+    pub groups: BTreeSet<String>,
+    /// Modules.
+    pub modules: BTreeSet<String>,
 }
 
 impl KcpState {
@@ -82,6 +91,27 @@ impl KcpState {
     pub fn required(&self, kyma: &str) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         self.required.get(kyma).unwrap_or(&NONE)
+    }
+
+    /// Sets what the mandatory modules of a Kyma require, in place of what they did before: what becomes of that asks for their plan. As
+    /// large as what the catalog's templates say, which their CRD bounds.
+    pub fn await_for_mandatory(&mut self, kyma: &str, awaits: Awaits) {
+        if awaits == Awaits::default() || !self.kymas.contains_key(kyma) {
+            self.mandatory_awaits.remove(kyma);
+        } else {
+            self.mandatory_awaits.insert(kyma.to_owned(), awaits);
+        }
+    }
+
+    /// What the mandatory modules of a Kyma require, as last noted.
+    pub fn mandatory_awaits(&self, kyma: &str) -> &Awaits {
+        static NONE: Awaits = Awaits { groups: BTreeSet::new(), modules: BTreeSet::new() };
+        self.mandatory_awaits.get(kyma).unwrap_or(&NONE)
+    }
+
+    /// Whether mandatory modules of a Kyma are interested in the definition of this name, as `beams.x.dev`; in any without a name.
+    pub fn mandatory_await_definition(&self, kyma: &str, name: Option<&str>) -> bool {
+        is_of_groups(&self.mandatory_awaits(kyma).groups, name)
     }
 
     /// Looks at what the catalog says of some modules, and asks for every Kyma if that is something else than before.

@@ -144,7 +144,12 @@ impl KcpState {
         // Whoever has planned a Manifest knows that it is not ready yet. A watch that broke off may show it first as it is after its own
         // reconcile, whose write that is then.
         let planned = old.is_none() && echo && manifest.status.is_none();
-        if shown && !planned && old.as_ref().map(told) != Some(told(&manifest)) {
+        let is_news = old.as_ref().map(told) != Some(told(&manifest));
+        let module = manifest.module_name();
+        if is_news && module.is_some_and(|module| self.mandatory_awaits(&kyma).modules.contains(module)) {
+            wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, STATUS_CHANGED));
+        }
+        if shown && !planned && is_news {
             // What somebody else says of it is not told before it was looked at. Several writes of one second look like one.
             let by_another = overwritten || !echo && other_writer(&manifest.metadata).is_some();
             let change = if by_another { STATUS_OF_ANOTHER } else { STATUS_CHANGED };

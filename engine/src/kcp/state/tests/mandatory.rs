@@ -136,3 +136,33 @@ fn a_list_that_nobody_has_read_is_not_an_empty_one() {
     state.delete_kyma("a");
     assert_eq!(state.chosen_by_users("a").1, None);
 }
+
+#[test]
+fn what_mandatory_modules_require_asks_for_their_plan() {
+    let mut state = KcpState::default();
+    let awaits = Awaits {
+        groups: BTreeSet::from(["x.dev".to_owned()]),
+        modules: BTreeSet::from(["crane".to_owned()]),
+    };
+    state.await_for_mandatory("a", awaits.clone());
+    assert_eq!(state.mandatory_awaits("a"), &Awaits::default(), "there is no such Kyma");
+    state.apply_kyma(kyma("a", "a", 1, 1));
+    state.await_for_mandatory("a", awaits);
+    let crane = |version, state: &str| {
+        let mut crane = manifest("m", version, state, None);
+        let labels = crane.metadata.labels.as_mut().unwrap();
+        labels.insert("operator.kyma-project.io/module-name".into(), "crane".into());
+        crane
+    };
+    state.apply_manifest(crane(1, "Processing"));
+    assert_eq!(keys(state.apply_manifest(crane(2, "Ready"))), ["Mandatory/a", "Kyma/a"]);
+    assert!(state.apply_manifest(crane(3, "Ready")).is_empty());
+    let told = |state: &KcpState, name| state.mandatory_await_definition("a", name);
+    assert!(told(&state, Some("hooks.x.dev")) && told(&state, None) && !told(&state, Some("hooks.y.dev")));
+    let watched = state.agent_input("a").hash;
+    state.await_for_mandatory("a", Awaits::default());
+    assert_ne!(state.agent_input("a").hash, watched, "definitions are watched meanwhile");
+    assert!(!told(&state, None) && keys(state.apply_manifest(crane(4, "Error"))) == ["Kyma/a"]);
+    state.delete_kyma("a");
+    assert!(state.mandatory_awaits.is_empty());
+}
