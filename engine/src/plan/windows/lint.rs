@@ -181,7 +181,7 @@ impl Lint<'_> {
             ),
             [window, ..] => {
                 self.window(window, &root.key("default"));
-                if self.over(window) {
+                if self.over(window) && window.comes() {
                     self.warn(Kind::Over, root.key("default"), "is over and does not come again");
                 }
             }
@@ -314,17 +314,19 @@ impl Lint<'_> {
     fn zone(&mut self, window: &Times, path: &Path) {
         let (Some(zone), When::Weekly { begin, end }) = (window.zone(), window.when()) else { return };
         let name = zone.iana_name().unwrap_or_default();
-        self.note(
-            Kind::ReadDifferently,
-            path.key("timeZone"),
-            format!(
-                "the Go lifecycle manager knows no time zones: to it the window stays at the offset that is written, when \
-                 the clocks of {name} change"
-            ),
-        );
         // The offsets of one year, by its months.
         let moments = (0..12).filter_map(|n| self.now.checked_add((n * 730_i64).hours()).ok());
         let offsets: BTreeSet<_> = moments.map(|moment| zone.to_offset(moment)).collect();
+        if offsets.len() > 1 {
+            self.note(
+                Kind::ReadDifferently,
+                path.key("timeZone"),
+                format!(
+                    "the Go lifecycle manager knows no time zones: to it the window stays at the offset that is written, \
+                     when the clocks of {name} change"
+                ),
+            );
+        }
         for (key, at) in [("begin", begin), ("end", end)] {
             if !offsets.contains(&at.offset) {
                 let written = at.offset;

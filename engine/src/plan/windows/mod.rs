@@ -8,7 +8,7 @@
 //! - of several windows of a rule the next one counts, not the first one listed;
 //! - a window that cannot be as long as the minimum is never said to be the next.
 //!
-//! Offsets are the only time zones of the format, so a window does not move when the clocks change.
+//! Offsets are the only time zones of that format, so a window does not move when the clocks change; in our own field `timeZone` it does.
 //!
 //! Who calls it: the gate of windows in the Kyma's plan asks [`judge`] for each module; the receiver reads the
 //! file ([`Policy::parse`]) at its start and when it changes, and keeps the policy it has where a new one cannot

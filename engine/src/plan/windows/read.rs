@@ -230,7 +230,9 @@ fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad>
     if name.is_empty() {
         return Ok(None);
     }
-    TimeZoneDatabase::bundled().get(name).map(Some).map_err(|_| Bad {
+    // Two names there are of no place.
+    let is_place = |zone: &TimeZone| !zone.is_unknown() && !name.eq_ignore_ascii_case("Factory");
+    TimeZoneDatabase::bundled().get(name).ok().filter(is_place).map(Some).ok_or_else(|| Bad {
         path,
         problem: format!("'{}' is no time zone; write one of IANA's, such as Europe/Berlin", shown(name)),
     })

@@ -197,6 +197,10 @@ fn every_error_names_its_line_and_field() {
         "{\"default\": {\"begin\": \"2026-01-01T01:00:00+24:00\", \"end\": \"\"}}",
         "{\"default\": {\"days\": [\"Sat\"], \"begin\": \"01:00:00Z\", \"end\": \"02:00:00Z\",\n\"timeZone\": \"Europe/Atlantis\"}}",
     ];
+    for nowhere in ["Etc/Unknown", "factory"] {
+        let text = cases[cases.len() - 1].replace("Europe/Atlantis", nowhere);
+        assert!(Policy::parse(&text).unwrap_err().to_string().contains("is no time zone"), "{nowhere}");
+    }
     let told: Vec<_> = cases
         .iter()
         .map(|text| {
