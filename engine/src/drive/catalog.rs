@@ -224,7 +224,7 @@ impl Shared {
                 (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
             }
         };
-        self.say_catalog(&kyma, &says).await?;
+        let has_status = self.say_catalog(&kyma, &says).await?;
         let (said, parked) = match synced {
             Ok(parked) if says.0 && self.has_said_catalog(name).await => (Ok(true), parked),
             Ok(parked) => {
@@ -242,6 +242,9 @@ impl Shared {
                 let order = self.change("catalog told").await;
                 self.catalogs.set_said(name, says.0);
                 drop(order);
+                if !has_status {
+                    return Ok(Finish::Recheck("the Kyma has no status yet".into()));
+                }
                 Ok(match parked.iter().map(|parked| parked.until).min() {
                     Some(until) => Finish::RecheckAt(until, Box::new(Finish::Waiting(says.1))),
                     None => Finish::Done,
@@ -338,19 +341,23 @@ impl Shared {
         refused.map_or(Ok(parked), Err)
     }
 
-    /// The condition in KCP, under a field manager of its own; written if it differs.
-    async fn say_catalog(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<(), Lost> {
+    /// The condition in KCP, under a field manager of its own; written if it differs. `false` if the Kyma has no status yet: a condition
+    /// alone would not be a valid one.
+    async fn say_catalog(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
             is_said(condition_in(&status.unwrap_or_default()), *holds, message)
         };
         if same(kyma) {
-            return Ok(());
+            return Ok(true);
         }
         let name = kyma.name_any();
         let fresh = self.kymas().get_opt(&name).await.map_err(|e| lost(format!("reading Kyma {name}"), e))?;
-        // A condition alone would not be a valid status; the Kyma's reconcile asks again.
-        let Some(fresh) = fresh.filter(|k| k.status.is_some() && !same(k)) else { return Ok(()) };
+        // One that is gone has nobody to tell.
+        let Some(fresh) = fresh.filter(|k| !same(k)) else { return Ok(true) };
+        if fresh.status.is_none() {
+            return Ok(false);
+        }
         let before = fresh.status.clone().unwrap_or_default().conditions;
         let now = status::whole_seconds(self.now());
         let condition = status::condition(&before, says(*holds, message), fresh.metadata.generation, now);
@@ -358,7 +365,8 @@ impl Shared {
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": name}, "status": {"conditions": [condition]}
         });
-        self.apply_kcp(&self.kymas(), &name, field_managers::CATALOG_STATUS, true, &body).await.map(drop)
+        self.apply_kcp(&self.kymas(), &name, field_managers::CATALOG_STATUS, true, &body).await?;
+        Ok(true)
     }
 
     /// The same in the runtime. `false` if its Kyma has no status yet.
