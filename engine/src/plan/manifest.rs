@@ -18,7 +18,7 @@ pub(crate) use prune::removal_rank;
 pub use release::unmark;
 pub use sources::together;
 pub use status::{
-    APPLYING, Progress, has_been_ready, is_current, manifest_status, may_wait, with_cr_state,
+    APPLYING, Progress, has_been_ready, is_as_left, is_current, manifest_status, may_wait, with_cr_state,
     with_cr_state_as_before,
 };
 

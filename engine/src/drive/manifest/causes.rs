@@ -15,6 +15,7 @@ use crate::{
         gate::Gated,
     },
     plan::{
+        manifest::is_as_left,
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
     },
@@ -91,13 +92,17 @@ impl Shared {
         (manager, objects): (&ObjectRef, &[ObjectRef]),
         applied: &mut Applied,
     ) -> Result<(), ObjectError> {
+        // The Go manager has never looked for it.
+        let needs_it = || !is_as_left(manifest);
         let live = match apply::get(runtime, manager).await {
             Ok(Some(live)) => live,
+            Ok(None) if !needs_it() => return Ok(()),
             Ok(None) => {
                 applied.awaited.status.push(manager.gvk.clone());
                 applied.missing.get_or_insert_with(|| format!("the module's manager {manager} is not there"));
                 return Ok(());
             }
+            Err(error) if error.is_kind_missing() && !needs_it() => return Ok(()),
             Err(error) if error.is_kind_missing() => {
                 applied.awaits_kind(&manager.gvk.group, objects);
                 let what = || format!("the kind of the module's manager {manager} is not served");

@@ -252,6 +252,36 @@ async fn what_passes_makes_no_ready_module_an_error_unless_it_stays() {
     }
 }
 
+/// Something else is to install it. Of what the Go manager has left, which has never looked for it, nothing is said.
+#[tokio::test]
+async fn a_manager_that_is_not_there_is_waited_for_but_not_at_a_take_over() {
+    let (engine, _) = engine();
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    for (kind, says) in [
+        ("Deployment", "Deployment.apps n/keeper is not there"),
+        ("Keeper", "Keeper.apps n/keeper is not served"),
+    ] {
+        let mut manifest = manifest();
+        manifest.spec.manager = serde_json::from_value(
+            json!({"group": "apps", "version": "v1", "kind": kind, "namespace": "n", "name": "keeper"}),
+        )
+        .unwrap();
+        let mut objects = well();
+        objects.insert(DEFAULT_CR, with_status(beacon("b"), json!({"state": "Ready"})));
+        let (runtime, _) = runtime(objects.clone());
+        let finish = ended(engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap());
+        let Finish::Patient(what) = finish else { panic!("{finish:?}") };
+        assert!(what.contains(says), "{what}");
+
+        manifest.spec.install.source.0.insert("ref".into(), "sha256:1".into());
+        manifest.annotations_mut().insert(names::annotations::SYNC_OCI_REF.into(), "sha256:1".into());
+        manifest.status.as_mut().unwrap().state = State::Ready;
+        let (runtime, _) = self::runtime(objects);
+        let finish = engine.0.install(whole(&key), &manifest, &runtime, bundle()).await.unwrap();
+        assert!(matches!(finish, Finish::Done), "{finish:?}");
+    }
+}
+
 /// However many objects a module has of which one is refused: that one costs each try.
 #[tokio::test]
 async fn what_alone_could_not_be_applied_is_alone_tried_again() {

@@ -63,7 +63,8 @@ pub fn is_current(manifest: &Manifest, generation: Option<i64>) -> bool {
 /// Whether a Manifest is Ready as the Go manager leaves one that it has finished. Its conditions name the generation at which they
 /// became True for the first time, and no upgrade makes them False again; what is installed it notes in an annotation. A change of ours
 /// leaves a mark that it does not know: then our own conditions count.
-fn is_as_left(manifest: &Manifest) -> bool {
+#[must_use]
+pub fn is_as_left(manifest: &Manifest) -> bool {
     let of = |key| mark(manifest.annotations(), key);
     let wanted = || manifest.spec.install.source.0.get("ref").and_then(Value::as_str);
     manifest.status.as_ref().is_some_and(|status| status.state == State::Ready)
