@@ -297,6 +297,17 @@ async fn a_module_that_cannot_be_installed_is_in_error_and_the_others_go_on() ->
     installed(wreck.cluster, "lamp").await?;
     world.pier_gets("lamp").await?;
 
+    // What was never installed can go, though nobody can tell what it would have been.
+    let others: Vec<&str> = modules.iter().copied().filter(|module| *module != "garbled").collect();
+    world.enable(&wreck, &others).await?;
+    let manifests: Api<Manifest> = Api::namespaced(kcp.clone(), namespace);
+    wait::until("the Manifest of garbled to be gone", SOON, || async {
+        let all = manifests.list(&kube::api::ListParams::default()).await?;
+        Ok((!all.iter().any(|m| m.module_name() == Some("garbled"))).then_some(()))
+    })
+    .await?;
+    world.enable(&wreck, &modules).await?;
+
     // Each cause ends, and what it held up comes by itself.
     let damaged = world.push("rusty", "1.0.0").await?;
     registry.repair(&damaged);
