@@ -46,7 +46,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     history::{History, Observer, Record},
     journal::{self, Journal},
-    kcp::{self, KcpState},
+    kcp::{self, KcpState, state::STATUS_OF_ANOTHER},
     key::{Cause, Guard, Outcome, WorkKey},
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
@@ -470,6 +470,19 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         drop(self.look("reconcile").await);
         self.gate.begin(key)?;
+        if why.may_be(is_of_another) {
+            match self.change("suspicion").await.take_suspicion(key) {
+                Some(Some(by)) => {
+                    tracing::warn!(%key, by, "somebody else has written the status; it is looked at again")
+                }
+                Some(None) => {
+                    tracing::info!(%key, "somebody has taken away something of the status; it is looked at again")
+                }
+                // What was seen was our own, of which the answer came later.
+                None if why.is_all(is_of_another) => return Ok(Finish::Unneeded),
+                None => {}
+            }
+        }
         let _leave = Box::pin(self.leave(key, why)).await?;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, why).await,
@@ -497,8 +510,12 @@ impl Shared {
 
 /// Whether nothing but the time asks for a reconcile.
 fn is_due(why: Why<'_>) -> bool {
-    let all_known = !why.causes.is_empty() && why.causes.len() >= why.count;
-    all_known && why.causes.iter().all(|cause| matches!(cause, Cause::Due { .. }))
+    why.is_all(|cause| matches!(cause, Cause::Due { .. }))
+}
+
+/// Whether a status that somebody else may have written asks for a reconcile.
+fn is_of_another(cause: &Cause) -> bool {
+    matches!(cause, Cause::Kcp { change, .. } if *change == STATUS_OF_ANOTHER)
 }
 
 /// Why the work is done, with the numbers of tries.

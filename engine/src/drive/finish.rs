@@ -60,6 +60,11 @@ pub(crate) struct Why<'a> {
 }
 
 impl Why<'_> {
+    /// Whether there are causes, and all of them are like that.
+    pub(crate) fn is_all(&self, is: impl Fn(&Cause) -> bool) -> bool {
+        !self.causes.is_empty() && self.causes.len() >= self.count && self.causes.iter().all(is)
+    }
+
     /// Whether a cause may be among all there were. Of those that are not known nobody can tell.
     pub(crate) fn may_be(&self, is: impl Fn(&Cause) -> bool) -> bool {
         self.causes.len() < self.count || self.causes.iter().any(is)

@@ -39,7 +39,6 @@ fn left(kyma: &str, what: &'static str, why: Lost) -> Result<(), Lost> {
             tracing::warn!(kyma, what, error = %why, cause = %source, "of the Go manager's watcher something is left in the control plane");
             Ok(())
         }
-        Lost::Behind(_) => Ok(()),
         _ => Err(why),
     }
 }
@@ -124,12 +123,12 @@ mod tests {
             let source = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
             left("harbour", "its Secret", lost("removing it".to_owned(), source))
         };
-        for code in [400, 401, 403, 405, 409, 422] {
+        for code in [400, 401, 403, 405, 422] {
             assert!(answer(code, "no").is_ok(), "{code}");
         }
         let webhook = r#"Internal error occurred: failed calling webhook "webhook.cert-manager.io": connection refused"#;
         assert!(answer(500, webhook).is_ok(), "whose webhook that is has to mend it");
-        for code in [429, 500, 503, 504] {
+        for code in [409, 429, 500, 503, 504] {
             assert!(answer(code, "etcdserver: request timed out").is_err(), "{code}");
         }
     }

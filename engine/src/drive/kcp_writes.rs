@@ -15,7 +15,11 @@ use super::{
     gate::{Permit, Side, Tried},
 };
 use crate::{
-    plan::{kyma::is_written, ownership::has_stale_condition, writers::has_own_inventory},
+    plan::{
+        kyma::is_written,
+        ownership::has_stale_condition,
+        writers::{has_entry, has_own_inventory, reclaim},
+    },
     stages::{Stage, stage},
 };
 
@@ -49,12 +53,19 @@ enum Looked {
     Not,
 }
 
-/// What to apply of a Manifest's status; `None`: it stands there. An inventory that another has written becomes ours when it was found
+/// What to apply of a Manifest's status; `None`: it stands there, and is ours. An inventory that another has written becomes ours when it was found
 /// out what is installed, and not before.
-fn manifest_status(manifest: &Manifest, status: &ManifestStatus, looked: Looked) -> Option<Value> {
+fn manifest_status(
+    manifest: &Manifest,
+    status: &ManifestStatus,
+    looked: Looked,
+    reclaimed: bool,
+) -> Option<Value> {
     let is_own = has_own_inventory(manifest);
-    let stands = is_own || looked == Looked::Not || status.synced.is_empty();
-    if stands && manifest.status.as_ref() == Some(status) {
+    let is_ours = !reclaimed
+        && has_entry(&manifest.metadata, names::field_managers::APPLIER)
+        && (is_own || looked == Looked::Not || status.synced.is_empty());
+    if is_ours && manifest.status.as_ref() == Some(status) {
         return None;
     }
     let mut body = json!(status);
@@ -141,7 +152,20 @@ impl Shared {
         }
     }
 
-    /// Writes a Kyma's status if it differs.
+    /// Makes what others have written of a status that is ours to write part of our own entries: then the next apply takes it away or sets it
+    /// right. Returns whether there was anything.
+    async fn reclaim<K>(&self, api: &Api<K>, object: &K, main: &'static str) -> Result<bool, Lost>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize,
+    {
+        let Some(entries) = reclaim(object.meta(), main) else { return Ok(false) };
+        let fields =
+            json!({"metadata": {"managedFields": entries, "resourceVersion": object.resource_version()}});
+        self.merge_kcp(api, &object.name_any(), &fields).await?;
+        Ok(true)
+    }
+
+    /// Writes a Kyma's status if it differs, or is another's.
     pub(super) async fn write_kyma_status(&self, kyma: &Kyma, status: &KymaStatus) -> Result<(), Lost> {
         let mut present = kyma.status.clone().unwrap_or_default();
         let written = |condition: &str| is_written(status, condition);
@@ -152,7 +176,9 @@ impl Shared {
             let object = json!({"metadata": {"managedFields": entries}});
             has_stale_condition(&object, names::field_managers::KCP, written)
         };
-        if kyma.status.is_some() && present == *status && !stale() {
+        let reclaimed = self.reclaim(&self.kymas(), kyma, names::field_managers::KCP).await?;
+        let is_ours = !reclaimed && has_entry(&kyma.metadata, names::field_managers::KCP);
+        if kyma.status.is_some() && present == *status && is_ours && !stale() {
             return Ok(());
         }
         let name = kyma.name_any();
@@ -173,13 +199,13 @@ impl Shared {
         self.apply_kcp(&self.kymas(), &name, names::field_managers::KCP, true, &body).await.map(drop)
     }
 
-    /// Writes a Manifest's status if it differs, or if its inventory is another's.
+    /// Writes a Manifest's status if it differs, or is another's.
     pub(super) async fn write_manifest_status(
         &self,
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Lost> {
-        self.apply_manifest_status(manifest, manifest_status(manifest, status, Looked::Found)).await
+        self.apply_manifest_status(manifest, status, Looked::Found).await
     }
 
     /// The same where nobody has found out what is installed.
@@ -188,11 +214,17 @@ impl Shared {
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Lost> {
-        self.apply_manifest_status(manifest, manifest_status(manifest, status, Looked::Not)).await
+        self.apply_manifest_status(manifest, status, Looked::Not).await
     }
 
-    async fn apply_manifest_status(&self, manifest: &Manifest, status: Option<Value>) -> Result<(), Lost> {
-        let Some(status) = status else { return Ok(()) };
+    async fn apply_manifest_status(
+        &self,
+        manifest: &Manifest,
+        status: &ManifestStatus,
+        looked: Looked,
+    ) -> Result<(), Lost> {
+        let reclaimed = self.reclaim(&self.manifests(), manifest, names::field_managers::APPLIER).await?;
+        let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(()) };
         let name = manifest.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
         self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await.map(drop)
@@ -308,18 +340,23 @@ mod tests {
         let same = own.status.clone().unwrap();
         let other = ManifestStatus { state: tidewatch_api::State::Error, ..same.clone() };
         for looked in [Looked::Found, Looked::Not] {
-            assert_eq!(manifest_status(&own, &same, looked), None);
-            assert_eq!(manifest_status(&own, &other, looked), Some(json!(other)));
+            assert_eq!(manifest_status(&own, &same, looked, false), None);
+            assert_eq!(
+                manifest_status(&own, &same, looked, true),
+                Some(json!(same)),
+                "it was another's, too"
+            );
+            assert_eq!(manifest_status(&own, &other, looked, false), Some(json!(other)));
         }
         assert_eq!(
-            manifest_status(&robbed, &same, Looked::Found),
+            manifest_status(&robbed, &same, Looked::Found, false),
             Some(json!(same)),
             "it is ours from now on"
         );
-        assert_eq!(manifest_status(&robbed, &same, Looked::Not), None);
-        assert_eq!(manifest_status(&robbed, &other, Looked::Not), Some(json!({"state": "Error"})));
+        assert_eq!(manifest_status(&robbed, &same, Looked::Not, false), None);
+        assert_eq!(manifest_status(&robbed, &other, Looked::Not, false), Some(json!({"state": "Error"})));
         let nothing = ManifestStatus { synced: Vec::new(), ..other };
-        let body = manifest_status(&own, &nothing, Looked::Found).unwrap();
+        let body = manifest_status(&own, &nothing, Looked::Found, false).unwrap();
         assert_eq!(body, json!({"state": "Error", "synced": []}));
     }
 

@@ -25,7 +25,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{
     Source,
     inlets::{self, played},
-    state::{KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, Wanted},
+    state::{KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, TOLD_BY_ANOTHER, Wanted},
 };
 use crate::{
     drive::EngineConfig,
@@ -381,7 +381,7 @@ impl Context {
                 _ if start => Class::Resync,
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
-                _ if change == STATUS_OF_ANOTHER => Class::Resync,
+                _ if [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER].contains(&change) => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
                     Class::Rollout
                 }
@@ -396,11 +396,7 @@ impl Context {
                     rollout::delay(key.kyma(), &which, self.rollout)
                 }
                 // Not before the Manifest was looked at, which may tell more.
-                "Manifest"
-                    if change == STATUS_OF_ANOTHER && !start && matches!(key, WorkKey::Kyma { .. }) =>
-                {
-                    2 * SET_RIGHT
-                }
+                _ if change == TOLD_BY_ANOTHER && !start => 2 * SET_RIGHT,
                 _ if change == STATUS_OF_ANOTHER && !start => SET_RIGHT,
                 _ => Duration::ZERO,
             };

@@ -10,6 +10,7 @@ mod packed;
 mod readers;
 mod settings;
 mod store;
+mod suspicions;
 mod told;
 mod users;
 
@@ -105,6 +106,7 @@ pub struct KcpState {
     pub owners: Owners,
     /// resourceVersions of our own writes, by `Kind/name`, to recognise them when they come back.
     own_writes: HashMap<String, String>,
+    suspicions: suspicions::Suspicions,
 }
 
 /// What is known of the way of a runtime's events, for its Kyma's condition.
@@ -120,6 +122,8 @@ pub struct PathReport {
 
 /// What is said where somebody else has written of a status what is ours to write.
 pub const STATUS_OF_ANOTHER: &str = "status written by another";
+/// What a Kyma is told where somebody else says how one of its Manifests is.
+pub const TOLD_BY_ANOTHER: &str = "manifest status written by another";
 
 /// Whose of our writers' part of a status somebody else has written or taken away since it was last seen; none if nobody has. Of what is
 /// seen for the first time nobody knows: what the Go manager or an old client has left is no news.
@@ -130,15 +134,6 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
         taken.push(main);
     }
     taken
-}
-
-fn say_whose(kind: &str, object: &impl ResourceExt) {
-    let name = object.name_any();
-    if let Some(by) = other_writer(object.meta()).and_then(|entry| entry.manager.as_deref()) {
-        tracing::warn!(kind, name, by, "somebody else has written the status; it is looked at again");
-    } else {
-        tracing::info!(kind, name, "somebody has taken away something of the status; it is looked at again");
-    }
 }
 
 /// A reconcile that a change asks for, and a word for the change.
@@ -178,6 +173,7 @@ impl KcpState {
             _ => None,
         };
         let key = format!("{kind}/{name}");
+        self.suspicions.clear(&key, &version);
         if seen.as_ref() == Some(&version) {
             self.own_writes.remove(&key);
         } else {
@@ -191,6 +187,23 @@ impl KcpState {
             return None;
         }
         self.manifests.full(manifest)
+    }
+
+    /// Whether somebody else has written what a reconcile is to set right of a status: then it is looked at now, and the field manager is
+    /// told, if the API server tells.
+    pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Option<String>> {
+        let (kind, name) = match key {
+            WorkKey::Manifest { name, .. } => ("Manifest", name),
+            WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::Path { kyma } => ("Kyma", kyma),
+            _ => return None,
+        };
+        let meta = || match kind {
+            "Manifest" => self.manifests.get(name).map(|manifest| manifest.metadata),
+            _ => self.kymas.get(name).map(|kyma| kyma.metadata),
+        };
+        let by = || other_writer(&meta()?)?.manager.clone();
+        let by = by();
+        self.suspicions.take(&format!("{kind}/{name}"), key).then_some(by)
     }
 
     fn is_echo(&mut self, kind: &str, object: &impl ResourceExt) -> bool {
@@ -239,20 +252,17 @@ impl KcpState {
             names.reserve_exact(1);
             names.push(name.clone());
         }
-        let overwritten = overwritten.unwrap_or_default();
-        if !overwritten.is_empty() {
-            say_whose("Kyma", &kyma);
-        }
         // Each is set right by whom it is written.
-        wanted.extend(overwritten.into_iter().map(|whose| {
-            let kyma = name.clone();
+        for whose in overwritten.unwrap_or_default() {
+            let of = name.clone();
             let key = match whose {
-                field_managers::CATALOG_STATUS => WorkKey::Catalog { kyma },
-                field_managers::EVENT_PATH => WorkKey::Path { kyma },
-                _ => WorkKey::Kyma { kyma },
+                field_managers::CATALOG_STATUS => WorkKey::Catalog { kyma: of },
+                field_managers::EVENT_PATH => WorkKey::Path { kyma: of },
+                _ => WorkKey::Kyma { kyma: of },
             };
-            (key, STATUS_OF_ANOTHER)
-        }));
+            self.suspicions.note(&format!("Kyma/{name}"), &key, kyma.resource_version());
+            wanted.push((key, STATUS_OF_ANOTHER));
+        }
         let Some(change) = change.filter(|_| !echo) else { return wanted };
         wanted.push((kyma_key(&name), change));
         // Whether it is left alone is a label.
@@ -286,6 +296,7 @@ impl KcpState {
         }
         self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
+        self.suspicions.forget(&format!("Kyma/{name}"));
         self.paths.remove(name);
         self.users.forget(name);
         self.agents.forget(name);

@@ -92,7 +92,7 @@ fn is_apply(entry: &Value, manager: &str) -> bool {
     entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"] == "status"
 }
 
-fn union(into: &mut Map<String, Value>, from: &Map<String, Value>) {
+pub(super) fn union(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (key, value) in from {
         match (into.entry(key.clone()).or_insert_with(|| json!({})), value) {
             (Value::Object(into), Value::Object(from)) => union(into, from),

@@ -68,7 +68,7 @@ pub struct Fix {
 }
 
 /// A selector without anything unknown in it: the library's type passes over what it does not know, and `match: {plan: trial}` would
-/// select everybody. So would one that is there and says nothing, as where somebody has still to fill it in.
+/// select everybody. So would one that has no value, as where somebody has still to fill it in.
 fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -83,13 +83,10 @@ fn selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LabelSelector,
         operator: String,
         values: Option<Vec<String>>,
     }
-    let Strict { match_labels, match_expressions } =
-        Option::deserialize(deserializer)?.unwrap_or(Strict { match_labels: None, match_expressions: None });
-    if match_labels.as_ref().is_none_or(BTreeMap::is_empty)
-        && match_expressions.as_ref().is_none_or(Vec::is_empty)
-    {
-        return Err(D::Error::custom("'match' says nothing: leave it out of a rule that is for all Kymas"));
-    }
+    let said: Option<Strict> = Option::deserialize(deserializer)?;
+    let Strict { match_labels, match_expressions } = said.ok_or_else(|| {
+        D::Error::custom("'match' says nothing: leave it out of a rule that is for all Kymas, or write {}")
+    })?;
     let checked = |Expression { key, operator, values }: Expression| {
         let needs_values = match operator.as_str() {
             "In" | "NotIn" => true,
@@ -406,8 +403,6 @@ rules:
             "[",
             "rules: [{match: {plan: trial}}]",
             "rules: [{match: , forbid: [a]}]",
-            "rules: [{match: {}}]",
-            "rules: [{match: {matchLabels: {}, matchExpressions: []}}]",
         ] {
             assert!(matches!(read(bad), Err(PolicyError::Unreadable(_))), "{bad}");
         }

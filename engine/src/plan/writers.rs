@@ -2,16 +2,19 @@
 //!
 //! All our writes of a status are applies. Whoever else changes a field that we have applied, or takes it away, takes it out of our entry
 //! there, which keeps the time of our own last write: so an entry that has become smaller without another time tells of somebody
-//! else, whatever name they give themselves. Only one who applies by our name goes unnoticed.
+//! else, whatever name they give themselves, or of a write of ours in the same second, which whoever wrote it knows. Only one who
+//! applies by our name goes unnoticed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tidewatch_api::{
     Manifest,
     marks::mark,
     names::{annotations, conditions, field_managers, finalizers},
 };
+
+use super::ownership::union;
 
 /// Our writers of statuses in KCP.
 const OURS: [&str; 4] = [
@@ -36,6 +39,10 @@ const CONDITIONS: [&str; 10] = [
 const APPLY: &str = "Apply";
 /// How many fields of an entry there were.
 const COUNT: &str = "count";
+/// A Manifest's inventory: it becomes ours with the write that says what is in it, and by nothing else.
+const INVENTORY: &str = "f:synced";
+/// The fields by which a Manifest's Kyma is told of it.
+const TOLD: [&str; 2] = ["f:state", "f:lastOperation"];
 
 /// Keeps of the managed fields of a Kyma or Manifest how much of the status each of our writers has, and since when, and who else has
 /// last written what is ours to write: the rest is large, and nobody here reads it. Our next apply takes such fields back, and
@@ -45,10 +52,12 @@ pub fn keep_writers(meta: &mut ObjectMeta) {
     let is_own = |entry: &ManagedFieldsEntry| is_of_status(entry) && is_our_apply(entry);
     let mut kept: Vec<_> = entries.iter().filter(|entry| is_own(entry)).map(kept).collect();
     let others = entries.into_iter().filter(is_of_another).max_by(|a, b| a.time.cmp(&b.time));
-    kept.extend(others.map(|ManagedFieldsEntry { manager, time, .. }| ManagedFieldsEntry {
-        manager,
-        time,
-        ..ManagedFieldsEntry::default()
+    kept.extend(others.map(|ManagedFieldsEntry { manager, time, fields_v1, .. }| {
+        let status = fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
+        let told = TOLD.into_iter().filter(|field| !status[*field].is_null());
+        let told: Map<String, Value> = told.map(|field| (field.to_owned(), json!({}))).collect();
+        let fields_v1 = (!told.is_empty()).then(|| FieldsV1(json!({"f:status": told})));
+        ManagedFieldsEntry { manager, time, fields_v1, ..ManagedFieldsEntry::default() }
     }));
     meta.managed_fields = Some(kept);
 }
@@ -56,8 +65,8 @@ pub fn keep_writers(meta: &mut ObjectMeta) {
 fn kept(entry: &ManagedFieldsEntry) -> ManagedFieldsEntry {
     let fields = entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0["f:status"]);
     let mut kept = json!({COUNT: leaves(fields)});
-    if !fields["f:synced"].is_null() {
-        kept["f:status"] = json!({"f:synced": {}});
+    if !fields[INVENTORY].is_null() {
+        kept["f:status"] = json!({INVENTORY: {}});
     }
     ManagedFieldsEntry {
         manager: entry.manager.clone(),
@@ -111,20 +120,122 @@ pub fn other_writer(meta: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
     meta.managed_fields.as_ref()?.iter().find(|entry| !is_our_apply(entry))
 }
 
+/// Whether somebody else says how a Manifest is, by an object of [`keep_writers`].
+#[must_use]
+pub fn another_tells(meta: &ObjectMeta) -> bool {
+    other_writer(meta).is_some_and(|entry| entry.fields_v1.is_some())
+}
+
+/// Whether a writer of ours has an entry for the status of an object. Who takes away all entries has the API server note nothing more of
+/// what others write, before the next apply.
+#[must_use]
+pub fn has_entry(meta: &ObjectMeta, manager: &str) -> bool {
+    own(meta).any(|entry| is_of_status(entry) && entry.manager.as_deref() == Some(manager))
+}
+
+/// Who owns what of an object as it was read, with what others have written of the status that is ours to write made part of our own
+/// entries; `None` if there is nothing. The next apply then takes it away, or sets it right: of an item that two own the API server
+/// takes away only what the one had alone, and refuses what is left of it. `main` writes all but some conditions.
+#[must_use]
+pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
+    let entries = meta.managed_fields.as_ref()?;
+    let mut kept = Vec::new();
+    let mut ours: Vec<(&'static str, Value, Map<String, Value>)> = Vec::new();
+    for entry in entries {
+        let mut left = serde_json::to_value(entry).ok()?;
+        if is_of_another(entry)
+            && let Some(fields) = left["fieldsV1"]["f:status"].as_object_mut()
+        {
+            let mut give = |whose: &'static str, field: Map<String, Value>| {
+                let version = json!(entry.api_version);
+                match ours.iter_mut().find(|(who, of, _)| *who == whose && *of == version) {
+                    Some((_, _, all)) => union(all, &field),
+                    None => ours.push((whose, version, field)),
+                }
+            };
+            let conditions = fields.remove("f:conditions");
+            let (own, mut others) = conditions_of(conditions.as_ref());
+            for (key, type_, within) in own {
+                let whose = match type_.as_str() {
+                    conditions::MODULE_CATALOG => field_managers::CATALOG_STATUS,
+                    conditions::RUNTIME_EVENTS => field_managers::EVENT_PATH,
+                    _ => main,
+                };
+                let item = Map::from_iter([(key, within)]);
+                give(whose, Map::from_iter([("f:conditions".to_owned(), Value::Object(item))]));
+            }
+            let stays = |field: &str| [".", INVENTORY].contains(&field);
+            let (left, rest): (Map<_, _>, Map<_, _>) =
+                std::mem::take(fields).into_iter().partition(|(field, _)| stays(field));
+            *fields = left;
+            if !rest.is_empty() {
+                give(main, rest);
+            }
+            if others.keys().any(|key| key != ".") {
+                fields.insert("f:conditions".to_owned(), Value::Object(std::mem::take(&mut others)));
+            }
+            if fields.keys().all(|field| field == ".") {
+                continue;
+            }
+        }
+        kept.push(left);
+    }
+    if ours.is_empty() {
+        return None;
+    }
+    for (whose, version, fields) in ours {
+        let is_it = |entry: &Value| {
+            entry["manager"] == whose
+                && entry["operation"] == APPLY
+                && entry["subresource"] == "status"
+                && entry["apiVersion"] == version
+        };
+        match kept.iter_mut().find(|entry| is_it(entry)) {
+            Some(entry) => {
+                let all = entry["fieldsV1"]["f:status"].as_object_mut()?;
+                union(all, &fields);
+            }
+            None => kept.push(json!({
+                "manager": whose, "operation": APPLY, "subresource": "status", "apiVersion": version,
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:status": fields}
+            })),
+        }
+    }
+    Some(Value::Array(kept))
+}
+
+/// Of an entry's conditions those of our types, each with its key and its type, and the others.
+fn conditions_of(all: Option<&Value>) -> (Vec<(String, String, Value)>, Map<String, Value>) {
+    let (mut own, mut others) = (Vec::new(), Map::new());
+    for (key, within) in all.and_then(Value::as_object).into_iter().flatten() {
+        match type_of(key).filter(|type_| CONDITIONS.contains(&type_.as_str())) {
+            Some(type_) => own.push((key.clone(), type_, within.clone())),
+            None => drop(others.insert(key.clone(), within.clone())),
+        }
+    }
+    (own, others)
+}
+
+/// The type of a condition, by the key of its item.
+fn type_of(key: &str) -> Option<String> {
+    let key: Value = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+    key["type"].as_str().map(str::to_owned)
+}
+
 /// Whether the inventory in a Manifest's status is the one that was last written by us, or by the Go manager, so that all is in it that
 /// is in the runtime because of the Manifest. Of one that nothing was installed of yet, none is whole.
 #[must_use]
 pub fn has_own_inventory(manifest: &Manifest) -> bool {
-    let meta = &manifest.metadata;
-    let Some(entries) = &meta.managed_fields else { return true };
     let is_own = |entry: &ManagedFieldsEntry| {
         is_our_apply(entry)
             && is_of_status(entry)
-            && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"]["f:synced"].is_null())
+            && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"][INVENTORY].is_null())
     };
     // It is set before anything is installed.
     let is_begun = || manifest.finalizers().iter().any(|f| f == finalizers::MANIFEST);
-    entries.iter().any(is_own) || !is_begun() || is_unrendered_by_go(manifest)
+    manifest.metadata.managed_fields.iter().flatten().any(is_own)
+        || !is_begun()
+        || is_unrendered_by_go(manifest)
 }
 
 /// Whether the Go manager has never found out what there is to install: where there is nothing, it writes no inventory.
@@ -146,10 +257,9 @@ fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
         return false;
     };
     status.iter().any(|(field, within)| match (field.as_str(), within.as_object()) {
-        ("f:conditions", Some(all)) => all.keys().filter_map(|key| key.strip_prefix("k:")).any(|key| {
-            let key: Value = serde_json::from_str(key).unwrap_or_default();
-            key["type"].as_str().is_some_and(|type_| CONDITIONS.contains(&type_))
-        }),
+        ("f:conditions", Some(all)) => {
+            all.keys().filter_map(|key| type_of(key)).any(|type_| CONDITIONS.contains(&type_.as_str()))
+        }
         // The mark of the map itself.
         (".", _) => false,
         _ => true,
@@ -158,8 +268,6 @@ fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Map;
-
     use super::*;
 
     fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
@@ -230,6 +338,60 @@ mod tests {
         let another = ObjectMeta { uid: Some("v".to_owned()), ..of(&less, at_noon) };
         assert!(taken(&before, &another).is_empty(), "another object");
         assert!(taken(&ObjectMeta::default(), &before).is_empty());
+    }
+
+    /// What the other has of its own stays theirs; what nobody of ours has becomes the part of whoever is to write it.
+    #[test]
+    fn what_others_have_written_of_ours_becomes_part_of_our_entries() {
+        let item = |type_: &str| {
+            let key = format!("k:{{\"type\":\"{type_}\"}}");
+            Map::from_iter([(key, json!({".": {}, "f:status": {}}))])
+        };
+        let items = |types: &[&str]| {
+            let mut all = Map::from_iter([(".".to_owned(), json!({}))]);
+            types.iter().for_each(|type_| all.extend(item(type_)));
+            Value::Object(all)
+        };
+        let read = |entries: &[Value]| -> ObjectMeta {
+            serde_json::from_value(json!({"managedFields": entries})).unwrap()
+        };
+        let ours = entry(field_managers::KCP, "Apply", &json!({"f:status": {"f:activeChannel": {}}}));
+        let forged = json!({"f:status": {".": {}, "f:state": {}, "f:conditions": items(&["Backup", "Modules", "ModuleCatalog"])}});
+        let taken =
+            reclaim(&read(&[ours.clone(), entry("kubectl-edit", "Update", &forged)]), field_managers::KCP);
+        let all =
+            json!({"f:status": {"f:activeChannel": {}, "f:state": {}, "f:conditions": item("Modules")}});
+        let mut catalog = entry(
+            field_managers::CATALOG_STATUS,
+            "Apply",
+            &json!({"f:status": {"f:conditions": item("ModuleCatalog")}}),
+        );
+        catalog.as_object_mut().unwrap().remove("time");
+        let left = entry(
+            "kubectl-edit",
+            "Update",
+            &json!({"f:status": {".": {}, "f:conditions": items(&["Backup"])}}),
+        );
+        let taken = taken.unwrap();
+        assert_eq!(taken, json!([entry(field_managers::KCP, "Apply", &all), left, catalog]));
+        let entries: Vec<Value> = taken.as_array().unwrap().clone();
+        assert_eq!(reclaim(&read(&entries), field_managers::KCP), None, "once");
+        // An entry of which nothing is left goes.
+        let state = json!({"f:status": {".": {}, "f:state": {}}});
+        let taken =
+            reclaim(&read(&[ours.clone(), entry("kubectl-edit", "Update", &state)]), field_managers::KCP)
+                .unwrap();
+        let both = json!({"f:status": {"f:activeChannel": {}, "f:state": {}}});
+        assert_eq!(taken, json!([entry(field_managers::KCP, "Apply", &both)]));
+        let synced = entry("kubectl-edit", "Update", &json!({"f:status": {"f:synced": {}}}));
+        for none in
+            [vec![], vec![ours], vec![synced], vec![entry("dashboard", "Update", &condition("Backup"))]]
+        {
+            assert_eq!(reclaim(&read(&none), field_managers::KCP), None, "{none:?}");
+        }
+        assert!(
+            !has_entry(&read(&[]), field_managers::KCP) && has_entry(&read(&entries), field_managers::KCP)
+        );
     }
 
     #[test]

@@ -73,6 +73,40 @@ async fn what_is_not_ready_in_time_is_an_error_unless_the_manager_alone_counts()
     observed::no_panic(&solo.receiver.process)
 }
 
+/// A write of the engine's own that its watch shows before the answer is no one else's, so nothing waits for a look at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_repaired_is_ready_for_its_kyma_at_once() -> Result<()> {
+    let solo = Solo::start("kcp-repaired", "fender").await?;
+    let agent = solo.agent().await?;
+    let objects =
+        vec![namespace("fender"), workload(DEPLOYMENT, "fender", "fender", &json!({"replicas": 0}))];
+    solo.offer(&Version::new("fender", "1.0.0", objects)).await?;
+    solo.enable(&json!([{"name": "fender"}])).await?;
+    solo.ready_by_its_agent("fender", "1.0.0").await?;
+    solo.watching(&agent, "engine.deployments.apps.status").await?;
+    let deployments = solo.objects(DEPLOYMENT, Some("fender"));
+    let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    for round in 0..6 {
+        tidewatch_tests::fleet::at_rest(&solo.receiver).await?;
+        let before = deployments.get("fender").await?.metadata.uid;
+        deployments.delete("fender", &DeleteParams::background()).await?;
+        wait::until("another Deployment, and its Manifest to be Ready", SOON, || async {
+            let now = deployments.get_opt("fender").await?.and_then(|d| d.metadata.uid);
+            let manifest = solo.manifest("fender").await?.status.unwrap_or_default();
+            Ok((now.is_some() && now != before && manifest.state == State::Ready).then_some(()))
+        })
+        .await?;
+        // What it would look at later does not count.
+        tidewatch_tests::fleet::at_rest(&solo.receiver).await?;
+        let kyma = kymas.get(solo.kyma).await?;
+        let said = kyma.module_status("fender").context("it has no status")?;
+        ensure!(said.state == State::Ready, "round {round}: {} {}", said.state, said.message);
+    }
+    let log = observed::text(&solo.receiver.process)?;
+    ensure!(!log.contains("somebody"), "it takes itself for somebody else");
+    observed::no_panic(&solo.receiver.process)
+}
+
 /// As where an operator makes what does the module's work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_something_else_installs_decides_whether_its_module_is_ready() -> Result<()> {

@@ -484,6 +484,42 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         })
         .await?;
     }
+    // Without any entry the API server notes of nobody what they write, until the next apply.
+    let forget: Patch<()> = Patch::Json(serde_json::from_value(
+        json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]),
+    )?);
+    manifests.patch(&name, &edit, &forget).await?;
+    manifests.patch_status(&name, &edit, &without(&["/status/synced"])?).await?;
+    // A condition of our types that is not said now. Of one that two own our apply takes away only a part.
+    wait::until("the inventory to be the engine's again", SOON, || async {
+        let now = manifest_status().await?;
+        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
+        Ok(Some(()))
+    })
+    .await?;
+    let forged = json!({"type": "WasReady", "status": "True", "reason": "x", "message": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let forged = json!([{"op": "add", "path": "/status/conditions/-", "value": forged}]);
+    manifests.patch_status(&name, &edit, &Patch::Json::<()>(serde_json::from_value(forged)?)).await?;
+    wait::until("the condition that is not said to be gone", SOON, || async {
+        let now = manifest_status().await?;
+        ensure!(now == right_manifest, "{now} instead of {right_manifest}");
+        Ok(Some(()))
+    })
+    .await?;
+    // What somebody has written and put back is not theirs.
+    let said = right_manifest["lastOperation"]["operation"].clone();
+    for says in [json!("forged"), said] {
+        let wrong = json!({"status": {"lastOperation": {"operation": says}}});
+        manifests.patch_status(&name, &edit, &Patch::Merge(wrong)).await?;
+    }
+    wait::until("nothing of the status to be theirs", SOON, || async {
+        let entries = json!(manifests.get(&name).await?.metadata.managed_fields);
+        let theirs = |e: &Value| e["manager"] == "kubectl-edit" && e["subresource"] == "status";
+        let left = entries.as_array().into_iter().flatten().find(|entry| theirs(entry));
+        ensure!(left.is_none(), "{left:?}");
+        Ok(Some(()))
+    })
+    .await?;
     let wrong = json!({"status": {"state": "Error", "modules": []}});
     kymas.patch_status(solo.kyma, &edit, &Patch::Merge(wrong)).await?;
     wait::until("the Kyma's status to be right", SOON, || async {
@@ -566,13 +602,24 @@ async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_i
         named.iter().map(of).collect()
     };
     solo.offer(&Version::new("sluice", "1.0.0", objects(&["sluice", "gate"]))).await?;
-    for (path, restart) in
-        [("/status/synced", false), ("/status/synced/0", false), ("/status", false), ("/status", true)]
-    {
+    let forget: Patch<()> = Patch::Json(serde_json::from_value(
+        json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]),
+    )?);
+    for (path, restart, forgotten) in [
+        ("/status/synced", false, false),
+        ("/status/synced/0", false, false),
+        ("/status", false, false),
+        ("/status", true, false),
+        ("/status/synced", false, true),
+        ("/status/synced", true, true),
+    ] {
         solo.enable(&json!([{"name": "sluice"}])).await?;
         solo.ready("sluice", "1.0.0").await?;
         let name = solo.manifest("sluice").await?.name_any();
         fleet::at_rest(&solo.receiver).await?;
+        if forgotten {
+            manifests.patch(&name, &edit, &forget).await?;
+        }
         manifests.patch_status(&name, &edit, &without(&[path])?).await?;
         if restart {
             solo.receiver.restart().await?;

@@ -48,7 +48,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use serde_json::{Value, json};
-    use tidewatch_api::names::{API_VERSION, labels};
+    use tidewatch_api::names::{API_VERSION, field_managers, labels};
 
     use super::*;
     use crate::{
@@ -132,6 +132,8 @@ mod tests {
         let status = plan::manifest_status(&before, &said, &inventory, None, engine.0.now());
         assert_eq!(status.synced, before.status.unwrap().synced, "what is installed is not forgotten");
         kept.lock()["status"] = serde_json::to_value(status).unwrap();
+        kept.lock()["metadata"]["managedFields"] =
+            json!([{"manager": field_managers::APPLIER, "operation": "Apply", "subresource": "status"}]);
         reconcile(&engine).await;
         assert_eq!(writes(&heard), [""; 0], "once");
     }

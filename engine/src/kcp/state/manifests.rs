@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use tidewatch_api::{Manifest, State, names::field_managers};
+use tidewatch_api::{
+    Manifest, State,
+    names::{conditions, field_managers},
+};
 
 use super::{
-    KcpState, STATUS_OF_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten, say_whose, store,
-    unindex,
+    KcpState, STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten,
+    store, unindex,
 };
 use crate::{
     key::WorkKey,
@@ -19,7 +22,7 @@ use crate::{
         owners::{Speaker, Wait},
         readiness,
         watches::Needs,
-        writers::{has_own_inventory, other_writer},
+        writers::{another_tells, has_own_inventory},
     },
     queue::Class,
 };
@@ -106,14 +109,23 @@ impl KcpState {
             !overwritten(&old.metadata, &manifest.metadata, field_managers::APPLIER).is_empty()
         });
         if overwritten {
-            say_whose("Manifest", &manifest);
-            wanted.push((manifest_key(&kyma, &name), STATUS_OF_ANOTHER));
+            let key = manifest_key(&kyma, &name);
+            self.suspicions.note(
+                &format!("Manifest/{name}"),
+                &key,
+                manifest.metadata.resource_version.clone(),
+            );
+            wanted.push((key, STATUS_OF_ANOTHER));
         }
         // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
         // Without a whole inventory it has been robbed of it: what is installed has one.
-        let settled =
-            old.is_none() && is_settled(&manifest) && is_installed && is_whole && !is_nobodys(&manifest);
+        let settled = old.is_none()
+            && is_settled(&manifest)
+            && is_installed
+            && is_whole
+            && says_all(&manifest)
+            && !is_nobodys(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
@@ -150,9 +162,10 @@ impl KcpState {
             wanted.push((WorkKey::Mandatory { kyma: kyma.clone() }, STATUS_CHANGED));
         }
         if shown && !planned && is_news {
-            // What somebody else says of it is not told before it was looked at. Several writes of one second look like one.
-            let by_another = overwritten || !echo && other_writer(&manifest.metadata).is_some();
-            let change = if by_another { STATUS_OF_ANOTHER } else { STATUS_CHANGED };
+            // What somebody else says of it, or has made it say no more, is not told before it was looked at.
+            let is_silent = manifest.status.as_ref().is_none_or(|status| status.state == State::Empty);
+            let by_another = !echo && old.is_some() && (another_tells(&manifest.metadata) || is_silent);
+            let change = if by_another { TOLD_BY_ANOTHER } else { STATUS_CHANGED };
             wanted.push((kyma_key(&kyma), change));
         }
         let needed = needed.as_deref().unwrap_or(&none);
@@ -183,6 +196,7 @@ impl KcpState {
     /// A Manifest is gone.
     pub fn delete_manifest(&mut self, name: &str) -> Vec<Wanted> {
         self.own_writes.remove(&format!("Manifest/{name}"));
+        self.suspicions.forget(&format!("Manifest/{name}"));
         let Some(store::Kept { thin: old, needs }) = self.manifests.remove(name) else {
             return Vec::new();
         };
@@ -331,6 +345,16 @@ impl KcpState {
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
     made.and_then(|cr| ObjectRef::of(&cr.to_value()))
+}
+
+/// Whether a Manifest's status says all that that of one which is Ready says. Nobody may have been there to see what was taken away.
+fn says_all(manifest: &Manifest) -> bool {
+    let Some(status) = &manifest.status else { return false };
+    let says = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
+    status.last_operation.is_some()
+        && says(conditions::RESOURCES)
+        && says(conditions::INSTALLATION)
+        && (says(conditions::MODULE_CR) || !manifest.spec.creates_default_cr())
 }
 
 /// Whether a Manifest is Ready for its present spec, and neither being deleted nor given up.
