@@ -60,7 +60,7 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
     };
     let pushed = pushed.map_err(|error| {
         let exists = matches!(error, OciError::Exists { .. });
-        let error = anyhow::Error::from(error).context(format!("cannot push to {to}"));
+        let error = anyhow::Error::from(error).context(format!("cannot push to {}", shown(&to)));
         if exists { error.context("give it a new version, or say --overwrite") } else { error }
     })?;
     output.print(&json!({
@@ -69,4 +69,25 @@ pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> 
         "digest": pushed.digest.as_str(),
         "rawManifest": pushed.raw_manifest_digest.as_str(),
     }))
+}
+
+/// A registry as it may be shown: credentials do not belong into its address, and not into a log either.
+fn shown(to: &str) -> String {
+    let host = to.split_once("://").map_or(to, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    match host.rsplit_once('@') {
+        Some((secret, _)) => to.replacen(secret, "***", 1),
+        None => to.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_secret_is_not_shown() {
+        assert_eq!(shown("https://me:pw@registry.example/a@b"), "https://***@registry.example/a@b");
+        assert_eq!(shown("me:p@w@registry.example"), "***@registry.example");
+        assert_eq!(shown("localhost:5000/a"), "localhost:5000/a");
+    }
 }

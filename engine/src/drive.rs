@@ -46,7 +46,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     history::{History, Observer, Record},
     journal::{self, Journal},
-    kcp::{self, KcpState, state::STATUS_OF_ANOTHER},
+    kcp::{
+        self, KcpState,
+        state::{STATUS_OF_ANOTHER, Suspected},
+    },
     key::{Cause, Guard, Outcome, WorkKey},
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
@@ -472,11 +475,11 @@ impl Shared {
         self.gate.begin(key)?;
         if why.may_be(is_of_another) {
             match self.change("suspicion").await.take_suspicion(key) {
-                Some(Some(by)) => {
-                    tracing::warn!(%key, by, "somebody else has written the status; it is looked at again")
+                Some(Suspected { by: Some(by) }) => {
+                    tracing::warn!(%key, by, "somebody else has written the status; it is looked at again");
                 }
-                Some(None) => {
-                    tracing::info!(%key, "somebody has taken away something of the status; it is looked at again")
+                Some(Suspected { by: None }) => {
+                    tracing::info!(%key, "somebody has taken away something of the status; it is looked at again");
                 }
                 // What was seen was our own, of which the answer came later.
                 None if why.is_all(is_of_another) => return Ok(Finish::Unneeded),

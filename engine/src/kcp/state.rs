@@ -120,6 +120,13 @@ pub struct PathReport {
     pub message: String,
 }
 
+/// Somebody else who has written of a status what is ours to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspected {
+    /// Their field manager, if the API server tells.
+    pub by: Option<String>,
+}
+
 /// What is said where somebody else has written of a status what is ours to write.
 pub const STATUS_OF_ANOTHER: &str = "status written by another";
 /// What a Kyma is told where somebody else says how one of its Manifests is.
@@ -191,7 +198,7 @@ impl KcpState {
 
     /// Whether somebody else has written what a reconcile is to set right of a status: then it is looked at now, and the field manager is
     /// told, if the API server tells.
-    pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Option<String>> {
+    pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Suspected> {
         let (kind, name) = match key {
             WorkKey::Manifest { name, .. } => ("Manifest", name),
             WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::Path { kyma } => ("Kyma", kyma),
@@ -203,7 +210,7 @@ impl KcpState {
         };
         let by = || other_writer(&meta()?)?.manager.clone();
         let by = by();
-        self.suspicions.take(&format!("{kind}/{name}"), key).then_some(by)
+        self.suspicions.take(&format!("{kind}/{name}"), key).then_some(Suspected { by })
     }
 
     fn is_echo(&mut self, kind: &str, object: &impl ResourceExt) -> bool {

@@ -155,7 +155,7 @@ pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
             };
             let conditions = fields.remove("f:conditions");
             let (own, mut others) = conditions_of(conditions.as_ref());
-            for (key, type_, within) in own {
+            for Item { key, type_, within } in own {
                 let whose = match type_.as_str() {
                     conditions::MODULE_CATALOG => field_managers::CATALOG_STATUS,
                     conditions::RUNTIME_EVENTS => field_managers::EVENT_PATH,
@@ -204,12 +204,20 @@ pub fn reclaim(meta: &ObjectMeta, main: &'static str) -> Option<Value> {
     Some(Value::Array(kept))
 }
 
-/// Of an entry's conditions those of our types, each with its key and its type, and the others.
-fn conditions_of(all: Option<&Value>) -> (Vec<(String, String, Value)>, Map<String, Value>) {
+/// A condition in an entry.
+struct Item {
+    key: String,
+    type_: String,
+    /// Which of its fields are owned.
+    within: Value,
+}
+
+/// Of an entry's conditions those of our types, and the others.
+fn conditions_of(all: Option<&Value>) -> (Vec<Item>, Map<String, Value>) {
     let (mut own, mut others) = (Vec::new(), Map::new());
     for (key, within) in all.and_then(Value::as_object).into_iter().flatten() {
         match type_of(key).filter(|type_| CONDITIONS.contains(&type_.as_str())) {
-            Some(type_) => own.push((key.clone(), type_, within.clone())),
+            Some(type_) => own.push(Item { key: key.clone(), type_, within: within.clone() }),
             None => drop(others.insert(key.clone(), within.clone())),
         }
     }
@@ -349,7 +357,9 @@ mod tests {
         };
         let items = |types: &[&str]| {
             let mut all = Map::from_iter([(".".to_owned(), json!({}))]);
-            types.iter().for_each(|type_| all.extend(item(type_)));
+            for type_ in types {
+                all.extend(item(type_));
+            }
             Value::Object(all)
         };
         let read = |entries: &[Value]| -> ObjectMeta {

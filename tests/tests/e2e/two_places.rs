@@ -497,9 +497,9 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
-    let forged = json!({"type": "WasReady", "status": "True", "reason": "x", "message": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let forged = json!([{"op": "add", "path": "/status/conditions/-", "value": forged}]);
-    manifests.patch_status(&name, &edit, &Patch::Json::<()>(serde_json::from_value(forged)?)).await?;
+    let untold = json!({"type": "WasReady", "status": "True", "reason": "x", "message": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let untold = json!([{"op": "add", "path": "/status/conditions/-", "value": untold}]);
+    manifests.patch_status(&name, &edit, &Patch::Json::<()>(serde_json::from_value(untold)?)).await?;
     wait::until("the condition that is not said to be gone", SOON, || async {
         let now = manifest_status().await?;
         ensure!(now == right_manifest, "{now} instead of {right_manifest}");

@@ -92,6 +92,11 @@ impl Shared {
         (manager, objects): (&ObjectRef, &[ObjectRef]),
         applied: &mut Applied,
     ) -> Result<(), ObjectError> {
+        // As its template has it.
+        let named = ObjectRef {
+            namespace: manifest.spec.manager.as_ref().map(|m| m.namespace.clone()).unwrap_or_default(),
+            ..manager.clone()
+        };
         // The Go manager has never looked for it.
         let needs_it = || !is_as_left(manifest);
         let live = match apply::get(runtime, manager).await {
@@ -99,13 +104,13 @@ impl Shared {
             Ok(None) if !needs_it() => return Ok(()),
             Ok(None) => {
                 applied.awaited.status.push(manager.gvk.clone());
-                applied.missing.get_or_insert_with(|| format!("the module's manager {manager} is not there"));
+                applied.missing.get_or_insert_with(|| format!("the module's manager {named} is not there"));
                 return Ok(());
             }
             Err(error) if error.is_kind_missing() && !needs_it() => return Ok(()),
             Err(error) if error.is_kind_missing() => {
                 applied.awaits_kind(&manager.gvk.group, objects);
-                let what = || format!("the kind of the module's manager {manager} is not served");
+                let what = || format!("the kind of the module's manager {named} is not served");
                 applied.missing.get_or_insert_with(what);
                 return Ok(());
             }

@@ -188,7 +188,7 @@ fn a_status_of_which_somebody_takes_something_away_is_looked_at_by_whom_it_is_wr
         [(key.clone(), STATUS_OF_ANOTHER), (kyma_key("a"), TOLD_BY_ANOTHER)],
         "not told at once"
     );
-    assert_eq!(state.take_suspicion(&key), Some(Some("kubectl-edit".to_owned())));
+    assert_eq!(state.take_suspicion(&key), Some(Suspected { by: Some("kubectl-edit".to_owned()) }));
     assert_eq!(state.take_suspicion(&key), None, "it was looked at");
     state.apply_manifest(of(4, 9, "Ready"));
     state.wrote("Manifest", "m", Some("5".into()));
