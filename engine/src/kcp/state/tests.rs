@@ -298,6 +298,18 @@ fn a_settled_manifest_costs_nothing_at_a_start() {
 }
 
 #[test]
+fn a_settled_manifest_of_whose_status_something_is_missing_is_looked_at_at_a_start() {
+    let looked = |change: &dyn Fn(&mut tidewatch_api::ManifestStatus)| {
+        let mut manifest = manifest("m", 1, "Ready", Some("d"));
+        change(manifest.status.as_mut().unwrap());
+        keys(KcpState::default().apply_manifest(manifest)).contains(&"Manifest/m".to_owned())
+    };
+    assert!(!looked(&|_| ()));
+    assert!(looked(&|status| status.last_operation = None));
+    assert!(looked(&|status| status.conditions.retain(|c| c.type_ != "Installation")));
+}
+
+#[test]
 fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
     let mut theirs = manifest("m", 1, "Ready", Some("d"));
     theirs.metadata.generation = Some(7);
