@@ -1,8 +1,8 @@
 //! Mandatory modules: those that every Kyma gets without asking (contract, sections 1.4 and 2.5), whatever its labels are: who may
 //! have a module is asked for modules that users choose.
 //!
-//! They are planned apart from the Kyma's own list, by what KCP says alone: a runtime that cannot be read, or a user who
-//! breaks their Kyma, holds up no mandatory module.
+//! They are planned apart from the Kyma's own list, by what KCP says: a runtime that cannot be read, or a user who breaks their
+//! Kyma, holds up no mandatory module but those that require a kind (`needs`), which are left out here until it is served.
 
 use std::{collections::BTreeSet, sync::Arc};
 
