@@ -99,6 +99,12 @@ impl PackedBlob {
 /// (`img.Parse`), and its Manifest has no source.
 pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError> {
     let ModulePackage { component_name, version, raw_manifest, default_cr, images, sources } = package;
+    if !is_component_name(component_name) {
+        let reason = format!(
+            "'{component_name}' has to be a domain and a path in lower case, such as example.com/module/lighthouse"
+        );
+        return Err(OciError::Invalid { what: "component name", reason });
+    }
     let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
         layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
@@ -152,6 +158,24 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     manifest.sort_all_objects();
     let manifest = manifest.to_string().into_bytes();
     Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
+}
+
+/// Whether OCM tools take this for the name of a component: a domain of at least two parts, and a path. It is a part of the
+/// artifact's repository in a registry.
+fn is_component_name(name: &str) -> bool {
+    let begins = |part: &str| part.starts_with(|first: char| first.is_ascii_lowercase());
+    let plain = |part: &str, more: &[u8]| {
+        begins(part)
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || more.contains(&b))
+    };
+    let Some((domain, path)) = name.split_once('/') else { return false };
+    let mut labels = domain.split('.');
+    name.len() <= 255
+        && domain.contains('.')
+        && labels.all(|label| plain(label, b""))
+        && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
 fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
@@ -451,6 +475,24 @@ mod tests {
         let (https, http) = ("registry.example.org/kyma/modules", "127.0.0.1:5000");
         assert_eq!(text(https), with(json!({"baseUrl": "registry.example.org", "subPath": "kyma/modules"})));
         assert_eq!(text(http), with(json!({"baseUrl": "http://127.0.0.1:5000"})));
+    }
+
+    #[test]
+    fn a_component_is_named_by_a_domain_and_a_path() {
+        for name in ["example.dev/crane", "kyma-project.io/module/api-gateway", "a.b/c_d.e/f1"] {
+            assert!(is_component_name(name), "{name}");
+        }
+        let long = format!("example.dev/{}", "a".repeat(255));
+        for name in ["", "crane", "example/crane", "example.dev", "example.dev/", "example.dev/Crane", &long]
+        {
+            assert!(!is_component_name(name), "{name}");
+        }
+        for name in ["example.dev//a", "example.dev/a b", "example.dev/../a", "example..dev/a", "1.dev/a"] {
+            assert!(!is_component_name(name), "{name}");
+        }
+        let unnamed = ModulePackage { component_name: "Crane".into(), ..package() };
+        let error = pack(&unnamed, &home()).unwrap_err().to_string();
+        assert!(error.contains("'Crane'") && error.contains("example.com/module/lighthouse"), "{error}");
     }
 
     #[test]

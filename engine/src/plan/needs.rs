@@ -72,6 +72,13 @@ pub fn is_name(api: &GroupVersionKind) -> bool {
     plain(&api.group) && plain(&api.version) && !api.version.is_empty()
 }
 
+/// The groups whose definitions tell whether these kinds are served. The API server's own kinds have no definitions.
+#[must_use]
+pub fn defined_groups(kinds: &BTreeSet<GroupVersionKind>) -> BTreeSet<String> {
+    let defined = kinds.iter().filter(|kind| is_name(kind) && !kind.group.is_empty());
+    defined.map(|kind| kind.group.clone()).collect()
+}
+
 /// When to look again for kinds that could not be looked for since a moment: ever more seldom, as no event tells that the server behind
 /// the API server is well again, and it may never be.
 #[must_use]

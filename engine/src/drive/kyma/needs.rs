@@ -1,10 +1,13 @@
 //! What the modules of a Kyma wait for, by what the runtime serves now.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tidewatch_api::{GroupVersionKind, Kyma, Manifest};
+use tidewatch_api::{GroupVersionKind, Kyma, Manifest, State};
 
 use crate::{
     drive::{
@@ -15,7 +18,7 @@ use crate::{
     },
     key::Cause,
     plan::{
-        needs::{Waits, gone, is_name, kinds, look_again, unmet, waits},
+        needs::{Unmet, Waits, defined_groups, gone, is_name, kinds, look_again, unmet, waits},
         object::Gvk,
         versions::Choice,
     },
@@ -41,18 +44,24 @@ impl Waiting {
         self.0.lock().remove(kyma);
     }
 
-    /// Keeps those that wait now, and tells since when.
-    pub(in crate::drive) fn since<'a>(
+    /// Keeps those that wait now, and tells what is said of them. `before` is what was said of a module so far.
+    pub(in crate::drive) fn waits<'a>(
         &self,
         kyma: &str,
-        modules: impl Iterator<Item = &'a String>,
+        all: BTreeMap<String, Unmet>,
+        patience: Duration,
+        before: impl Fn(&str) -> Option<(State, &'a str)>,
         now: Timestamp,
-    ) -> BTreeMap<String, Timestamp> {
+    ) -> BTreeMap<String, Waits> {
         self.know(kyma, |known| {
-            let before = std::mem::take(&mut known.since);
-            known.since =
-                modules.map(|module| (module.clone(), before.get(module).copied().unwrap_or(now))).collect();
-            known.since.clone()
+            let since = std::mem::take(&mut known.since);
+            let one = |(module, unmet): (String, Unmet)| {
+                let since = since.get(&module).copied().unwrap_or(now);
+                let waits = waits(&unmet, since, patience, before(&module), now);
+                known.since.insert(module.clone(), since);
+                (module, waits)
+            };
+            all.into_iter().map(one).collect()
         })
     }
 
@@ -126,15 +135,10 @@ impl Shared {
         }
         let mut broken = BTreeSet::new();
         let served = served(runtime, &needed, &mut broken).await?;
+        let before =
+            |module: &str| kyma.module_status(module).map(|status| (status.state, status.message.as_str()));
         let unmet = unmet(choices, manifests, &served);
-        let since = self.waiting.since(name, unmet.keys(), now);
-        let all = unmet.into_iter().map(|(module, unmet)| {
-            let before = kyma.module_status(&module).map(|status| (status.state, status.message.as_str()));
-            let since = since.get(&module).copied().unwrap_or(now);
-            let waits = waits(&unmet, since, self.config.patience, before, now);
-            (module, waits)
-        });
-        let waits = all.collect();
+        let waits = self.waiting.waits(name, unmet, self.config.patience, before, now);
         // Of what cannot be looked for nobody knows that it is gone.
         let unknown = needed.iter().filter(|kind| broken.contains(&gvk_of(kind).api_version()));
         let there = served.iter().chain(unknown).cloned().collect();
@@ -146,9 +150,7 @@ impl Shared {
 
     /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
     async fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
-        // The API server's own kinds have no definitions.
-        let defined = kinds.iter().filter(|kind| is_name(kind) && !kind.group.is_empty());
-        let groups: BTreeSet<String> = defined.map(|kind| kind.group.clone()).collect();
+        let groups = defined_groups(kinds);
         let before = self.look("awaited").await.awaits(kyma);
         if before == groups {
             return false;
@@ -196,7 +198,7 @@ pub(in crate::drive) async fn served(
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Arc, time::Duration};
+    use std::{convert::Infallible, sync::Arc};
 
     use http::{Request, Response};
     use kube::client::Body;

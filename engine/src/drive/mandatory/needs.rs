@@ -17,7 +17,7 @@ use crate::{
     key::{Cause, Report},
     plan::{
         mandatory::Offer,
-        needs::{Waits, is_name, kinds, required, unmet, waits},
+        needs::{Waits, defined_groups, kinds, required, unmet},
         notice::{About, Kind, Notice},
         versions::Choice,
     },
@@ -78,9 +78,7 @@ impl Shared {
     ) -> Result<Needs, Lost> {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
-        // The API server's own kinds have no definitions.
-        let defined = kinds.iter().filter(|kind| is_name(kind) && !kind.group.is_empty());
-        let awaits = Awaits { groups: defined.map(|kind| kind.group.clone()).collect(), modules };
+        let awaits = Awaits { groups: defined_groups(&kinds), modules };
         let before = self.look("mandatory awaits").await.mandatory_awaits(kyma).clone();
         let asks = !kinds.is_empty() || !awaits.modules.is_empty();
         let more = !awaits.groups.is_subset(&before.groups);
@@ -104,15 +102,7 @@ impl Shared {
         let (served, unknown) = self.mandatory_served(kyma, &kinds, doubtful, &mut broken).await?;
         let manifests = self.look("manifests of mandatory").await.manifests_of(kyma);
         let unmet = unmet(&choices, &manifests, &served);
-        let since = self.mandatory_waiting.since(kyma, unmet.keys(), now);
-        let waits: BTreeMap<_, _> = unmet
-            .into_iter()
-            .map(|(module, unmet)| {
-                let since = since.get(&module).copied().unwrap_or(now);
-                let waits = waits(&unmet, since, self.config.patience, None, now);
-                (module, waits)
-            })
-            .collect();
+        let waits = self.mandatory_waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
         let later = self.mandatory_waiting.broken(kyma, !broken.is_empty(), now);
         let due = waits.values().filter_map(|waits| waits.look_at);
         let look_at = due.chain(self.mandatory_waiting.again(kyma)).chain(later).min();
