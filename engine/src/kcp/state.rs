@@ -6,6 +6,7 @@ mod extensions;
 mod kymas;
 mod mandatory;
 mod manifests;
+mod names;
 mod packed;
 mod readers;
 mod settings;
@@ -76,7 +77,7 @@ pub struct KcpState {
     /// Runtime id → Kymas that carry it. One as a rule, as of `secrets`.
     by_runtime: HashMap<String, Vec<String>>,
     manifests: store::Store,
-    by_kyma: HashMap<String, BTreeSet<String>>,
+    by_kyma: names::Names,
     offered: catalog::Offered,
     /// Mandatory modules, by name. Made of `offered`.
     mandatory: BTreeMap<String, Arc<Offer>>,
@@ -332,7 +333,7 @@ impl KcpState {
         if unchanged || !self.kymas.contains_key(kyma) {
             return Vec::new();
         }
-        let manifests = self.by_kyma.get(kyma).into_iter().flatten();
+        let manifests = self.by_kyma.of(kyma);
         let unsettled = manifests
             .filter(|m| self.manifests.get(m).is_some_and(|m| !is_settled(&m)))
             .map(|m| manifest_key(kyma, m));

@@ -539,16 +539,9 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     let [last, first] = of_others.each_ref().map(String::as_str);
     let modules = place("Modules")?;
     // Whoever has written it sets it right.
-    for (is_forgotten, paths) in [
-        (false, &[last, first, "/status/activeChannel", "/status/lastOperation"][..]),
-        (false, &[&modules]),
-        (false, &["/status"]),
-        // Of this one no entry tells whose it was.
-        (true, &["/status/modules", "/status/conditions"]),
-    ] {
-        if is_forgotten {
-            kymas.patch(solo.kyma, &edit, &forget).await?;
-        }
+    for paths in
+        [&[last, first, "/status/activeChannel", "/status/lastOperation"][..], &[&modules], &["/status"]]
+    {
         kymas.patch_status(solo.kyma, &edit, &without(paths)?).await?;
         wait::until("the Kyma's status to be right again", SOON, || async {
             let now = kyma_status().await?.0;
@@ -580,6 +573,16 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
     fleet::at_rest(&solo.receiver).await?;
     let after = written().await?;
     ensure!(before == after, "the Kyma was written: {after:#} instead of {before:#}");
+
+    // Where no entry tells whose it was.
+    kymas.patch(solo.kyma, &edit, &forget).await?;
+    kymas.patch_status(solo.kyma, &edit, &without(&["/status/modules", "/status/conditions"])?).await?;
+    wait::until("the Kyma's status to be right after it was forgotten whose it is", SOON, || async {
+        let now = kyma_status().await?.0;
+        ensure!(in_order(&now) == in_order(&right), "{now} instead of {right}");
+        Ok(Some(()))
+    })
+    .await?;
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -81,7 +81,7 @@ pub(super) fn is_of_groups(groups: &BTreeSet<String>, name: Option<&str>) -> boo
 impl KcpState {
     /// What the agent of a Kyma should watch, by what is known of its Manifests.
     pub fn agent_input(&self, kyma: &str) -> AgentInput {
-        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        let names = self.by_kyma.of(kyma);
         let mut needs = Needs::default();
         needs.see_ours(self.kyma(kyma).is_some_and(|kyma| kyma.takes_runtime_templates()));
         names.filter_map(|name| self.manifests.needs(name)).for_each(|of| needs.extend(of));

@@ -69,7 +69,7 @@ impl KcpState {
     /// Of the modules of a Kyma's mandatory Manifests, those that users choose now; and those that its own list had when it was
     /// last read, `None` if that was not since this process began.
     pub fn chosen_by_users(&self, kyma: &str) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
-        let manifests = self.by_kyma.get(kyma).into_iter().flatten();
+        let manifests = self.by_kyma.of(kyma);
         let modules = manifests.filter_map(|name| self.manifests.mandatory_module(name));
         let chosen = |module: &&str| {
             self.catalog().release(module).is_some_and(|release| release.mandatory_version().is_none())
@@ -156,7 +156,7 @@ impl KcpState {
 
     /// Whether a Kyma has mandatory modules, or is to get some.
     pub(super) fn concerns_mandatory(&self, kyma: &str) -> bool {
-        let mut manifests = self.by_kyma.get(kyma).into_iter().flatten();
+        let mut manifests = self.by_kyma.of(kyma);
         !self.mandatory.is_empty() || manifests.any(|name| self.manifests.is_mandatory(name))
     }
 

@@ -10,7 +10,7 @@ use tidewatch_api::{
 
 use super::{
     KcpState, STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten,
-    store, unindex,
+    store,
 };
 use crate::{
     key::WorkKey,
@@ -82,20 +82,18 @@ impl KcpState {
             Some(store::Kept { thin, needs }) => (Some(thin), Some(needs)),
             None => (None, None),
         };
-        if let Some(kyma) = old.as_ref().and_then(Manifest::kyma_name) {
-            unindex(&mut self.by_kyma, kyma, &name);
-        }
         // Whose it was puts it right, or plans without it.
         let mut wanted = Vec::new();
         let before = old.as_ref().filter(|old| old.kyma_name() != manifest.kyma_name());
         if let Some((old, kyma)) = before.and_then(|old| Some((old, old.kyma_name()?))) {
+            self.by_kyma.remove(kyma, &name);
             self.owners.release(kyma, &name);
             let change = "manifest taken from it";
             wanted.push((kyma_key(kyma), change));
             wanted.extend(self.after_manifest(old, change));
         }
         let Some(kyma) = manifest.kyma_name().map(str::to_owned) else { return wanted };
-        self.by_kyma.entry(kyma.clone()).or_default().insert(name.clone());
+        self.by_kyma.insert(&kyma, &name);
         self.owners.claim(Speaker::Watch, &kyma, &name, &objects);
         self.owners.judge_by(&kyma, &name, manager);
 
@@ -201,7 +199,7 @@ impl KcpState {
             return Vec::new();
         };
         let Some(kyma) = old.kyma_name() else { return Vec::new() };
-        unindex(&mut self.by_kyma, kyma, name);
+        self.by_kyma.remove(kyma, name);
         self.owners.release(kyma, name);
         let kinds = (*needs != Needs::default()).then(|| (agent_key(kyma), KINDS_CHANGED));
         let change = DELETED;
@@ -226,7 +224,7 @@ impl KcpState {
 
     /// Sets what a Manifest waits for in its runtime, in place of what it did before. One that is not there waits for nothing.
     pub fn wait_for(&mut self, kyma: &str, manifest: &str, waits: impl IntoIterator<Item = impl Into<Wait>>) {
-        if self.by_kyma.get(kyma).is_some_and(|names| names.contains(manifest)) {
+        if self.by_kyma.contains(kyma, manifest) {
             self.owners.wait_for(kyma, manifest, waits);
         }
     }
@@ -242,7 +240,7 @@ impl KcpState {
     /// What the other Manifests of a Kyma that are being deleted have installed, and their default CRs, as last seen. Not what
     /// another one has too that stays, as where one takes over from another.
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
-        let others = self.by_kyma.get(kyma).into_iter().flatten().filter(|name| *name != manifest);
+        let others = self.by_kyma.of(kyma).filter(|name| *name != manifest);
         let leaving = others.filter_map(|name| {
             let other = self.manifests.get(name).filter(|m| m.metadata.deletion_timestamp.is_some())?;
             Some(self.manifests.inventory(name).into_iter().chain(default_cr(&other)))
@@ -286,7 +284,7 @@ impl KcpState {
     pub fn successor(&self, kyma: &str, manifest: &Manifest) -> Option<Successor> {
         let owner = |m: &Manifest| m.owner_references().first().map(|owner| owner.uid.clone());
         manifest.module_name()?;
-        let all = self.by_kyma.get(kyma).into_iter().flatten().filter_map(|name| self.manifests.get(name));
+        let all = self.by_kyma.of(kyma).filter_map(|name| self.manifests.get(name));
         let next = all.into_iter().find(|m| {
             m.metadata.name != manifest.metadata.name
                 && m.module_name() == manifest.module_name()
@@ -305,7 +303,7 @@ impl KcpState {
     /// before it.
     pub fn predecessors(&self, kyma: &str, manifest: &Manifest) -> Vec<String> {
         let name = manifest.name_any();
-        let all = self.by_kyma.get(kyma).into_iter().flatten().filter(|other| **other != name);
+        let all = self.by_kyma.of(kyma).filter(|other| *other != name);
         let before = |other: &Manifest| {
             let (own, theirs) = (&manifest.metadata, &other.metadata);
             theirs.deletion_timestamp.is_some() || theirs.creation_timestamp < own.creation_timestamp
@@ -325,18 +323,18 @@ impl KcpState {
 
     /// Whether a Kyma has Manifests, as last seen.
     pub fn has_manifests(&self, kyma: &str) -> bool {
-        self.by_kyma.contains_key(kyma)
+        self.by_kyma.has_any(kyma)
     }
 
     /// The Manifests of a Kyma as last seen, without their specs and inventories.
     pub fn thin_manifests_of(&self, kyma: &str) -> impl Iterator<Item = Manifest> {
-        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        let names = self.by_kyma.of(kyma);
         names.filter_map(|name| self.manifests.get(name))
     }
 
     /// The Manifests of a Kyma as last seen, without their inventories.
     pub fn manifests_of(&self, kyma: &str) -> Vec<Manifest> {
-        let names = self.by_kyma.get(kyma).into_iter().flatten();
+        let names = self.by_kyma.of(kyma);
         names.filter_map(|n| self.manifests.without_inventory(n)).collect()
     }
 }

@@ -51,6 +51,13 @@ fn ledger_holding(numbers: &[u64]) -> Ledger {
 }
 
 #[test]
+fn what_is_remembered_of_a_quiet_runtime_is_small() {
+    // A map's smallest node has room for eleven; with more than 512 bytes it would lie among those of JSON objects, which come and
+    // go in thousands while a fleet is installed, and keep the pages around it (docs/scale.md).
+    assert!(11 * (size_of::<Seq>() + size_of::<Verdicts>()) + 16 <= 512);
+}
+
+#[test]
 fn held_is_not_acknowledged_and_done_is() {
     let mut ledger = ledger_holding(&[1, 2]);
     let epoch = Epoch::from_bits(E1);
