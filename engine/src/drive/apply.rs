@@ -222,7 +222,8 @@ pub(super) struct Present {
     pub(super) marks: Marks,
 }
 
-/// Reads an object's metadata. `None` if it, or its kind, does not exist.
+/// Reads an object's metadata. `None` if it, or its kind, does not exist, or if that is of a kind whose objects are not kept, such as a
+/// review of access: nothing can be read of it.
 pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
     let read = async || -> Result<_, ObjectError> {
         let api = api_of_there(runtime, &id.gvk, &id.namespace).await?;
@@ -235,7 +236,7 @@ pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<
     match answer {
         Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
         Err(ObjectError::Kind(_)) => Ok(None),
-        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) if error.is_not_found() || error.is_unreadable() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -31,6 +31,7 @@ use crate::{
         catalog::{Changes, Id, KINDS, View, changes, ordered, since},
         object::{Gvk, ObjectRef},
         status::{self, Says},
+        writers::has_entry,
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -341,12 +342,14 @@ impl Shared {
         refused.map_or(Ok(parked), Err)
     }
 
-    /// The condition in KCP, under a field manager of its own; written if it differs. `false` if the Kyma has no status yet: a condition
+    /// The condition in KCP, under a field manager of its own; written if it differs, or is not ours: of what nobody is known to have
+    /// written it would go unnoticed if somebody changes it. `false` if the Kyma has no status yet: a condition
     /// alone would not be a valid one.
     async fn say_catalog(&self, kyma: &Kyma, (holds, message): &(bool, String)) -> Result<bool, Lost> {
         let same = |kyma: &Kyma| {
             let status = kyma.status.as_ref().and_then(|s| serde_json::to_value(&s.conditions).ok());
-            is_said(condition_in(&status.unwrap_or_default()), *holds, message)
+            has_entry(&kyma.metadata, field_managers::CATALOG_STATUS)
+                && is_said(condition_in(&status.unwrap_or_default()), *holds, message)
         };
         if same(kyma) {
             return Ok(true);

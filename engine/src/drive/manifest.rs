@@ -31,7 +31,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::{
     Manifest, ManifestStatus, State,
-    names::{self, field_managers, finalizers},
+    names::{self, field_managers},
 };
 
 use self::{
@@ -51,7 +51,7 @@ use super::{
     parked::Parked,
 };
 use crate::{
-    kcp::state::{SecretRef, default_cr},
+    kcp::state::{SecretRef, default_cr, held_by},
     key::{Cause, Report, WorkKey},
     plan::{
         force::Forced,
@@ -206,7 +206,7 @@ impl Shared {
         runtime: &Gated,
         force: Option<&Forced>,
     ) -> Result<Finish, Lost> {
-        let (manifest, unknown) = self.with_inventory(manifest, runtime).await;
+        let (manifest, unknown) = self.with_inventory(kyma, manifest, runtime).await;
         let whole = unknown.is_none();
         if let Some(stopped) = unknown.filter(|stopped| force.is_none() || stopped.lost.is_some()) {
             return self.stopped(&manifest, stopped).await;
@@ -256,10 +256,7 @@ impl Shared {
 
     /// Finalizers, before anything is created in the runtime.
     async fn hold(&self, manifest: &Manifest) -> Result<(), Lost> {
-        let mut wanted = vec![finalizers::MANIFEST];
-        if manifest.spec.creates_default_cr() {
-            wanted.push(finalizers::DEFAULT_CR);
-        }
+        let wanted = held_by(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
             return Ok(());
         }

@@ -22,12 +22,15 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use tidewatch_api::{Kyma, Manifest, State, Watcher, names::field_managers};
+use tidewatch_api::{
+    Kyma, Manifest, State, Watcher,
+    names::{field_managers, finalizers},
+};
 
 pub use agents::{AgentInput, Configured};
 pub use mandatory::{Awaits, Holders};
 use manifests::is_settled;
-pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor, default_cr};
+pub use manifests::{OF_OUR_WORK, STATUS_CHANGED, Successor, default_cr, held_by};
 
 use crate::{
     key::WorkKey,
@@ -144,6 +147,15 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
     taken
 }
 
+/// What is said where somebody has taken away a finalizer by which we hold an object.
+const FINALIZER_GONE: &str = "finalizer taken away";
+
+/// Whether somebody has taken one of these finalizers of an object that stays: with its end nobody would wait for us then.
+fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
+    let has = |meta: &ObjectMeta, one: &str| meta.finalizers.iter().flatten().any(|f| f == one);
+    new.deletion_timestamp.is_none() && ours.iter().any(|one| has(old, one) && !has(new, one))
+}
+
 /// A reconcile that a change asks for, and a word for the change.
 pub type Wanted = (WorkKey, &'static str);
 
@@ -242,6 +254,9 @@ impl KcpState {
         let change = match &old {
             None => Some("added"),
             Some(old) if mark(old) != mark(&kyma) => Some("changed"),
+            Some(old) if is_let_go(&old.metadata, &kyma.metadata, &[finalizers::KYMA]) => {
+                Some(FINALIZER_GONE)
+            }
             Some(_) => None,
         };
         let by_another = old.as_ref().filter(|_| !echo && change.is_none());

@@ -61,6 +61,23 @@ impl ObjectRef {
         self.identity() == other.identity()
     }
 
+    /// Whether an API server could have such an object at all, by its names: where one is none, there is nothing to ask for. The names of
+    /// objects are what they are for most kinds, one part of a path.
+    #[must_use]
+    pub fn can_exist(&self) -> bool {
+        let plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+        let label = |text: &str| plain(text) && !text.contains('.');
+        let part = |text: &str| !["", ".", ".."].contains(&text) && !text.contains(['/', '%']);
+        let Gvk { group, version, kind } = &self.gvk;
+        plain(group)
+            && !version.is_empty()
+            && label(version)
+            && !kind.is_empty()
+            && label(kind)
+            && label(&self.namespace)
+            && part(&self.name)
+    }
+
     /// Group, kind, namespace and name.
     #[must_use]
     pub fn identity(&self) -> (&str, &str, &str, &str) {
@@ -99,6 +116,37 @@ mod tests {
             [json!({}), json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": ""}}), json!([1])]
         {
             assert_eq!(ObjectRef::of(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_no_api_server_could_have_is_told_by_its_names() {
+        let object = |api: &str, kind: &str, namespace: &str, name: &str| ObjectRef {
+            gvk: Gvk::of(api, kind),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        for there in [
+            object("v1", "Pod", "default", "a"),
+            object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "system:node"),
+            object("a/v1beta1", "Crane", "", "A.b_c"),
+        ] {
+            assert!(there.can_exist(), "{there:?}");
+        }
+        for none in [
+            object("a/b/c", "Pod", "", "a"),
+            object("", "Pod", "", "a"),
+            object("a/", "Pod", "", "a"),
+            object("a b/v1", "Pod", "", "a"),
+            object("v1", "", "", "a"),
+            object("v1", "Po/d", "", "a"),
+            object("v1", "Pod", "../kube-system", "a"),
+            object("v1", "Pod", "", ""),
+            object("v1", "Pod", "", ".."),
+            object("v1", "Pod", "", "a/b"),
+            object("v1", "Pod", "", "a%2Fb"),
+        ] {
+            assert!(!none.can_exist(), "{none:?}");
         }
     }
 

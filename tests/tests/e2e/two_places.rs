@@ -11,14 +11,14 @@ use kube::{
 use serde_json::{Value, json};
 use tidewatch_api::{
     Kyma, Manifest, State,
-    names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
+    names::{GROUP, RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
 };
 use tidewatch_tests::{
     fleet::{self, Member},
     modules::Version,
     observed,
     solo::Solo,
-    wait,
+    story, wait,
 };
 
 use crate::managed::CONFIG_MAP;
@@ -583,6 +583,57 @@ async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -
         Ok(Some(()))
     })
     .await?;
+
+    // Each of its writers makes its part its own again, or nobody would notice who changes that later.
+    kymas.patch(solo.kyma, &edit, &forget).await?;
+    wait::until("each part of the status to be its writer's again", SOON, || async {
+        let entries = json!(kymas.get(solo.kyma).await?.metadata.managed_fields);
+        let has = |manager| entries.as_array().is_some_and(|all| all.iter().any(|e| e["manager"] == manager));
+        let all = [field_managers::KCP, field_managers::CATALOG_STATUS, field_managers::EVENT_PATH]
+            .into_iter()
+            .all(has);
+        Ok(all.then_some(()))
+    })
+    .await?;
+    fleet::at_rest(&solo.receiver).await?;
+    for forged in [true, false] {
+        let mut all = json!(kymas.get(solo.kyma).await?.status.context("no status")?.conditions);
+        let all = all.as_array_mut().context("no conditions")?;
+        let is_of_others = |condition: &Value| {
+            ["ModuleCatalog", "RuntimeEvents"].map(Value::from).contains(&condition["type"])
+        };
+        if forged {
+            for condition in all.iter_mut().filter(|condition| is_of_others(condition)) {
+                condition["message"] = json!("forged");
+            }
+        } else {
+            all.retain(|condition| !is_of_others(condition));
+        }
+        kymas.patch_status(solo.kyma, &edit, &Patch::Merge(json!({"status": {"conditions": all}}))).await?;
+        wait::until("the conditions to be right after it was forgotten whose they are", SOON, || async {
+            let now = kyma_status().await?.0;
+            ensure!(in_order(&now) == in_order(&right), "{now} instead of {right}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    // Whoever takes away what holds an object would have it end with all of its module left in the runtime.
+    let loose: Patch<()> =
+        Patch::Json(serde_json::from_value(json!([{"op": "remove", "path": "/metadata/finalizers"}]))?);
+    let held =
+        (manifests.get(&name).await?.metadata.finalizers, kymas.get(solo.kyma).await?.metadata.finalizers);
+    ensure!(held.0.is_some() && held.1.is_some(), "{held:?}");
+    manifests.patch(&name, &edit, &loose).await?;
+    kymas.patch(solo.kyma, &edit, &loose).await?;
+    wait::until("both to be held again", SOON, || async {
+        let now = (
+            manifests.get(&name).await?.metadata.finalizers,
+            kymas.get(solo.kyma).await?.metadata.finalizers,
+        );
+        ensure!(now == held, "{now:?} instead of {held:?}");
+        Ok(Some(()))
+    })
+    .await?;
     observed::no_panic(&solo.receiver.process)
 }
 
@@ -640,5 +691,41 @@ async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_i
             ensure!(uid_of(&solo, object).await?.is_none(), "{object} is left, {path} was taken away");
         }
     }
+    // What was never the module's, such as the Kyma's own definition or what no API server could have, is neither waited for nor touched.
+    solo.enable(&json!([{"name": "sluice"}])).await?;
+    solo.ready("sluice", "1.0.0").await?;
+    let name = solo.manifest("sluice").await?.name_any();
+    fleet::at_rest(&solo.receiver).await?;
+    let right = json!(manifests.get(&name).await?.status.context("no status")?.synced);
+    let forged = |names: &[(&str, &str, &str, &str)]| {
+        let entry = |(group, version, kind, name): &(&str, &str, &str, &str)| json!({"group": group, "version": version, "kind": kind, "namespace": "", "name": name});
+        let mut all = right.clone();
+        all.as_array_mut().into_iter().for_each(|all| all.extend(names.iter().map(entry)));
+        Patch::Merge(json!({"status": {"synced": all}}))
+    };
+    let impossible = [("a/b", "v1", "Buoy", "x"), ("", "", "", ""), ("apps", "v1", "Deployment", "../x")];
+    manifests.patch_status(&name, &edit, &forged(&impossible)).await?;
+    wait::until("the inventory to be right", SOON, || async {
+        let status = manifests.get(&name).await?.status.context("no status")?;
+        ensure!(json!(status.synced) == right && status.state == State::Ready, "{status:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    let definition = [
+        ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "kymas.operator.kyma-project.io"),
+        ("authentication.k8s.io", "v1", "TokenReview", "x"),
+    ];
+    let all: Vec<_> = impossible.into_iter().chain(definition).collect();
+    solo.receiver.process.begin_end();
+    wait::until("the receiver to end", SOON, || async { Ok(solo.receiver.process.ended()) }).await?;
+    manifests.patch_status(&name, &edit, &forged(&all)).await?;
+    story::set_modules(&solo.runtime, &json!([])).await?;
+    manifests.delete(&name, &DeleteParams::default()).await?;
+    solo.receiver.start_again().await?;
+    solo.gone("sluice").await?;
+    for object in ["sluice", "gate"] {
+        ensure!(uid_of(&solo, object).await?.is_none(), "{object} is left");
+    }
+    remote(&solo).get(RUNTIME_KYMA_NAME).await.context("the user's Kyma")?;
     observed::no_panic(&solo.receiver.process)
 }

@@ -99,6 +99,11 @@ impl ObjectError {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NotFound))
     }
 
+    /// Whether no object of the kind can be read, as of one whose objects are only made.
+    pub(in crate::drive) fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.code == 405))
+    }
+
     /// Whether the object's namespace is being deleted, so that nothing can be made in it.
     pub(in crate::drive) const fn is_of_leaving_namespace(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::NamespaceTerminating))

@@ -112,11 +112,12 @@ impl Shared {
         manifest
     }
 
-    /// A Manifest that goes, with what it is to have besides where somebody else has written its inventory or taken it away. What is
-    /// not there, or does not carry its marks, is left out when it is looked at. Besides, why that is not known, if it is not:
-    /// without it something would be left in the runtime that nobody takes care of.
+    /// A Manifest that goes, with what it is to have besides where somebody else has written its inventory or taken it away, and
+    /// without what is not its own: for the objects of a kind that somebody only says it defines, nobody waits. Besides, why that is not
+    /// known, if it is not: without it something would be left in the runtime that nobody takes care of.
     pub(super) async fn with_inventory(
         &self,
+        kyma: &str,
         mut manifest: Manifest,
         runtime: &Gated,
     ) -> (Manifest, Option<Stopped>) {
@@ -125,6 +126,28 @@ impl Shared {
         }
         let rendered = Box::pin(stage(Stage::Render, self.bundle_of(&manifest, runtime))).await;
         let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
+        let mut own = Vec::new();
+        for object in plan::inventory(&manifest.status.clone().unwrap_or_default().synced) {
+            match stage(Stage::ReadRuntime, apply::look(runtime, &object)).await {
+                Ok(None) => {}
+                Ok(Some(there)) => match self.verdict(kyma, &manifest, &object, &there).await {
+                    Verdict::NotOurs => {
+                        tracing::warn!(
+                            kyma,
+                            manifest = manifest.name_any(),
+                            %object,
+                            "not removed: somebody has written it into the inventory, and it carries no marks of ours"
+                        );
+                    }
+                    _ => own.push(object),
+                },
+                // Whoever removes it says so.
+                Err(_) => own.push(object),
+            }
+        }
+        if let Some(status) = &mut manifest.status {
+            status.synced = plan::synced(&own);
+        }
         let unknown = |stopped: Stopped| Stopped {
             message: format!(
                 "its inventory was changed or taken away by somebody, and what there is to remove cannot be found out: {} \
@@ -368,6 +391,21 @@ impl Shared {
         self.queue.push(WorkKey::Manifest { kyma: kyma.to_owned(), name: other }, push);
     }
 
+    /// What becomes of an object of a Manifest's inventory that is there.
+    async fn verdict(
+        &self,
+        kyma: &str,
+        manifest: &Manifest,
+        object: &ObjectRef,
+        there: &apply::Present,
+    ) -> Verdict {
+        let name = manifest.name_any();
+        let state = self.look("verdict").await;
+        let others = state.other_claims(kyma, &name, object);
+        let is_anothers = |other: &str| state.is_of_another(kyma, other);
+        plan::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
+    }
+
     /// Removes one object, if it is ours alone. `None`: it is gone, or is not ours to remove.
     async fn remove_one(
         &self,
@@ -380,13 +418,7 @@ impl Shared {
         self.standing.forget(Standing::key(&key, object));
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
-        let verdict = {
-            let state = self.look("remove one").await;
-            let others = state.other_claims(kyma, &name, object);
-            let is_anothers = |other: &str| state.is_of_another(kyma, other);
-            plan::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
-        };
-        match verdict {
+        match self.verdict(kyma, manifest, object, &there).await {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");
@@ -479,5 +511,54 @@ mod tests {
         let (finish, written) = end(manifest(&[own], &json!({}))).await;
         assert!(matches!(finish, Finish::Done), "nothing of it was installed: {finish:?}");
         assert_eq!(written, [MANIFEST], "its finalizers");
+    }
+
+    #[tokio::test]
+    async fn what_somebody_has_written_into_an_inventory_is_waited_for_only_if_it_is_the_modules() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        let runtime = runtime_on(|path| {
+            let resources = |of: &str, kind: &str, namespaced: bool| {
+                let resource = json!({"name": of, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});
+                (
+                    200,
+                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [resource]}),
+                )
+            };
+            let object = |name: &str, owned_by: &str| {
+                let metadata = json!({"name": name, "uid": name, "labels": {labels::MANAGED_BY: labels::MANAGED_BY_RUNTIME},
+                    "annotations": {annotations::OWNED_BY: owned_by}});
+                (
+                    200,
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}),
+                )
+            };
+            match path {
+                "/api/v1" => resources("configmaps", "ConfigMap", true),
+                "/apis/authentication.k8s.io/v1" => resources("tokenreviews", "TokenReview", false),
+                "/api/v1/namespaces/kyma-system/configmaps/own" => object("own", "kcp-system/m"),
+                "/api/v1/namespaces/kyma-system/configmaps/users" => object("users", ""),
+                "/apis/authentication.k8s.io/v1/tokenreviews/review" => (
+                    405,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "MethodNotAllowed", "code": 405}),
+                ),
+                _ => not_found(),
+            }
+        });
+        let entry = |api: &str, kind: &str, namespace: &str, name: &str| {
+            let gvk = Gvk::of(api, kind);
+            json!({"group": gvk.group, "version": gvk.version, "kind": kind, "namespace": namespace, "name": name})
+        };
+        let mut forged = manifest(&[], &json!({}));
+        let own = entry("v1", "ConfigMap", "kyma-system", "own");
+        let synced = json!([
+            own,
+            entry("v1", "ConfigMap", "kyma-system", "users"),
+            entry("v1", "ConfigMap", "kyma-system", "gone"),
+            entry("a/b/c", "ConfigMap", "", "none"),
+            entry("authentication.k8s.io/v1", "TokenReview", "", "review")
+        ]);
+        forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
+        let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+        assert_eq!(json!(whole.status.unwrap().synced), json!([own]));
     }
 }

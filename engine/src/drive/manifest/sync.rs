@@ -96,7 +96,8 @@ impl Shared {
         let mut manifest = manifest.clone();
         // Written before the first object is: whatever a crash leaves behind is in the inventory.
         let known: HashSet<_> = before.iter().map(ObjectRef::identity).collect();
-        let grows = all.iter().any(|object| !known.contains(&object.identity()));
+        // What no API server takes is not said to come at each pass.
+        let grows = all.iter().any(|object| object.can_exist() && !known.contains(&object.identity()));
         let only = work.only.clone().filter(|only| only.is_anew() || !grows && only.all_gone(&gone));
         // Then the pass before has left nothing to claim or to remove.
         let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use tidewatch_api::{
     Manifest, State,
-    names::{conditions, field_managers},
+    names::{conditions, field_managers, finalizers},
 };
 
 use super::{
-    KcpState, STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, Wanted, agent_key, kyma_key, manifest_key, overwritten,
-    store,
+    FINALIZER_GONE, KcpState, STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, Wanted, agent_key, is_let_go, kyma_key,
+    manifest_key, overwritten, store,
 };
 use crate::{
     key::WorkKey,
@@ -60,6 +60,7 @@ impl KcpState {
         // What no Kyma owns has what it has installed, and makes no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
+        let is_held = held_by(&manifest).iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
         let spec = |m: &Manifest| {
             (
                 m.metadata.generation,
@@ -101,6 +102,9 @@ impl KcpState {
         let change = match &old {
             None => Some("added"),
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
+            Some(old) if is_let_go(&old.metadata, &manifest.metadata, &held_by(&manifest)) => {
+                Some(FINALIZER_GONE)
+            }
             Some(_) => None,
         };
         let overwritten = old.as_ref().filter(|_| !echo && change.is_none()).is_some_and(|old| {
@@ -123,6 +127,7 @@ impl KcpState {
             && is_installed
             && is_whole
             && says_all(&manifest)
+            && is_held
             && !is_nobodys(&manifest);
         if let Some(change) = change.filter(|_| !echo && !settled) {
             wanted.push((manifest_key(&kyma, &name), change));
@@ -343,6 +348,12 @@ impl KcpState {
 pub fn default_cr(manifest: &Manifest) -> Option<ObjectRef> {
     let made = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr());
     made.and_then(|cr| ObjectRef::of(&cr.to_value()))
+}
+
+/// The finalizers of a Manifest that is installed: what it has is removed before it goes.
+pub fn held_by(manifest: &Manifest) -> Vec<&'static str> {
+    let cr = manifest.spec.creates_default_cr().then_some(finalizers::DEFAULT_CR);
+    std::iter::once(finalizers::MANIFEST).chain(cr).collect()
 }
 
 /// Whether a Manifest's status says all that that of one which is Ready says. Nobody may have been there to see what was taken away.

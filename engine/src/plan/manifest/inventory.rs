@@ -6,7 +6,8 @@ use tidewatch_api::Resource;
 
 use crate::plan::object::{Gvk, ObjectRef};
 
-/// The inventory as the planners see it.
+/// The inventory as the planners see it. A status is somebody's text: what no API server could have is not in the runtime, and asking for
+/// it fails for ever.
 #[must_use]
 pub fn inventory(synced: &[Resource]) -> Vec<ObjectRef> {
     synced
@@ -16,6 +17,7 @@ pub fn inventory(synced: &[Resource]) -> Vec<ObjectRef> {
             namespace: r.namespace.clone(),
             name: r.name.clone(),
         })
+        .filter(ObjectRef::can_exist)
         .collect()
 }
 
@@ -39,4 +41,22 @@ pub fn synced(objects: &[ObjectRef]) -> Vec<Resource> {
 pub fn union(inventory: &[ObjectRef], wanted: &[ObjectRef]) -> Vec<ObjectRef> {
     let known: HashSet<_> = wanted.iter().map(ObjectRef::identity).collect();
     wanted.iter().chain(inventory.iter().filter(|o| !known.contains(&o.identity()))).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_api_server_could_have_is_in_no_inventory() {
+        let resource = |group: &str, name: &str| Resource {
+            name: name.into(),
+            namespace: "kyma-system".into(),
+            group: group.into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+        };
+        let read = inventory(&[resource("apps", "a"), resource("a/b", "b"), resource("apps", "")]);
+        assert_eq!(synced(&read), [resource("apps", "a")]);
+    }
 }
