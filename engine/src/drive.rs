@@ -47,8 +47,8 @@ use crate::{
     history::{History, Observer, Record},
     journal::{self, Journal},
     kcp::{
-        self, KcpState,
-        state::{STATUS_OF_ANOTHER, Suspected},
+        self, KcpState, SET_RIGHT,
+        state::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
     },
     key::{Cause, Guard, Outcome, WorkKey},
     oci::{Credentials, OciError, Registry, RegistryConfig},
@@ -473,6 +473,13 @@ impl Shared {
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         drop(self.look("reconcile").await);
         self.gate.begin(key)?;
+        // What somebody has made of a Manifest's status meanwhile is told to nobody either: what is right of it is news for the Kyma.
+        if let WorkKey::Kyma { kyma } = key
+            && why.is_all(is_told_by_another)
+            && self.look("doubts of manifests").await.doubts_manifests_of(kyma)
+        {
+            return Ok(Finish::RecheckAt(self.now() + SET_RIGHT, Box::new(Finish::Unneeded)));
+        }
         if why.may_be(is_of_another) {
             match self.change("suspicion").await.take_suspicion(key) {
                 Some(Suspected { by: Some(by) }) => {
@@ -519,6 +526,15 @@ fn is_due(why: Why<'_>) -> bool {
 /// Whether a status that somebody else may have written asks for a reconcile.
 fn is_of_another(cause: &Cause) -> bool {
     matches!(cause, Cause::Kcp { change, .. } if *change == STATUS_OF_ANOTHER)
+}
+
+/// Whether somebody else's word of a Manifest, or a time that was set, asks for a reconcile: nobody waits for what that brings.
+fn is_told_by_another(cause: &Cause) -> bool {
+    match cause {
+        Cause::Due { .. } => true,
+        Cause::Kcp { change, .. } => *change == TOLD_BY_ANOTHER,
+        _ => false,
+    }
 }
 
 /// Why the work is done, with the numbers of tries.

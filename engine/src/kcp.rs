@@ -6,5 +6,6 @@ mod inlets;
 pub mod state;
 
 pub use feed::Feeds;
+pub(crate) use feed::SET_RIGHT;
 pub(crate) use inlets::{Inlets, Source};
 pub use state::{KcpState, PathReport, RuntimeLookup, SecretRef};

@@ -248,3 +248,40 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
         assert_eq!(record.looked, reads, "{state}: what has read nothing ends no claim");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
+    let (engine, heard) = engine();
+    let manifest = |version: u32, state: &str, fields: u32| {
+        serde_json::from_value(json!({
+            "apiVersion": names::API_VERSION, "kind": "Manifest",
+            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
+                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
+                {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
+                 "fieldsV1": {"count": fields}}]},
+            "spec": {}, "status": {"state": state}
+        }))
+        .unwrap()
+    };
+    engine.state().write().apply_manifest(manifest(1, "Ready", 9));
+    let cause = |change| Cause::Kcp { object: "Manifest/m".into(), change };
+    for (causes, reads) in [(vec![TOLD_BY_ANOTHER], false), (vec![TOLD_BY_ANOTHER, "changed"], true)] {
+        engine.state().write().apply_manifest(manifest(2, "Ready", 9));
+        let forged = engine.state().write().apply_manifest(manifest(3, "Error", 8));
+        assert!(forged.iter().any(|(key, _)| matches!(key, WorkKey::Manifest { .. })), "{forged:?}");
+        heard.lock().clear();
+        for cause in causes.into_iter().map(cause) {
+            let key = WorkKey::Kyma { kyma: "harbour".into() };
+            engine.queue().push(key, Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+        }
+        assert_eq!(work_once(&engine).await, Outcome::Done);
+        assert_eq!(!heard.lock().is_empty(), reads, "{:?}", heard.lock());
+        // What was put off is looked at when the Manifest was.
+        let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+        assert!(engine.state().write().take_suspicion(&key).is_some());
+        if !reads {
+            assert_eq!(work_once(&engine).await, Outcome::Done);
+            assert!(!heard.lock().is_empty(), "it is not forgotten");
+        }
+    }
+}

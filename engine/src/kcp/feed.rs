@@ -40,7 +40,7 @@ use crate::{
 const WATCH_SECONDS: u32 = 200;
 
 /// For how long a status that somebody else has written stays as it is: who writes it again and again is answered this often.
-const SET_RIGHT: Duration = Duration::from_secs(5);
+pub(crate) const SET_RIGHT: Duration = Duration::from_secs(5);
 
 type Queue = WorkQueue<WorkKey, Cause, Guard>;
 

@@ -234,16 +234,22 @@ fn type_of(key: &str) -> Option<String> {
 /// is in the runtime because of the Manifest. Of one that nothing was installed of yet, none is whole.
 #[must_use]
 pub fn has_own_inventory(manifest: &Manifest) -> bool {
+    // They are set before anything is installed, and somebody may have taken one away too.
+    let holds = |one: &String| [finalizers::MANIFEST, finalizers::DEFAULT_CR].contains(&one.as_str());
+    has_written_inventory(manifest)
+        || !manifest.finalizers().iter().any(holds)
+        || is_unrendered_by_go(manifest)
+}
+
+/// Whether there is an inventory in a Manifest's status that was last written by us, or by the Go manager.
+#[must_use]
+pub fn has_written_inventory(manifest: &Manifest) -> bool {
     let is_own = |entry: &ManagedFieldsEntry| {
         is_our_apply(entry)
             && is_of_status(entry)
             && entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:status"][INVENTORY].is_null())
     };
-    // It is set before anything is installed.
-    let is_begun = || manifest.finalizers().iter().any(|f| f == finalizers::MANIFEST);
     manifest.metadata.managed_fields.iter().flatten().any(is_own)
-        || !is_begun()
-        || is_unrendered_by_go(manifest)
 }
 
 /// Whether the Go manager has never found out what there is to install: where there is nothing, it writes no inventory.
@@ -442,8 +448,11 @@ mod tests {
             assert_eq!(has_own_inventory(&manifest), whole, "{entries:?}");
             keep_writers(&mut manifest.metadata);
             assert_eq!(has_own_inventory(&manifest), whole, "as the watch keeps it: {entries:?}");
+            manifest.metadata.finalizers = Some(vec![finalizers::DEFAULT_CR.to_owned()]);
+            assert_eq!(has_own_inventory(&manifest), whole, "the other was taken away too: {entries:?}");
             manifest.metadata.finalizers = None;
             assert!(has_own_inventory(&manifest), "nothing of it was installed");
+            assert_eq!(has_written_inventory(&manifest), whole);
         }
         let unrendered = json!({"Resources": "False", "Installation": "False"});
         assert!(

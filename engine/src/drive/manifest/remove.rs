@@ -27,7 +27,7 @@ use crate::{
         namespace::{for_long, held},
         notice::{About, Kind, Notice},
         object::{Gvk, ObjectRef},
-        writers::has_own_inventory,
+        writers::{has_own_inventory, has_written_inventory},
     },
     queue::{Class, Push},
     stages::{Stage, stage},
@@ -104,7 +104,7 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 impl Shared {
     /// A Manifest with what was in its inventory before somebody else wrote it or took it away, as far as it is remembered.
     pub(super) async fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
-        if has_own_inventory(&manifest) {
+        if has_written_inventory(&manifest) {
             return manifest;
         }
         let before = self.look("remembered").await.inventory(&manifest.name_any());

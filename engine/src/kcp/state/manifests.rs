@@ -22,7 +22,7 @@ use crate::{
         owners::{Speaker, Wait},
         readiness,
         watches::Needs,
-        writers::{another_tells, has_own_inventory},
+        writers::{another_tells, has_own_inventory, has_written_inventory},
     },
     queue::Class,
 };
@@ -51,7 +51,7 @@ impl KcpState {
         let name = manifest.name_any();
         let echo = self.is_echo("Manifest", &manifest);
         let is_whole = has_own_inventory(&manifest);
-        if !is_whole {
+        if !has_written_inventory(&manifest) {
             self.keep_inventory(&mut manifest);
         }
         let synced = manifest.status.as_ref().map(|status| inventory(&status.synced)).unwrap_or_default();
@@ -324,6 +324,11 @@ impl KcpState {
     /// Whether a Manifest is Ready for its present spec, and there to stay, as last seen.
     pub fn is_ready(&self, manifest: &str) -> bool {
         self.manifests.get(manifest).is_some_and(|manifest| is_settled(&manifest))
+    }
+
+    /// Whether somebody else has written the status of a Manifest of a Kyma, and it was not set right yet.
+    pub fn doubts_manifests_of(&self, kyma: &str) -> bool {
+        self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
     }
 
     /// Whether a Kyma has Manifests, as last seen.

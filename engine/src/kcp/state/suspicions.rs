@@ -42,6 +42,11 @@ impl Suspicions {
         any
     }
 
+    /// Whether there is anything of an object to set right.
+    pub(super) fn has(&self, object: &str) -> bool {
+        self.0.contains_key(object)
+    }
+
     /// The object is gone.
     pub(super) fn forget(&mut self, object: &str) {
         self.0.remove(object);

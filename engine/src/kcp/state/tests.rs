@@ -26,8 +26,8 @@ fn manifest(name: &str, version: u32, state: &str, deployment: Option<&str>) -> 
         .map(|d| json!({"group": "apps", "version": "v1", "kind": "Deployment", "namespace": "s", "name": d}))
         .into_iter()
         .collect();
-    serde_json::from_value(json!({
-        "metadata": {"name": name, "generation": 1, "resourceVersion": version.to_string(),
+    let mut manifest: Manifest = serde_json::from_value(json!({
+        "metadata": {"name": name, "generation": 1, "resourceVersion": version.to_string(), "finalizers": [finalizers::MANIFEST],
             "labels": {"operator.kyma-project.io/kyma-name": "a"}, "ownerReferences": owned_by("u")},
         "spec": {"remote": false, "install": {"name": "raw-manifest", "source": {}}},
         "status": {"state": state, "synced": synced, "lastOperation": {"operation": "o"}, "conditions": [
@@ -36,7 +36,9 @@ fn manifest(name: &str, version: u32, state: &str, deployment: Option<&str>) -> 
             {"type": "Installation", "status": "Unknown", "reason": "R", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
     }))
-    .unwrap()
+    .unwrap();
+    written_by(&mut manifest.metadata, &[(field_managers::APPLIER, 9)], None);
+    manifest
 }
 
 fn release(version: &str) -> ModuleReleaseMeta {
@@ -132,7 +134,7 @@ fn a_status_that_another_writes_is_looked_at_once_for_each_time() {
         let (mut kyma, mut manifest) =
             (kyma("a", "r1", version, 1), manifest("m", version, "Ready", Some("d")));
         written_by(&mut kyma.metadata, &[], Some(time));
-        written_by(&mut manifest.metadata, &[], Some(time));
+        written_by(&mut manifest.metadata, &[(field_managers::APPLIER, 9)], Some(time));
         (kyma, manifest)
     };
     let (at_noon, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z");
@@ -210,7 +212,7 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
     let of = |version, deployment, own: bool| {
         let mut manifest = manifest("m", version, "Ready", deployment);
         manifest.metadata.uid = Some("u".into());
-        manifest.metadata.finalizers = Some(vec![names::finalizers::MANIFEST.into()]);
+        manifest.metadata.finalizers = Some(vec![finalizers::MANIFEST.into()]);
         let ours = [(field_managers::APPLIER, 9)];
         written_by(&mut manifest.metadata, if own { &ours } else { &[] }, None);
         manifest
@@ -222,6 +224,10 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
     gone.status = None;
     state.apply_manifest(gone);
     assert_eq!(has(&state), ["d"], "all of the status was taken away");
+    let mut loose = of(2, None, false);
+    (loose.status, loose.metadata.finalizers) = (None, None);
+    state.apply_manifest(loose);
+    assert_eq!(has(&state), ["d"], "and what holds it");
     state.apply_manifest(of(3, Some("e"), false));
     assert_eq!(has(&state), ["e", "d"]);
     let deployment = ObjectRef::of(
@@ -737,4 +743,36 @@ fn a_manifest_that_was_ready_between_two_sights_of_it_is_news_for_its_kyma() {
     all.push(was_ready);
     let told: Vec<_> = state.apply_manifest(again).into_iter().map(|(key, _)| key).collect();
     assert_eq!(told, [kyma_key("a")], "another version runs now than its status says");
+}
+
+#[test]
+fn what_holds_an_object_is_put_back() {
+    let held = |version, by: &[&str]| {
+        let mut manifest = manifest("m", version, "Ready", Some("d"));
+        manifest.metadata.finalizers = Some(by.iter().map(|&f| f.to_owned()).collect());
+        manifest
+    };
+    let (own, others) = (finalizers::MANIFEST, "backup.example.dev/wait");
+    let mut state = KcpState::default();
+    assert_eq!(keys(state.apply_manifest(held(1, &[own, others]))), ["Kyma/a", "Agent/a"]);
+    assert!(state.apply_manifest(held(2, &[own])).is_empty(), "another's is its own");
+    assert_eq!(keys(state.apply_manifest(held(3, &[]))), ["Manifest/m"]);
+    assert!(state.apply_manifest(held(4, &[own])).is_empty(), "it is held again");
+    let found = keys(KcpState::default().apply_manifest(held(1, &[others])));
+    assert!(found.contains(&"Manifest/m".to_owned()), "nobody may have been there to see it");
+    let mut leaving = held(5, &[]);
+    leaving.metadata.deletion_timestamp =
+        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    state.apply_manifest(leaving.clone());
+    leaving.metadata.resource_version = Some("6".into());
+    assert!(state.apply_manifest(leaving).is_empty(), "one that goes is let go");
+
+    let held = |version, by: &[&str]| {
+        let mut kyma = kyma("a", "r1", version, 1);
+        kyma.metadata.finalizers = Some(by.iter().map(|&f| f.to_owned()).collect());
+        kyma
+    };
+    state.apply_kyma(held(1, &[finalizers::KYMA]));
+    assert_eq!(keys(state.apply_kyma(held(2, &[]))), ["Kyma/a"]);
+    assert!(state.apply_kyma(held(3, &[finalizers::KYMA])).is_empty());
 }
