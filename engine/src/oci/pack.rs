@@ -16,6 +16,7 @@ use super::{
     render::manifests_of,
     unpack::tar_of,
 };
+use crate::plan::object::ObjectRef;
 
 const TAR_TYPE: &str = "application/x-tar";
 /// A push uploads a handful of blobs, each with several requests.
@@ -105,9 +106,10 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
         );
         return Err(OciError::Invalid { what: "component name", reason });
     }
-    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
+    let mut objects = BTreeSet::new();
+    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest, &mut objects)?];
     if let Some(cr) = default_cr {
-        layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
+        layers.push(resource_layer("default-cr", "default-cr.yaml", cr, &mut BTreeSet::new())?);
     }
     for (name, yaml) in sources {
         // It becomes part of JSON that is not escaped.
@@ -116,7 +118,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
             let reason = "it is empty, not plain or there already".to_owned();
             return Err(OciError::Invalid { what: "source name", reason });
         }
-        layers.push(resource_layer(name, "manifest.yaml", yaml)?);
+        layers.push(resource_layer(name, "manifest.yaml", yaml, &mut objects)?);
     }
     let raw_manifest_digest = layers[0].digest.clone();
 
@@ -178,9 +180,26 @@ fn is_component_name(name: &str) -> bool {
         && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
-fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
+/// A layer with Kubernetes objects, of which none is among the `objects` that others have: no runtime takes a module that has one twice.
+fn resource_layer(
+    name: &str,
+    file: &str,
+    yaml: &str,
+    objects: &mut BTreeSet<(String, String, String, String)>,
+) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
-    manifests_of(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
+    let own = manifests_of(&tar, TAR_TYPE)
+        .map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
+    for id in own.iter().filter_map(ObjectRef::of) {
+        let (group, kind, namespace, object) = id.identity();
+        // As a runtime will have it.
+        let namespace = if namespace.is_empty() { "default" } else { namespace };
+        if !objects.insert((group.into(), kind.into(), namespace.into(), object.into())) {
+            let reason =
+                format!("it has {id} twice, or another file of the module has it too; take one of them out");
+            return Err(OciError::Invalid { what: "manifest", reason });
+        }
+    }
     Ok(PackedBlob::new(TAR_TYPE, tar, Some(name.to_owned())))
 }
 
@@ -429,6 +448,28 @@ mod tests {
         assert_eq!(manifest["annotations"]["software.ocm.componentversion"], "example.org/module/tide:1.10");
         let config: Value = serde_json::from_slice(&packed.config.data).unwrap();
         assert_eq!(config["componentDescriptorLayer"], manifest["layers"][0]);
+    }
+
+    #[test]
+    fn an_object_is_in_a_module_once() {
+        let map = |namespace: &str, name: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\n"
+            )
+        };
+        let packed = |manifest: String, more: String| {
+            let sources = vec![("more".to_owned(), more)];
+            pack(&ModulePackage { raw_manifest: manifest, sources, ..package() }, &home()).map(drop)
+        };
+        assert!(packed(map("n", "a") + &map("m", "a"), map("n", "b")).is_ok());
+        for (manifest, more) in [
+            (map("n", "a") + &map("n", "a"), map("n", "b")),
+            (map("n", "a"), map("n", "a")),
+            (map("default", "a") + &map("''", "a"), map("n", "b")),
+        ] {
+            let error = packed(manifest, more).unwrap_err().to_string();
+            assert!(error.contains("ConfigMap") && error.contains("twice"), "{error}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-use self::pattern::{differs, literals, look_alikes};
+use self::pattern::{differs, literals, look_alikes, wholes};
 use super::{
     SPREAD,
     document::Path,
@@ -357,8 +357,8 @@ fn can_be_in_a_label(text: &str) -> bool {
 
 /// Why rule `n` is never the first that matches, if that can be shown.
 ///
-/// A rule is covered where each of its patterns is: by an earlier rule with the same pattern, or, if it is a list of
-/// words, by one that matches each of these wherever they stand.
+/// A rule is covered where each of its patterns is: by an earlier rule with the same pattern, or, if it is a list of values or of
+/// words, by one that matches each of these, words wherever they stand.
 fn never_first(rules: &[Rule], n: usize) -> Option<String> {
     let (before, rule) = (rules.get(..n)?, rules.get(n)?);
     if rule.matching.patterns().next().is_none() {
@@ -366,7 +366,9 @@ fn never_first(rules: &[Rule], n: usize) -> Option<String> {
     }
     let mut by = BTreeSet::new();
     for (field, pattern) in rule.matching.patterns() {
-        let words = literals(pattern.text());
+        let wholes = wholes(pattern.text());
+        let is_whole = wholes.is_some();
+        let words = wholes.or_else(|| literals(pattern.text()));
         let alive = words.iter().flatten().filter(|word| can_be_in_a_label(word)).collect::<Vec<_>>();
         if words.is_some() && alive.is_empty() {
             continue;
@@ -374,7 +376,7 @@ fn never_first(rules: &[Rule], n: usize) -> Option<String> {
         let covers = |earlier: &Pattern| {
             earlier.text() == pattern.text()
                 || (words.is_some()
-                    && !pattern::looks_around(earlier.text())
+                    && (is_whole || !pattern::looks_around(earlier.text()))
                     && alive.iter().all(|word| earlier.is_match(word)))
         };
         let cover = before

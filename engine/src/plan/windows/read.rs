@@ -98,6 +98,10 @@ impl Reader {
     /// A window; none where nothing of it is written.
     fn times(&mut self, value: &Value, path: &Path) -> Result<Option<Times>, Bad> {
         let [days, begin, end, zone] = self.fields(value, path, ["days", "begin", "end", "timeZone"])?;
+        if zone == Some(&Value::String(String::new())) {
+            let message = "names no time zone, so the offsets that are written count; leave it out, or write one such as Europe/Berlin";
+            self.remarks.push(Remark::new(Level::Warning, Kind::UnknownField, path.key("timeZone"), message));
+        }
         let zone = time_zone(zone, path.key("timeZone"))?;
         let at = path.key("days");
         let names = list(days, &at, MAX_DAYS)?;

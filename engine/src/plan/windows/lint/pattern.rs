@@ -12,6 +12,22 @@ pub(super) fn literals(text: &str) -> Option<Vec<&str>> {
     (!text.contains(|c| SPECIAL.contains(c))).then(|| text.split('|').collect())
 }
 
+/// The values that a pattern matches which names them as a whole, such as `^a$|^b$` or `^(?:a|b)$`. It matches no other.
+pub(super) fn wholes(text: &str) -> Option<Vec<&str>> {
+    fn whole(part: &str) -> Option<&str> {
+        part.strip_prefix('^')?.strip_suffix('$')
+    }
+    let list =
+        whole(text).and_then(|list| list.strip_prefix("(?:").or(list.strip_prefix('('))?.strip_suffix(')'));
+    match list {
+        Some(list) => literals(list),
+        None => {
+            let all: Option<Vec<&str>> = text.split('|').map(whole).collect();
+            all.filter(|all| all.iter().all(|word| literals(word).is_some()))
+        }
+    }
+}
+
 /// Whether a pattern may look at what is around its match. If not, it matches each value that has a match in it.
 pub(super) fn looks_around(text: &str) -> bool {
     text.contains(['^', '$', '\\'])

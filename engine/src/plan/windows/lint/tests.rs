@@ -61,6 +61,11 @@ fn rules_that_are_never_reached() {
         r#"{"plan": "^azure$", "region": "westeurope"}"#,
         r#"{"region": "west europe"}"#,
         "{}",
+        r#"{"plan": "trial|free"}"#,
+        r#"{"plan": "^trial$"}"#,
+        r#"{"plan": "^(?:free|trial)$"}"#,
+        r#"{"plan": "^free$|^trial$"}"#,
+        r#"{"plan": "^(?:free|aws)$"}"#,
     ])));
 }
 
@@ -89,7 +94,8 @@ fn time_zones() {
     insta::assert_snapshot!(table(
         r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
   {"begin": "2026-05-01T20:00:00Z", "end": "2026-05-02T00:00:00Z", "timeZone": "Europe/Berlin"},
-  {"days": ["Mon"], "begin": "01:00:00+01:00", "end": "05:00:00+02:00", "timeZone": "europe/berlin"}]}],
+  {"days": ["Mon"], "begin": "01:00:00+01:00", "end": "05:00:00+02:00", "timeZone": "europe/berlin"},
+  {"days": ["Tue"], "begin": "01:00:00+01:00", "end": "05:00:00+02:00", "timeZone": ""}]}],
 "default": {"days": ["Mon"], "begin": "01:00:00Z", "end": "05:00:00+02:00", "timeZone": "Europe/Berlin"}}"#
     ));
 }
@@ -126,7 +132,23 @@ fn look_alikes_are_told_once() {
 }
 
 fn any_matches() -> impl Strategy<Value = Vec<String>> {
-    let words = ["eu", "eu-", "us", "east", "eastus", "^eu", "us$", "[a-e]", "west", "a b", "e.*t"];
+    let words = [
+        "eu",
+        "eu-",
+        "us",
+        "east",
+        "eastus",
+        "^eu",
+        "us$",
+        "^us$",
+        "^(?:eu|us)$",
+        "^(east)$",
+        "^e|u$",
+        "[a-e]",
+        "west",
+        "a b",
+        "e.*t",
+    ];
     let pattern =
         proptest::collection::vec(proptest::sample::select(words.to_vec()), 1..4).prop_map(|w| w.join("|"));
     let field = proptest::sample::select(vec!["region", "plan"]);
