@@ -471,16 +471,25 @@ impl Shared {
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
-        drop(self.look("reconcile").await);
+        let (is_suspected, is_in_doubt) = {
+            let state = self.look("reconcile").await;
+            let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
+            (state.is_suspected(key), told && state.doubts_manifests_of(key.kyma()))
+        };
         self.gate.begin(key)?;
         // What somebody has made of a Manifest's status meanwhile is told to nobody either: what is right of it is news for the Kyma.
-        if let WorkKey::Kyma { kyma } = key
-            && why.is_all(is_told_by_another)
-            && self.look("doubts of manifests").await.doubts_manifests_of(kyma)
-        {
-            return Ok(Finish::RecheckAt(self.now() + SET_RIGHT, Box::new(Finish::Unneeded)));
+        if is_in_doubt {
+            let cause = why.causes.first().cloned();
+            self.queue.look_again(key.clone(), Class::Resync, cause, SET_RIGHT);
+            return Ok(Finish::Unneeded);
         }
-        if why.may_be(is_of_another) {
+        // What was seen was our own, of which the answer came later.
+        if !is_suspected && why.is_all(is_of_another) {
+            return Ok(Finish::Unneeded);
+        }
+        let _leave = Box::pin(self.leave(key, why)).await?;
+        // Whatever it is worked on for: now it is looked at.
+        if is_suspected {
             match self.change("suspicion").await.take_suspicion(key) {
                 Some(Suspected { by: Some(by) }) => {
                     tracing::warn!(%key, by, "somebody else has written the status; it is looked at again");
@@ -488,12 +497,9 @@ impl Shared {
                 Some(Suspected { by: None }) => {
                     tracing::info!(%key, "somebody has taken away something of the status; it is looked at again");
                 }
-                // What was seen was our own, of which the answer came later.
-                None if why.is_all(is_of_another) => return Ok(Finish::Unneeded),
                 None => {}
             }
         }
-        let _leave = Box::pin(self.leave(key, why)).await?;
         match key {
             WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, why).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
@@ -528,13 +534,9 @@ fn is_of_another(cause: &Cause) -> bool {
     matches!(cause, Cause::Kcp { change, .. } if *change == STATUS_OF_ANOTHER)
 }
 
-/// Whether somebody else's word of a Manifest, or a time that was set, asks for a reconcile: nobody waits for what that brings.
+/// Whether somebody else's word of a Manifest asks for a reconcile.
 fn is_told_by_another(cause: &Cause) -> bool {
-    match cause {
-        Cause::Due { .. } => true,
-        Cause::Kcp { change, .. } => *change == TOLD_BY_ANOTHER,
-        _ => false,
-    }
+    matches!(cause, Cause::Kcp { change, .. } if *change == TOLD_BY_ANOTHER)
 }
 
 /// Why the work is done, with the numbers of tries.

@@ -18,7 +18,7 @@ use crate::{
     plan::{
         kyma::is_written,
         ownership::has_stale_condition,
-        writers::{has_entry, has_own_inventory, reclaim},
+        writers::{has_entry, has_own_inventory, has_written_inventory, reclaim},
     },
     stages::{Stage, stage},
 };
@@ -64,7 +64,7 @@ fn manifest_status(
     let is_own = has_own_inventory(manifest);
     let is_ours = !reclaimed
         && has_entry(&manifest.metadata, names::field_managers::APPLIER)
-        && (is_own || looked == Looked::Not || status.synced.is_empty());
+        && (has_written_inventory(manifest) || looked == Looked::Not || status.synced.is_empty());
     if is_ours && manifest.status.as_ref() == Some(status) {
         return None;
     }

@@ -183,11 +183,12 @@ impl Shared {
             // Boxed: its future is large.
             return Box::pin(self.end(kyma, manifest, &runtime, force.as_ref())).await;
         }
-        self.hold(&manifest).await?;
         let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
+        // Not before it is known that there is something: what holds a Manifest says that something may be in the runtime.
+        self.hold(&manifest).await?;
         let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
         let again = why

@@ -285,3 +285,30 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_whatever_asks_later() {
+    let (engine, _) = engine();
+    let manifest = |version: u32, fields: u32| {
+        serde_json::from_value(json!({
+            "apiVersion": names::API_VERSION, "kind": "Manifest",
+            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
+                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
+                {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
+                 "fieldsV1": {"count": fields}}]},
+            "spec": {}, "status": {"state": "Ready"}
+        }))
+        .unwrap()
+    };
+    engine.state().write().apply_manifest(manifest(1, 9));
+    engine.set_mode(Mode::Paused);
+    let forged = engine.state().write().apply_manifest(manifest(2, 8));
+    let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
+    let cause = Cause::Kcp { object: key.to_string(), change };
+    engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });
+    assert_eq!(work_once(&engine).await, Outcome::Waiting);
+    assert!(engine.state().read().doubts_manifests_of("harbour"), "nothing was set right");
+    engine.set_mode(Mode::Live);
+    assert_eq!(work_once(&engine).await, Outcome::Done);
+    assert!(!engine.state().read().doubts_manifests_of("harbour"));
+}

@@ -171,6 +171,15 @@ fn manifest_key(kyma: &str, name: &str) -> WorkKey {
     WorkKey::Manifest { kyma: kyma.to_owned(), name: name.to_owned() }
 }
 
+/// Kind and name of the object of whose status a reconcile writes a part.
+fn written_at(key: &WorkKey) -> Option<(&'static str, &String)> {
+    match key {
+        WorkKey::Manifest { name, .. } => Some(("Manifest", name)),
+        WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::Path { kyma } => Some(("Kyma", kyma)),
+        _ => None,
+    }
+}
+
 /// Takes `value` out of the set under `key`, and the set with its last value.
 fn unindex(index: &mut HashMap<String, BTreeSet<String>>, key: &str, value: &str) {
     if let Some(set) = index.get_mut(key) {
@@ -212,11 +221,7 @@ impl KcpState {
     /// Whether somebody else has written what a reconcile is to set right of a status: then it is looked at now, and the field manager is
     /// told, if the API server tells.
     pub fn take_suspicion(&mut self, key: &WorkKey) -> Option<Suspected> {
-        let (kind, name) = match key {
-            WorkKey::Manifest { name, .. } => ("Manifest", name),
-            WorkKey::Kyma { kyma } | WorkKey::Catalog { kyma } | WorkKey::Path { kyma } => ("Kyma", kyma),
-            _ => return None,
-        };
+        let (kind, name) = written_at(key)?;
         let meta = || match kind {
             "Manifest" => self.manifests.get(name).map(|manifest| manifest.metadata),
             _ => self.kymas.get(name).map(|kyma| kyma.metadata),
@@ -224,6 +229,13 @@ impl KcpState {
         let by = || other_writer(&meta()?)?.manager.clone();
         let by = by();
         self.suspicions.take(&format!("{kind}/{name}"), key).then_some(Suspected { by })
+    }
+
+    /// Whether somebody else has written what a reconcile is to set right of a status ([`KcpState::take_suspicion`]).
+    pub fn is_suspected(&self, key: &WorkKey) -> bool {
+        !self.suspicions.is_empty()
+            && written_at(key)
+                .is_some_and(|(kind, name)| self.suspicions.is_of(&format!("{kind}/{name}"), key))
     }
 
     fn is_echo(&mut self, kind: &str, object: &impl ResourceExt) -> bool {
@@ -286,7 +298,8 @@ impl KcpState {
             self.suspicions.note(&format!("Kyma/{name}"), &key, kyma.resource_version());
             wanted.push((key, STATUS_OF_ANOTHER));
         }
-        let Some(change) = change.filter(|_| !echo) else { return wanted };
+        // Nor is it ours that it went, if a list shows it together with a later write of ours.
+        let Some(change) = change.filter(|change| !echo || *change == FINALIZER_GONE) else { return wanted };
         wanted.push((kyma_key(&name), change));
         // Whether it is left alone is a label.
         if old.is_none_or(|old| old.labels() != kyma.labels()) && self.concerns_mandatory(&name) {

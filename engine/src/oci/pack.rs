@@ -106,10 +106,9 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
         );
         return Err(OciError::Invalid { what: "component name", reason });
     }
-    let mut objects = BTreeSet::new();
-    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest, &mut objects)?];
+    let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
-        layers.push(resource_layer("default-cr", "default-cr.yaml", cr, &mut BTreeSet::new())?);
+        layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
     }
     for (name, yaml) in sources {
         // It becomes part of JSON that is not escaped.
@@ -118,7 +117,7 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
             let reason = "it is empty, not plain or there already".to_owned();
             return Err(OciError::Invalid { what: "source name", reason });
         }
-        layers.push(resource_layer(name, "manifest.yaml", yaml, &mut objects)?);
+        layers.push(resource_layer(name, "manifest.yaml", yaml)?);
     }
     let raw_manifest_digest = layers[0].digest.clone();
 
@@ -180,23 +179,21 @@ fn is_component_name(name: &str) -> bool {
         && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
-/// A layer with Kubernetes objects, of which none is among the `objects` that others have: no runtime takes a module that has one twice.
-fn resource_layer(
-    name: &str,
-    file: &str,
-    yaml: &str,
-    objects: &mut BTreeSet<(String, String, String, String)>,
-) -> Result<PackedBlob, OciError> {
+/// A layer with Kubernetes objects, each once: no runtime takes a module that has one twice. What several layers have is for the template
+/// that names its sources to tell.
+fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
     let own = manifests_of(&tar, TAR_TYPE)
         .map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
-    for id in own.iter().filter_map(ObjectRef::of) {
-        let (group, kind, namespace, object) = id.identity();
+    let mut once = BTreeSet::new();
+    for mut id in own.iter().filter_map(ObjectRef::of) {
         // As a runtime will have it.
-        let namespace = if namespace.is_empty() { "default" } else { namespace };
-        if !objects.insert((group.into(), kind.into(), namespace.into(), object.into())) {
-            let reason =
-                format!("it has {id} twice, or another file of the module has it too; take one of them out");
+        if id.namespace.is_empty() {
+            id.namespace.push_str("default");
+        }
+        let (group, kind, namespace, object) = id.identity();
+        if !once.insert([group, kind, namespace, object].map(str::to_owned)) {
+            let reason = format!("'{name}' has {id} twice; take one of them out");
             return Err(OciError::Invalid { what: "manifest", reason });
         }
     }
@@ -461,10 +458,11 @@ mod tests {
             let sources = vec![("more".to_owned(), more)];
             pack(&ModulePackage { raw_manifest: manifest, sources, ..package() }, &home()).map(drop)
         };
-        assert!(packed(map("n", "a") + &map("m", "a"), map("n", "b")).is_ok());
+        let alternatives = (map("n", "a") + &map("m", "a"), map("n", "a"));
+        assert!(packed(alternatives.0, alternatives.1).is_ok());
         for (manifest, more) in [
             (map("n", "a") + &map("n", "a"), map("n", "b")),
-            (map("n", "a"), map("n", "a")),
+            (map("n", "b"), map("n", "a") + &map("n", "a")),
             (map("default", "a") + &map("''", "a"), map("n", "b")),
         ] {
             let error = packed(manifest, more).unwrap_err().to_string();

@@ -101,7 +101,7 @@ impl ObjectError {
 
     /// Whether no object of the kind can be read, as of one whose objects are only made.
     pub(in crate::drive) fn is_unreadable(&self) -> bool {
-        matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.code == 405))
+        matches!(self, Self::Call(error) if error.status().is_some_and(|status| status.reason == "MethodNotAllowed"))
     }
 
     /// Whether the object's namespace is being deleted, so that nothing can be made in it.

@@ -107,7 +107,7 @@ impl Shared {
         if has_written_inventory(&manifest) {
             return manifest;
         }
-        let before = self.look("remembered").await.inventory(&manifest.name_any());
+        let before = self.look("remembered").await.inventory(&manifest);
         add(&mut manifest, &before);
         manifest
     }
@@ -127,7 +127,8 @@ impl Shared {
         let rendered = Box::pin(stage(Stage::Render, self.bundle_of(&manifest, runtime))).await;
         let stopped = rendered.map(|(bundle, _)| add(&mut manifest, &bundle.objects)).err();
         let mut own = Vec::new();
-        for object in plan::inventory(&manifest.status.clone().unwrap_or_default().synced) {
+        let mut objects = plan::inventory(&manifest.status.clone().unwrap_or_default().synced).into_iter();
+        while let Some(object) = objects.next() {
             match stage(Stage::ReadRuntime, apply::look(runtime, &object)).await {
                 Ok(None) => {}
                 Ok(Some(there)) => match self.verdict(kyma, &manifest, &object, &there).await {
@@ -141,8 +142,13 @@ impl Shared {
                     }
                     _ => own.push(object),
                 },
-                // Whoever removes it says so.
-                Err(_) => own.push(object),
+                // Whoever removes it says so. Who does not answer is not asked for each of many objects.
+                Err(error) => {
+                    own.push(object);
+                    if error.is_cut_off() {
+                        own.extend(objects.by_ref());
+                    }
+                }
             }
         }
         if let Some(status) = &mut manifest.status {
@@ -560,5 +566,28 @@ mod tests {
         forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
         let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
         assert_eq!(json!(whole.status.unwrap().synced), json!([own]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
+        let (engine, _) = engine_on(|_, _| not_found());
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counter = std::sync::Arc::clone(&asked);
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        });
+        let client = crate::runtime::RuntimeClient::new(
+            kube::Client::new(service, "default"),
+            std::time::Duration::from_secs(5),
+        );
+        let runtime = Gated::new(client, crate::drive::gate::Gate::default(), "harbour");
+        let entry = |name: usize| json!({"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": name.to_string()});
+        let mut forged = manifest(&[], &json!({}));
+        let synced: Vec<Value> = (0..50).map(entry).collect();
+        forged.status = serde_json::from_value(json!({"state": "Ready", "synced": synced})).unwrap();
+        let (whole, _) = engine.0.with_inventory("harbour", forged, &runtime).await;
+        assert_eq!(json!(whole.status.unwrap().synced), json!(synced), "nothing is known of any of them");
+        assert!(asked.load(std::sync::atomic::Ordering::SeqCst) <= 3, "{asked:?}");
     }
 }

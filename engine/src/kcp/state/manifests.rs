@@ -60,7 +60,10 @@ impl KcpState {
         // What no Kyma owns has what it has installed, and makes no more.
         let cr = default_cr(&manifest).filter(|_| !is_nobodys(&manifest));
         let objects: Vec<ObjectRef> = synced.into_iter().chain(cr).collect();
-        let is_held = held_by(&manifest).iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
+        // While its spec is there to tell by.
+        let holds = held_by(&manifest);
+        let is_held = holds.iter().all(|one| manifest.finalizers().iter().any(|f| f == one));
+        let is_told = says_all(&manifest);
         let spec = |m: &Manifest| {
             (
                 m.metadata.generation,
@@ -102,7 +105,7 @@ impl KcpState {
         let change = match &old {
             None => Some("added"),
             Some(old) if spec(old) != spec(&manifest) => Some("changed"),
-            Some(old) if is_let_go(&old.metadata, &manifest.metadata, &held_by(&manifest)) => {
+            Some(old) if !manifest.is_unmanaged() && is_let_go(&old.metadata, &manifest.metadata, &holds) => {
                 Some(FINALIZER_GONE)
             }
             Some(_) => None,
@@ -126,10 +129,11 @@ impl KcpState {
             && is_settled(&manifest)
             && is_installed
             && is_whole
-            && says_all(&manifest)
+            && is_told
             && is_held
             && !is_nobodys(&manifest);
-        if let Some(change) = change.filter(|_| !echo && !settled) {
+        // That a finalizer went is not ours, if a list shows it together with a later write of ours.
+        if let Some(change) = change.filter(|change| !settled && (!echo || *change == FINALIZER_GONE)) {
             wanted.push((manifest_key(&kyma, &name), change));
             // Whoever has changed it, a mandatory module's is set right.
             if let Some(old) = &old {
@@ -191,9 +195,12 @@ impl KcpState {
         }
     }
 
-    /// The inventory of a Manifest as last seen, with what it had before somebody else wrote it, if somebody has.
-    pub fn inventory(&self, manifest: &str) -> Vec<ObjectRef> {
-        self.manifests.inventory(manifest)
+    /// The inventory of a Manifest as last seen, with what it had before somebody else wrote it, if somebody has. Nothing of another one by
+    /// its name.
+    pub fn inventory(&self, manifest: &Manifest) -> Vec<ObjectRef> {
+        let name = manifest.name_any();
+        let same = self.manifests.get(&name).is_some_and(|seen| seen.metadata.uid == manifest.metadata.uid);
+        if same { self.manifests.inventory(&name) } else { Vec::new() }
     }
 
     /// A Manifest is gone.
@@ -247,7 +254,8 @@ impl KcpState {
     pub fn leaving_objects(&self, kyma: &str, manifest: &str) -> Vec<ObjectRef> {
         let others = self.by_kyma.of(kyma).filter(|name| *name != manifest);
         let leaving = others.filter_map(|name| {
-            let other = self.manifests.get(name).filter(|m| m.metadata.deletion_timestamp.is_some())?;
+            let is_leaving = |m: &Manifest| m.metadata.deletion_timestamp.is_some();
+            let other = self.manifests.without_inventory(name).filter(is_leaving)?;
             Some(self.manifests.inventory(name).into_iter().chain(default_cr(&other)))
         });
         let stays = |object: &ObjectRef| {
@@ -299,8 +307,9 @@ impl KcpState {
                 && Stray::of(self.kymas.get(kyma).as_ref(), m).is_none()
         })?;
         let synced = || self.manifests.inventory(&next.name_any());
-        // What it warns of later is no reason to leave the other's objects where they are.
-        let settled = has_been_ready(&next, next.metadata.generation);
+        // What it warns of later is no reason to leave the other's objects where they are. By an inventory that is not whole, objects of
+        // its own would be removed.
+        let settled = has_been_ready(&next, next.metadata.generation) && has_own_inventory(&next);
         Some(Successor { name: next.name_any(), settled: settled.then(synced) })
     }
 
@@ -328,7 +337,8 @@ impl KcpState {
 
     /// Whether somebody else has written the status of a Manifest of a Kyma, and it was not set right yet.
     pub fn doubts_manifests_of(&self, kyma: &str) -> bool {
-        self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
+        !self.suspicions.is_empty()
+            && self.by_kyma.of(kyma).any(|name| self.suspicions.has(&format!("Manifest/{name}")))
     }
 
     /// Whether a Kyma has Manifests, as last seen.

@@ -42,6 +42,15 @@ impl Suspicions {
         any
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there is anything for a reconcile to set right.
+    pub(super) fn is_of(&self, object: &str, key: &WorkKey) -> bool {
+        self.0.get(object).is_some_and(|all| all.iter().any(|(of, _)| of == key))
+    }
+
     /// Whether there is anything of an object to set right.
     pub(super) fn has(&self, object: &str) -> bool {
         self.0.contains_key(object)

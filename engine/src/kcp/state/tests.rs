@@ -217,7 +217,10 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
         written_by(&mut manifest.metadata, if own { &ours } else { &[] }, None);
         manifest
     };
-    let has = |state: &KcpState| state.inventory("m").into_iter().map(|o| o.name).collect::<Vec<_>>();
+    let has = |state: &KcpState| {
+        let seen = state.manifests_of("a").pop().unwrap();
+        state.inventory(&seen).into_iter().map(|o| o.name).collect::<Vec<_>>()
+    };
     let mut state = KcpState::default();
     state.apply_manifest(of(1, Some("d"), true));
     let mut gone = of(2, None, false);
@@ -240,6 +243,10 @@ fn what_was_in_an_inventory_is_remembered_where_another_writes_it() {
     another.metadata.uid = Some("v".into());
     state.apply_manifest(another);
     assert!(has(&state).is_empty(), "another Manifest");
+    state.apply_manifest(of(6, Some("d"), true));
+    let mut anew = of(7, None, false);
+    anew.metadata.uid = Some("w".into());
+    assert!(state.inventory(&anew).is_empty(), "another Manifest, of which the watch has not told yet");
     // Nobody may have been there to see it.
     let found = KcpState::default().apply_manifest(of(1, Some("d"), false));
     assert!(keys(found).contains(&"Manifest/m".to_owned()), "what is installed has an inventory of ours");
@@ -618,6 +625,10 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     state.apply_manifest(ready.clone());
     let settled = Some(vec![inventory_of(&ready)]);
     assert_eq!(state.successor("a", &old), Some(Successor { name: "o".into(), settled }));
+    let mut robbed = ready.clone();
+    written_by(&mut robbed.metadata, &[], None);
+    state.apply_manifest(robbed);
+    assert_eq!(state.successor("a", &old).unwrap().settled, None, "nobody knows what it has");
     let mut warns = of("o", "u", "Warning");
     state.apply_manifest(warns.clone());
     assert_eq!(state.successor("a", &old).unwrap().settled, None, "it was never ready");
@@ -659,6 +670,15 @@ fn a_manifest_is_heir_to_the_older_ones_of_its_module_and_what_it_has_too_does_n
     state.apply_manifest(of("new", 2, time(3)));
     assert_eq!(state.leaving_objects("a", "another").len(), 2);
     assert!(state.predecessors("a", &new).is_empty(), "it goes as well");
+    let mut with_cr = of("new", 3, time(3));
+    with_cr.spec.resource = serde_json::from_value(
+        json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}),
+    )
+    .unwrap();
+    state.apply_manifest(with_cr);
+    let names: Vec<String> =
+        state.leaving_objects("a", "another").into_iter().map(|object| object.name).collect();
+    assert!(names.contains(&"b".to_owned()), "and its default CR: {names:?}");
 }
 
 #[test]
@@ -753,6 +773,40 @@ fn what_holds_an_object_is_put_back() {
         manifest
     };
     let (own, others) = (finalizers::MANIFEST, "backup.example.dev/wait");
+    let with_cr = |version, by: &[&str]| {
+        let mut manifest = held(version, by);
+        manifest.spec.resource = serde_json::from_value(
+            json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}),
+        )
+        .unwrap();
+        let said = json!({"type": "ModuleCR", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        manifest.status.as_mut().unwrap().conditions.push(serde_json::from_value(said).unwrap());
+        manifest
+    };
+    let mut state = KcpState::default();
+    assert_eq!(keys(state.apply_manifest(with_cr(1, &[own, finalizers::DEFAULT_CR]))), ["Kyma/a", "Agent/a"]);
+    assert_eq!(keys(state.apply_manifest(with_cr(2, &[own]))), ["Manifest/m"]);
+    state.wrote("Manifest", "m", Some("4".into()));
+    state.apply_manifest(with_cr(3, &[own, finalizers::DEFAULT_CR]));
+    assert_eq!(
+        keys(state.apply_manifest(with_cr(4, &[own]))),
+        ["Manifest/m"],
+        "seen with a later write of ours"
+    );
+    let mut unsaid = with_cr(5, &[own, finalizers::DEFAULT_CR]);
+    unsaid.status.as_mut().unwrap().conditions.retain(|condition| condition.type_ != "ModuleCR");
+    let found = keys(KcpState::default().apply_manifest(unsaid));
+    assert!(found.contains(&"Manifest/m".to_owned()), "its default CR is not told of");
+    let mut given_up = with_cr(6, &[own, finalizers::DEFAULT_CR]);
+    let mark = |manifest: &mut Manifest| {
+        let unmanaged = names::annotations::IS_UNMANAGED.to_owned();
+        manifest.annotations_mut().insert(unmanaged, "true".into());
+    };
+    mark(&mut given_up);
+    state.apply_manifest(given_up);
+    let mut let_go = with_cr(7, &[]);
+    mark(&mut let_go);
+    assert!(state.apply_manifest(let_go).is_empty(), "what is given up is let go");
     let mut state = KcpState::default();
     assert_eq!(keys(state.apply_manifest(held(1, &[own, others]))), ["Kyma/a", "Agent/a"]);
     assert!(state.apply_manifest(held(2, &[own])).is_empty(), "another's is its own");

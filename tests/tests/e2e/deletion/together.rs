@@ -161,3 +161,35 @@ async fn a_kind_that_a_module_which_stays_has_too_goes_with_the_last() -> Result
     ensure!(crds(&runtime).get_opt(&name).await?.is_none(), "the kind is left");
     observed::no_panic(&world.receiver.process)
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_modules_whose_default_crs_are_of_one_kind_go_together() -> Result<()> {
+    let world = World::start("kcp-one-kind").await?;
+    let (runtime, of) = (world.runtime()?, world.namespace);
+    let (shared, name) = ("lamp", format!("lights.{}", group(of, "lamp")));
+    for module in MODULES {
+        let mut offered = Version::new(module, "1.0.0", vec![crd(of, shared)]);
+        offered.template = json!({"data": light(of, shared, module),
+            "associatedResources": [{"group": group(of, shared), "version": "v1", "kind": "Light"}]});
+        offered.offer(&world.kcp, of, &world.env.registry.of(of)).await?;
+    }
+    world.enable(&MODULES).await?;
+    for module in MODULES {
+        world.ready(module).await?;
+    }
+
+    // Neither takes the other's for its user's.
+    world.kymas().delete(of, &DeleteParams::default()).await?;
+    wait::until("the Kyma to be gone", SOON, || async {
+        if world.kymas().get_opt(of).await?.is_none() {
+            return Ok(Some(()));
+        }
+        for module in MODULES {
+            world.tell_of((&group(of, shared), "v1", "Light"), module).await?;
+        }
+        Ok(None)
+    })
+    .await?;
+    ensure!(crds(&runtime).get_opt(&name).await?.is_none(), "the kind is left");
+    observed::no_panic(&world.receiver.process)
+}
