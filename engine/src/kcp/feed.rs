@@ -25,7 +25,9 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{
     Source,
     inlets::{self, played},
-    state::{KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, TOLD_BY_ANOTHER, Wanted},
+    state::{
+        FINALIZER_GONE, KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, TOLD_BY_ANOTHER, Wanted,
+    },
 };
 use crate::{
     drive::EngineConfig,
@@ -381,7 +383,8 @@ impl Context {
                 _ if start => Class::Resync,
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
-                _ if [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER].contains(&change) => Class::Resync,
+                // Nor for what somebody makes of our bookkeeping, again and again maybe.
+                _ if [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, FINALIZER_GONE].contains(&change) => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
                     Class::Rollout
                 }

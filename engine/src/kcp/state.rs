@@ -148,7 +148,7 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
 }
 
 /// What is said where somebody has taken away a finalizer by which we hold an object.
-const FINALIZER_GONE: &str = "finalizer taken away";
+pub const FINALIZER_GONE: &str = "finalizer taken away";
 
 /// Whether somebody has taken one of these finalizers of an object that stays: with its end nobody would wait for us then.
 fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {
