@@ -345,6 +345,7 @@ impl Shared {
             kind: Kind::Warning,
             reason: "KymaNotReadable",
             message: message.clone(),
+            occasion: String::new(),
         };
         let _alone = self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
         Ok(Finish::Settled(error_report(message)))
@@ -392,7 +393,13 @@ fn until_of(kept: &[Parked]) -> Option<Timestamp> {
 
 /// Somebody keeps changing what every module stands on.
 fn notice_of(kept: &Parked) -> Notice {
-    Notice { about: About::Kyma, kind: Kind::Warning, reason: "FieldConflict", message: kept.message() }
+    Notice {
+        about: About::Kyma,
+        kind: Kind::Warning,
+        reason: "FieldConflict",
+        message: kept.message(),
+        occasion: String::new(),
+    }
 }
 
 /// Whether a plan removes something, or takes back what its user has taken over.

@@ -468,7 +468,8 @@ impl Shared {
                 "an object is left as somebody else makes it"
             );
         }
-        let notice = Notice { about, kind: Kind::Warning, reason: "FieldConflict", message };
+        let notice =
+            Notice { about, kind: Kind::Warning, reason: "FieldConflict", message, occasion: String::new() };
         let _alone = self.tell(kyma, None, &[notice]).await;
     }
 

@@ -1,4 +1,5 @@
-//! Tells users by Events (core/v1) what a plan has noticed. Never fails a reconcile, and never says the same twice an hour.
+//! Tells users by Events (core/v1) what a plan has noticed. Never fails a reconcile, and never says the same of one occasion twice
+//! an hour.
 
 use std::time::Duration;
 
@@ -124,8 +125,9 @@ fn hash(kyma: &str) -> u64 {
 
 /// The same for the same notice about the same object, in every process.
 fn fingerprint(kyma: &str, notice: &Notice) -> u64 {
-    let Notice { about, kind, reason, message } = notice;
-    xxhash_rust::xxh3::xxh3_64(format!("{kyma}\n{about:?}\n{kind:?}\n{reason}\n{message}").as_bytes())
+    let Notice { about, kind, reason, message, occasion } = notice;
+    let text = format!("{kyma}\n{about:?}\n{kind:?}\n{reason}\n{occasion}\n{message}");
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
 /// The Event. Its name is the same for an hour, so that another process does not say it again.

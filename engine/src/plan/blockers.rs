@@ -76,11 +76,16 @@ pub struct Users {
     pub first: Vec<ObjectRef>,
     /// How many there are.
     pub count: u64,
+    /// Of which kinds.
+    pub kinds: Vec<Gvk>,
 }
 
 impl Users {
     /// Adds those of one kind: the first, and how many there are of it.
-    pub fn add(&mut self, first: impl IntoIterator<Item = ObjectRef>, count: u64) {
+    pub fn add(&mut self, kind: &Gvk, first: impl IntoIterator<Item = ObjectRef>, count: u64) {
+        if count > 0 {
+            self.kinds.push(kind.clone());
+        }
         let room = NAMED.saturating_sub(self.first.len());
         self.first.extend(first.into_iter().take(room));
         self.count = self.count.saturating_add(count);
@@ -128,7 +133,7 @@ mod tests {
             name: format!("b{n}"),
         };
         let mut users = Users::default();
-        users.add((0..count.min(NAMED + 1)).map(object), count as u64);
+        users.add(&Gvk::of("x.dev/v1", "Beacon"), (0..count.min(NAMED + 1)).map(object), count as u64);
         users
     }
 
@@ -183,7 +188,7 @@ mod tests {
             namespace: String::new(),
             name: name.into(),
         };
-        all.add([cluster("one"), cluster("two")], 2);
+        all.add(&Gvk::of("x.dev/v1", "Beacon"), [cluster("one"), cluster("two")], 2);
         assert!(all.message().unwrap().ends_with("Beacon quay/b18, Quay one, … (21)"));
     }
 

@@ -60,6 +60,7 @@ impl Forced {
             kind: Kind::Warning,
             reason: REASON,
             message: format!("the deletion of {what} was forced{by} ({why}); {left}"),
+            occasion: String::new(),
         }
     }
 }

@@ -175,6 +175,7 @@ fn removed(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: St
             kind: Kind::Warning,
             reason,
             message: format!("module '{}' is removed: {message}", view.choice.module.name),
+            occasion: String::new(),
         });
     }
     Gate::Remove { message }

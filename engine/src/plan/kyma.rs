@@ -282,6 +282,8 @@ fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> Modul
                 "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
                 before.name
             ),
+            // Each Manifest is given up once.
+            occasion: manifest.uid().unwrap_or_default(),
         });
     }
     let (state, message) = progress(manifest);

@@ -214,6 +214,7 @@ impl MandatoryPlan {
             kind: Kind::Warning,
             reason: "MandatoryModuleFailed",
             message: message.clone(),
+            occasion: String::new(),
         });
         self.faults.push(message);
     }

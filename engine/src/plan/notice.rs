@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-/// A notice. Told once an hour at most, however often it is made (see [`crate::drive`]).
+/// A notice. Told once an hour at most for one occasion, however often it is made (see [`crate::drive`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// What it is about.
@@ -42,4 +42,6 @@ pub struct Notice {
     pub reason: &'static str,
     /// For people: what happened and what ends it. Never anything secret; for [`About::RuntimeKyma`] nothing of another runtime.
     pub message: String,
+    /// What tells this time from another with the same words, such as the uid of what goes; empty where a repetition is none. Not told.
+    pub occasion: String,
 }

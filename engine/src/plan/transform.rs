@@ -10,6 +10,7 @@ mod pull_secret;
 
 use std::collections::BTreeMap;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 use tidewatch_api::{
     Manager,
@@ -57,6 +58,31 @@ pub enum TransformError {
         /// Why; no data.
         why: String,
     },
+}
+
+/// Writes the `stringData` of a Secret as the `data` that an API server makes of it and stores: what is applied can then be compared with
+/// what is there, is let go with the version that had it, and is named by one path where users may change it. One that is not what an
+/// API server takes stays as it is, to be refused by it.
+pub fn store_texts(secret: &mut Value) {
+    let Some(texts) = secret["stringData"].as_object() else { return };
+    let takes_data = secret["data"].is_object() || secret["data"].is_null();
+    if !takes_data || !texts.values().all(Value::is_string) {
+        return;
+    }
+    let encoded: Vec<(String, Value)> = texts
+        .iter()
+        .filter_map(|(key, text)| Some((key.clone(), STANDARD.encode(text.as_str()?).into())))
+        .collect();
+    if let Some(secret) = secret.as_object_mut() {
+        secret.remove("stringData");
+        let data = secret.entry("data").or_insert(Value::Null);
+        if data.is_null() {
+            *data = Value::Object(Map::new());
+        }
+        if let Some(data) = data.as_object_mut() {
+            data.extend(encoded);
+        }
+    }
 }
 
 /// Transforms a module's objects, which have their namespaces. See the module.
@@ -182,6 +208,31 @@ mod tests {
             json!({"apiVersion": "gauge.test/v1", "kind": "Deployment", "metadata": {"name": "theirs"},
                    "spec": {"template": {"spec": pods}}}),
         ]
+    }
+
+    #[test]
+    fn what_a_secret_has_as_texts_is_what_an_api_server_stores() {
+        let stored = |mut secret: Value| {
+            store_texts(&mut secret);
+            secret
+        };
+        assert_eq!(
+            stored(
+                json!({"kind": "Secret", "stringData": {"user": "a", "k": "1"}, "data": {"k": "b2xk", "l": "MQ=="}})
+            ),
+            json!({"kind": "Secret", "data": {"user": "YQ==", "k": "MQ==", "l": "MQ=="}}),
+            "a text wins"
+        );
+        assert_eq!(stored(json!({"stringData": {"a": ""}, "data": null})), json!({"data": {"a": ""}}));
+        for refused in [
+            json!({"stringData": {"a": 7}}),
+            json!({"stringData": ["a"]}),
+            json!({"stringData": {"a": "b"}, "data": 7}),
+            json!({"data": {"a": "YQ=="}}),
+            json!({}),
+        ] {
+            assert_eq!(stored(refused.clone()), refused, "that is for the API server to say");
+        }
     }
 
     #[test]

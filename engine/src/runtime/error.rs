@@ -94,6 +94,8 @@ impl Error for RuntimeError {
 
 /// Longest message of an API server that is passed on, in characters.
 const MAX_MESSAGE: usize = 500;
+/// What stands for what is left out of a longer one.
+const GAP: &str = " … ";
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 impl RuntimeError {
@@ -144,10 +146,19 @@ impl RuntimeError {
         }
     }
 
-    /// The API server's own message, for a status or condition; at most 500 characters.
+    /// The API server's own message, for a status or condition; at most 500 characters. Of a longer one the beginning, which says what is
+    /// wrong, and the end, which says why: between them it may have put the whole value.
     pub fn message(&self) -> Option<String> {
         let status = self.status().filter(|status| !status.message.is_empty())?;
-        Some(status.message.chars().take(MAX_MESSAGE).collect())
+        let words = &status.message;
+        let count = words.chars().count();
+        if count <= MAX_MESSAGE {
+            return Some(words.clone());
+        }
+        let end = MAX_MESSAGE / 3;
+        let begin = MAX_MESSAGE - end - GAP.chars().count();
+        let parts = words.chars().take(begin).chain(GAP.chars()).chain(words.chars().skip(count - end));
+        Some(parts.collect())
     }
 
     /// The API server's answer, if it gave one.
@@ -261,6 +272,18 @@ mod tests {
         );
         assert_eq!(error.message().as_deref(), Some("words of the server"));
         assert!(error.source().is_some());
+    }
+
+    #[test]
+    fn of_a_long_message_its_beginning_and_its_end_are_passed_on() {
+        let message = |words: String| {
+            let status = Status { message: words, code: 422, ..Status::default() };
+            RuntimeError::from_kube("apply", kube::Error::Api(Box::new(status))).message().unwrap()
+        };
+        assert_eq!(message("é".repeat(MAX_MESSAGE)), "é".repeat(MAX_MESSAGE));
+        let said = message(format!("Job is invalid: {}: field is immutable", "é".repeat(4_000)));
+        assert_eq!(said.chars().count(), MAX_MESSAGE);
+        assert!(said.starts_with("Job is invalid: é") && said.ends_with("é: field is immutable"), "{said}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     drive::{chain, gate::Held},
+    plan::refusal::is_immutable,
     runtime::{ErrorClass, MapError, RuntimeError},
 };
 
@@ -112,6 +113,13 @@ impl ObjectError {
     /// Whether the API server does not take the object as it is.
     pub(in crate::drive) const fn is_refused(&self) -> bool {
         matches!(self, Self::Call(error) if matches!(error.class, ErrorClass::Invalid))
+    }
+
+    /// Whether the API server does not take a change because a field can only be set when the object is made. It says so at the end of
+    /// what may be a long text.
+    pub(in crate::drive) fn is_of_immutable(&self) -> bool {
+        let words = |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
+        matches!(self, Self::Call(error) if self.is_refused() && words(error))
     }
 
     /// Whether an admission webhook could not be asked, as where the module's own server does not run yet. Kubernetes has no reason or

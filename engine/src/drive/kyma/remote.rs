@@ -128,6 +128,7 @@ fn restored_notices(what: &str) -> [Notice; 2] {
         kind: Kind::Warning,
         reason: "KymaRestored",
         message: what.to_owned(),
+        occasion: String::new(),
     })
 }
 

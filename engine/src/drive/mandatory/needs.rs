@@ -48,6 +48,7 @@ impl Needs {
             kind: Kind::Warning,
             reason: "MandatoryModuleWaits",
             message: format!("mandatory module '{module}' {}", waits.message),
+            occasion: String::new(),
         })
     }
 

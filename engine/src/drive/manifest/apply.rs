@@ -24,7 +24,6 @@ use crate::{
         manifest::{Definitions, Marks},
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
-        refusal,
     },
 };
 
@@ -359,9 +358,7 @@ impl Installer<'_> {
                 self.standing.applied(key, content, made, self.now);
                 Ok(Settled::There(applied, self.trial(id, key)))
             }
-            Err(error) if error.is_refused() && refusal::is_immutable(&error.message()) => {
-                self.immutable(id, &live, &wanted, error).await
-            }
+            Err(error) if error.is_of_immutable() => self.immutable(id, &live, &wanted, error).await,
             Err(error) => self.refused(id, error),
         }
     }

@@ -30,8 +30,10 @@ const OWNED: u32 = 2_000;
 pub(super) struct Obstacle {
     /// For the status.
     pub(super) what: String,
-    /// The kinds whose objects have to go.
+    /// The kinds whose objects have to go, whether or not there are any now.
     pub(super) kinds: Vec<Gvk>,
+    /// Those of them of which there are some.
+    pub(super) there: Vec<Gvk>,
     pub(super) of: Whose,
 }
 
@@ -149,7 +151,7 @@ pub(super) async fn users_in(
         });
         let there: Vec<ObjectRef> = there.map(|listed| listed.object).collect();
         let count = there.len() as u64;
-        users.add(there, count);
+        users.add(gvk, there, count);
     }
     Ok(users.named())
 }
@@ -189,7 +191,7 @@ async fn users_of(
             }
         }
         let count = (others.len() as u64).saturating_add(more);
-        users.add(others, count);
+        users.add(gvk, others, count);
     }
     Ok(users)
 }
@@ -215,8 +217,9 @@ impl Shared {
         own.extend(crs.iter().cloned());
         let leaving = self.look("leaving objects").await.leaving_objects(kyma, &name);
         let modules = plan::union(&own, &leaving);
-        if let Some(what) = users_of(runtime, &declared, &modules).await?.message() {
-            return Ok(Some(Obstacle { what, kinds: declared, of: Whose::Users }));
+        let users = users_of(runtime, &declared, &modules).await?;
+        if let Some(what) = users.message() {
+            return Ok(Some(Obstacle { what, kinds: declared, there: users.kinds, of: Whose::Users }));
         }
         for cr in self.without_anothers(kyma, runtime, crs).await? {
             if !self.is_needed(kyma, &name, &cr).await && apply::remove(runtime, &cr).await? == Deleted::Going
@@ -224,14 +227,16 @@ impl Shared {
                 // Its operator may have to clean up for it; or waits for objects that others, on their way out, have of its kinds.
                 let what = format!("waiting for the module's {cr} to be gone");
                 let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
-                return Ok(Some(Obstacle { what, kinds: vec![cr.gvk], of }));
+                return Ok(Some(Obstacle { what, there: vec![cr.gvk.clone()], kinds: vec![cr.gvk], of }));
             }
         }
         let defined = self.alone(kyma, &name, runtime, defined).await;
         // Of kinds that nobody has declared, and that the module alone defines: with instances their CRDs could not go, and nobody
         // would be left to take care of them.
-        if let Some(what) = users_of(runtime, defined.values(), &modules).await?.message() {
-            return Ok(Some(Obstacle { what, kinds: defined.into_values().collect(), of: Whose::Users }));
+        let users = users_of(runtime, defined.values(), &modules).await?;
+        if let Some(what) = users.message() {
+            let kinds = defined.into_values().collect();
+            return Ok(Some(Obstacle { what, kinds, there: users.kinds, of: Whose::Users }));
         }
         if leaving.is_empty() {
             return Ok(None);
@@ -240,8 +245,9 @@ impl Shared {
         for gvk in declared {
             kinds.entry((gvk.group.clone(), gvk.kind.clone())).or_insert(gvk);
         }
-        let what = users_of(runtime, kinds.values(), &own).await?.message();
-        Ok(what.map(|what| Obstacle { what, kinds: kinds.into_values().collect(), of: Whose::Leaving }))
+        let users = users_of(runtime, kinds.values(), &own).await?;
+        let kinds = kinds.into_values().collect();
+        Ok(users.message().map(|what| Obstacle { what, kinds, there: users.kinds, of: Whose::Leaving }))
     }
 
     /// Those of the kinds that a module defines whose CRDs go with it: one that a module has that stays is that one's to take care of.

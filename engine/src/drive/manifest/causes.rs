@@ -1,6 +1,6 @@
 //! Why something of a module is not ready, where it does not tell that itself: what its pods say, and how its storage is made.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -25,6 +25,10 @@ use crate::{
 pub(super) const OBJECTS: usize = 4;
 /// Pods that are read of one of them.
 const PODS: u32 = 20;
+/// Claims of them that are looked at.
+const CLAIMS: usize = 3;
+/// Events of a workload without pods that are read: its controller repeats one of them.
+const EVENTS: u32 = 20;
 
 /// What came of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,8 +152,16 @@ impl Shared {
                     if !is_stuck && !since.is_some_and(|since| readiness::is_due(since, now)) {
                         continue;
                     }
-                    let pods = pods(runtime, &id, &object).await;
-                    pods.map(|pods| readiness::readiness(&object, &Facts { pods: &pods, ..facts }, now))
+                    match pods(runtime, &id, &object).await {
+                        Ok(pods) => {
+                            let claims = claims(runtime, &id, &pods).await;
+                            let refused = refused(runtime, &id, &object, &pods).await;
+                            let refused = refused.as_deref();
+                            let facts = Facts { pods: &pods, claims: &claims, refused, ..facts };
+                            Ok(readiness::readiness(&object, &facts, now))
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 Some(Inside::StorageClass) => {
                     let class = storage_class(runtime, &object).await;
@@ -183,6 +195,35 @@ async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<V
     let params = ListParams::default().labels(&selector).limit(PODS);
     let list = runtime.call(&format!("listing the pods of {id}"), api.list(&params)).await?;
     Ok(list.items.into_iter().filter_map(|pod| serde_json::to_value(pod).ok()).collect())
+}
+
+/// Why claims that pods wait for have no volume, by their names. What cannot be read is left out.
+async fn claims(runtime: &Gated, id: &ObjectRef, pods: &[Value]) -> Vec<(String, String)> {
+    let names: BTreeSet<String> = pods.iter().flat_map(readiness::claims_of_unplaced).collect();
+    let mut found = Vec::new();
+    for name in names.into_iter().take(CLAIMS) {
+        let gvk = Gvk::of("v1", "PersistentVolumeClaim");
+        let object = ObjectRef { gvk, namespace: id.namespace.clone(), name: name.clone() };
+        let Ok(Some(claim)) = apply::get(runtime, &object).await else { continue };
+        let Ok(class) = storage_class(runtime, &claim).await else { continue };
+        found.extend(readiness::unbound(&claim, &class).map(|why| (name, why)));
+    }
+    found
+}
+
+/// What the controller of a workload without pods was last told where it could not make one. A Deployment says so itself; others leave it
+/// to Events.
+async fn refused(runtime: &Gated, id: &ObjectRef, workload: &Value, pods: &[Value]) -> Option<String> {
+    if !pods.is_empty() || id.gvk.kind == "Deployment" {
+        return None;
+    }
+    let uid = workload["metadata"]["uid"].as_str()?;
+    let api = apply::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await.ok()?;
+    let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
+    let params = ListParams::default().fields(&fields).limit(EVENTS);
+    let list = runtime.call(&format!("listing the Events of {id}"), api.list(&params)).await.ok()?;
+    let last = list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string())?;
+    last.data["message"].as_str().map(str::to_owned)
 }
 
 /// The class that a claim names; null if there is none.

@@ -124,6 +124,7 @@ impl Shared {
                 "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
                  Ignore at the module it stays away"
             ),
+            occasion: String::new(),
         };
         self.tell_user(kyma, runtime, notice).await;
     }

@@ -212,6 +212,7 @@ impl Shared {
                                 "module '{}': {what}",
                                 manifest.module_name().unwrap_or_default()
                             ),
+                            occasion: manifest.uid().unwrap_or_default(),
                         };
                         self.tell_user(kyma, runtime, notice).await;
                     }
@@ -251,12 +252,12 @@ impl Shared {
         kyma: &str,
         manifest: &Manifest,
         runtime: &Gated,
-        Obstacle { what, kinds, of }: Obstacle,
+        Obstacle { what, kinds, there, of }: Obstacle,
         goes: impl Fn(&ObjectRef) -> bool + Send,
     ) -> Result<Finish, Lost> {
         let says = manifest.status.as_ref().and_then(|status| status.last_operation.as_ref());
         if of == Whose::Users && !says.is_some_and(|says| says.operation.starts_with(CRS_WAITED_FOR)) {
-            Box::pin(self.tell_blocked(kyma, manifest, runtime, &kinds)).await;
+            Box::pin(self.tell_blocked(kyma, manifest, runtime, &there)).await;
         }
         let (objects, missing, failure) = match stage(Stage::Render, self.bundle_of(manifest, runtime)).await
         {
@@ -308,6 +309,7 @@ impl Shared {
                 manifest.module_name().unwrap_or_default(),
                 kinds.join(", ")
             ),
+            occasion: manifest.uid().unwrap_or_default(),
         };
         self.tell_user(kyma, runtime, notice).await;
     }

@@ -2,7 +2,13 @@ use super::*;
 use crate::plan::notice::Kind;
 
 fn notice(message: &str) -> Notice {
-    Notice { about: About::Kyma, kind: Kind::Warning, reason: "VersionDeprecated", message: message.into() }
+    Notice {
+        about: About::Kyma,
+        kind: Kind::Warning,
+        reason: "VersionDeprecated",
+        message: message.into(),
+        occasion: String::new(),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,4 +168,14 @@ fn an_event_names_its_object_and_fits() {
     assert_eq!(first.metadata.namespace.as_deref(), Some("kcp-system"));
     assert_eq!(first.metadata.name, event(&long, object.clone(), 7, at(7300)).metadata.name, "the same hour");
     assert_ne!(first.metadata.name, event(&long, object, 7, at(10_800)).metadata.name);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_words_of_another_occasion_are_told() {
+    let (engine, _, heard, _) = engine(201);
+    let of = |uid: &str| [Notice { occasion: uid.to_owned(), ..notice("given up") }];
+    for (uid, told) in [("first", 1), ("first", 1), ("second", 2), ("first", 2)] {
+        engine.0.tell("harbour", None, &of(uid)).await;
+        assert_eq!(posts(&heard), told, "{uid}");
+    }
 }

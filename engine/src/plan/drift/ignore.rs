@@ -21,7 +21,16 @@ impl<'a> Ignored<'a> {
                 && (i.namespace.is_empty() || i.namespace == object.namespace)
         };
         let paths = all.iter().filter(fits).flat_map(|i| &i.paths);
-        Self(paths.filter_map(|path| path.strip_prefix('/')).map(parts).collect())
+        let mut paths: Vec<_> = paths.filter_map(|path| path.strip_prefix('/')).map(parts).collect();
+        // What a Secret has as texts it stores with its data, and is applied so.
+        if (object.gvk.group.as_str(), object.gvk.kind.as_str()) == ("", "Secret") {
+            for first in paths.iter_mut().filter_map(|path| path.first_mut()) {
+                if first == "stringData" {
+                    *first = "data".into();
+                }
+            }
+        }
+        Self(paths)
     }
 
     /// Whether there are none.
@@ -110,5 +119,29 @@ fn counterpart<'a>(item: &Value, index: usize, live: &'a Value) -> Option<&'a Va
     match item.get("name").filter(|name| name.is_string()) {
         Some(name) => items.iter().find(|i| i.get("name") == Some(name)),
         None => items.get(index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_of_a_secret_is_the_same_by_both_of_its_names() {
+        let all: Vec<IgnoredFields> = serde_json::from_value(json!([
+            {"kind": "Secret", "paths": ["/stringData/user"]}, {"kind": "ConfigMap", "paths": ["/stringData/user"]}]))
+        .unwrap();
+        let kept = |kind: &str| {
+            let object =
+                ObjectRef::of(&json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "s"}})).unwrap();
+            Ignored::of(&all, &object).kept(
+                &json!({"data": {"user": "ours", "k": "1"}}),
+                &json!({"data": {"user": "mine", "k": "2"}}),
+            )
+        };
+        assert_eq!(kept("Secret"), json!({"data": {"user": "mine", "k": "1"}}));
+        assert_eq!(kept("ConfigMap"), json!({"data": {"user": "ours", "k": "1"}}));
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
             kind: Kind::Warning,
             reason: "ModuleWaits",
             message: format!("module '{module}' {}", waits.message),
+            occasion: String::new(),
         });
     }
     // What is on its way out serves nobody any more.

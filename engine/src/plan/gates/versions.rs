@@ -18,6 +18,7 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
         kind: Kind::Warning,
         reason: "VersionRefused",
         message: format!("module '{}': {message}", view.choice.module.name),
+        occasion: String::new(),
     });
     Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
 }
@@ -83,6 +84,7 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
             kind: Kind::Warning,
             reason: "VersionDeprecated",
             message: format!("module '{}': {}", view.choice.module.name, end.message),
+            occasion: String::new(),
         });
     }
     let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };

@@ -177,6 +177,7 @@ pub(super) fn hold_version(
             "the ModuleTemplate '{template}' was changed, or made anew, after it had been installed; a version does not change, so \
              what is installed stays as it is; release what is new as another version"
         ),
+        occasion: String::new(),
     });
     told.or(now)
 }

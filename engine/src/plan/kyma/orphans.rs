@@ -152,7 +152,13 @@ impl<'a> OfModule<'a> {
             );
             plan.remove(other, &message);
             let about = About::Manifest(current.name_any());
-            plan.notices.push(Notice { about, kind: Kind::Normal, reason: "ManifestHandedOver", message });
+            plan.notices.push(Notice {
+                about,
+                kind: Kind::Normal,
+                reason: "ManifestHandedOver",
+                message,
+                occasion: String::new(),
+            });
         }
     }
 }

@@ -109,6 +109,9 @@ pub fn bundle(
             return Err(BundleError::Twice(identity.to_string()));
         }
         transform::strip(&mut object);
+        if is(&identity.gvk, ("", "Secret")) {
+            transform::store_texts(&mut object);
+        }
         transform::mark(&mut object, manifest);
         let phase = if is(&identity.gvk, CRD) || is(&identity.gvk, ("", "Namespace")) {
             &mut bundle.first

@@ -25,8 +25,10 @@ mod workloads;
 
 pub use custom::{CrState, module_cr};
 pub use deadline::{DEADLINE, deadline_of, look_at, not_ready_since, not_within};
+pub use pods::claims_of_unplaced;
 pub use search::{is_due, next_look, selector};
 use seen::{Seen, UNSEEN};
+pub use storage::unbound;
 pub use workloads::{goes_when_finished, is_complete};
 
 /// What a module's objects say together.
@@ -73,6 +75,10 @@ pub struct Cause {
 pub struct Facts<'a> {
     /// Pods of the object, if it is a workload and they were read. A few are enough; they give the cause.
     pub pods: &'a [Value],
+    /// Why no volume is there for claims of these pods, by the claim's name; see [`unbound`].
+    pub claims: &'a [(String, String)],
+    /// What the object's controller was last told where it could not make a pod, if there are none and its Events were read.
+    pub refused: Option<&'a str>,
     /// The storage class of the object, if it is a claim and the class was looked for; null where there is none.
     pub storage_class: Option<&'a Value>,
     /// Since when the object, or the module that it belongs to, was seen not ready, without a break.
@@ -88,6 +94,8 @@ impl Default for Facts<'_> {
     fn default() -> Self {
         Self {
             pods: &[],
+            claims: &[],
+            refused: None,
             storage_class: None,
             not_ready_since: None,
             installer: tidewatch_api::names::field_managers::APPLIER,

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{
-    Says,
+    Facts, Says,
     seen::{Condition, Seen},
     text,
 };
@@ -40,26 +40,42 @@ pub(super) fn pod(pod: Seen<'_>) -> Says {
         _ if pod.holds("Ready") => return Says::Ready,
         _ => {}
     }
-    let cause = unready(pod);
+    let cause = unready(pod, &[]);
     if cause.ends { Says::Processing(cause.text) } else { Says::Error(cause.text) }
 }
 
 /// The first cause among a workload's pods, whatever their order. Pods that serve, have done their work or are leaving have none.
-pub(super) fn cause(pods: &[Value]) -> Option<PodCause> {
-    pods.iter()
-        .map(Seen)
+pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
+    let pods = facts.pods.iter();
+    pods.map(Seen)
         .filter(|pod| !pod.is_leaving() && !pod.holds("Ready"))
         .filter_map(|pod| match pod.status()["phase"].as_str() {
             Some("Succeeded") => None,
             Some("Failed") => Some(PodCause { ends: true, what: What::Ended, text: failed(pod) }),
-            _ => Some(unready(pod)),
+            _ => Some(unready(pod, facts.claims)),
         })
         .min()
 }
 
-/// What a workload that is on its way says: its pods' cause if they have one that tells more, else `rest`.
-pub(super) fn instead_of(rest: String, pods: &[Value]) -> Says {
-    match cause(pods) {
+/// Names of the claims of a pod that no node takes.
+#[must_use]
+pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
+    if Seen(pod).condition("PodScheduled").filter(Condition::fails).is_none() {
+        return Vec::new();
+    }
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes.filter_map(|v| v["persistentVolumeClaim"]["claimName"].as_str()).map(str::to_owned).collect()
+}
+
+/// What a workload that is on its way says: its pods' cause if they have one that tells more, or why there are none, else `rest`.
+pub(super) fn instead_of(rest: String, facts: &Facts<'_>) -> Says {
+    let cause = cause(facts);
+    if let (None, Some(refused)) = (&cause, facts.refused) {
+        // Before that there may be the name that the pod was to have, which is another one each time.
+        let why = refused.split_once(" is forbidden: ").map_or(refused, |(_, why)| why);
+        return Says::Processing(format!("its pods cannot be created: {}", text::tame(why)));
+    }
+    match cause {
         Some(PodCause { ends: false, text, .. }) => Says::Error(text),
         Some(PodCause { what: What::Starts | What::Unready, .. }) | None => Says::Processing(rest),
         Some(PodCause { text, .. }) => Says::Processing(text),
@@ -73,7 +89,7 @@ fn failed(pod: Seen<'_>) -> String {
     }
 }
 
-fn unready(pod: Seen<'_>) -> PodCause {
+fn unready(pod: Seen<'_>, claims: &[(String, String)]) -> PodCause {
     let status = pod.status();
     let all = |field: &str, init| {
         status[field].as_array().into_iter().flatten().filter_map(move |c| container(pod, c, init))
@@ -83,6 +99,11 @@ fn unready(pod: Seen<'_>) -> PodCause {
     }
     let place = |text: String| PodCause { ends: true, what: What::Place, text };
     if let Some(placed) = pod.condition("PodScheduled").filter(Condition::fails) {
+        let own = claims_of_unplaced(pod.0);
+        // The scheduler says that it is not bound, and not why.
+        if let Some((claim, why)) = claims.iter().find(|(name, _)| own.contains(name)) {
+            return place(format!("no node can take its pod: its claim {}: {why}", text::name(claim)));
+        }
         return match placed.reason {
             "SchedulingGated" => place("its pod is held back by a scheduling gate".into()),
             _ => match text::tame(placement(placed.message)) {

@@ -1,5 +1,7 @@
 //! Claims for storage.
 
+use serde_json::Value;
+
 use super::{Facts, Says, seen::Seen, text};
 
 /// Written when a scheduler has chosen a node for the pod that uses the claim.
@@ -7,6 +9,15 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Written when a provisioner was asked for the volume.
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+
+/// Why there is no volume for a claim that a pod waits for, and its class as it was looked for; `None` if there is, or one is on its way.
+#[must_use]
+pub fn unbound(claim: &Value, class: &Value) -> Option<String> {
+    match self::claim(Seen(claim), &Facts { storage_class: Some(class), ..Facts::default() }) {
+        Says::Processing(why) | Says::Error(why) => Some(why),
+        Says::Ready | Says::Unknown => None,
+    }
+}
 
 /// Ready: bound; or it waits, as its class wants, for a pod that uses it: then the pod's workload tells. Unknown: it is
 /// pending, no volume is being made, and its class was not looked for. Error: its volume is lost.

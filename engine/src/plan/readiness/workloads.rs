@@ -17,7 +17,7 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     }
     let wanted = object.spec()["replicas"].as_i64().unwrap_or(1);
     if let Some(stuck) = object.condition("Progressing").filter(Condition::fails) {
-        let what = match pods::cause(facts.pods) {
+        let what = match pods::cause(facts) {
             Some(cause) => format!("it makes no progress: {}", cause.text),
             None => format!("it makes no progress: {}", told(stuck.message, stuck.reason)),
         };
@@ -40,7 +40,7 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else {
         return Says::Ready;
     };
-    pods::instead_of(rest, facts.pods)
+    pods::instead_of(rest, facts)
 }
 
 /// Ready: all wanted replicas are ready and, where the controller replaces them, those at or above the partition are of
@@ -68,7 +68,7 @@ pub(super) fn stateful_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else {
         return Says::Ready;
     };
-    pods::instead_of(rest, facts.pods)
+    pods::instead_of(rest, facts)
 }
 
 /// Ready: every node that should have a pod has an available one and, where the controller replaces them, of the newest
@@ -84,7 +84,7 @@ pub(super) fn daemon_set(object: Seen<'_>, facts: &Facts<'_>) -> Says {
         return Says::Ready;
     }
     // The number of nodes moves in a cluster that scales, so it is not told.
-    pods::instead_of("its pod is not available on every node".into(), facts.pods)
+    pods::instead_of("its pod is not available on every node".into(), facts)
 }
 
 /// Whether it is a Job that is deleted by the cluster, some time after it has ended.
@@ -112,7 +112,7 @@ pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
                 "DeadlineExceeded" => "it ran longer than it allows".to_owned(),
                 reason => told(failed.message, reason),
             };
-            return Says::Error(match pods::cause(facts.pods) {
+            return Says::Error(match pods::cause(facts) {
                 Some(cause) => format!("it failed: {why}: {}", cause.text),
                 None => format!("it failed: {why}"),
             });
@@ -128,7 +128,7 @@ pub(super) fn job(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     } else {
         "it is not complete"
     };
-    pods::instead_of(rest.to_owned(), facts.pods)
+    pods::instead_of(rest.to_owned(), facts)
 }
 
 fn unavailable(wanted: i64) -> String {

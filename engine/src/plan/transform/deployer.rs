@@ -63,7 +63,7 @@ pub(super) fn inject(
     match injected.get(&name) {
         Some(Ok(data)) => {
             object["data"] = Value::Object(data.clone());
-            // It would be merged into the data, and win.
+            // It would be merged into the data, and win, where it is not what an API server takes.
             if let Some(object) = object.as_object_mut() {
                 object.remove("stringData");
             }

@@ -76,6 +76,7 @@ pub fn ignored(name: &str, why: &Unusable) -> Notice {
         kind: Kind::Warning,
         reason: "ModuleTemplateIgnored",
         message: format!("the ModuleTemplate '{name}' is ignored: {why}"),
+        occasion: String::new(),
     }
 }
 

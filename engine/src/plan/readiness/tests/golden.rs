@@ -14,8 +14,19 @@ fn every_kind_says_when_it_is_ready_and_why_not() {
             object["metadata"]["name"] = "x".into();
         }
         let pods = case["pods"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let claims: Vec<_> = case["claims"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|one| {
+                Some((text(&one["claim"]["metadata"]["name"]), unbound(&one["claim"], &one["class"])?))
+            })
+            .collect();
         let facts = Facts {
             pods: &pods,
+            claims: &claims,
+            refused: case["refused"].as_str(),
             storage_class: case.get("storageClass"),
             not_ready_since: Some(at(0)),
             ..Facts::default()
