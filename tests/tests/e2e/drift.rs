@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, ensure};
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, PostParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, State};
@@ -342,7 +342,15 @@ async fn what_somebody_deletes_again_and_again_is_given_up_for_a_while_and_said(
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()> {
     let solo = Solo::start("kcp-immutable", "breakwater").await?;
+    // Of a Job an API server prints all of the template before it says why it refuses it. One that is suspended does not keep a module.
+    let job = |image: &str| {
+        let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": image}]});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "survey", "namespace": "groyne"},
+               "spec": {"suspend": true, "template": {"spec": pod}}})
+    };
     let mut groyne = Version::new("groyne", "1.0.0", objects("groyne"));
+    groyne.objects.push(job("example.test/survey:1"));
+    let at = groyne.objects.len() - 1;
     solo.offer(&groyne).await?;
     solo.enable(&json!([{"name": "groyne"}])).await?;
     solo.ready("groyne", "1.0.0").await?;
@@ -373,7 +381,8 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
 
     groyne.version = "1.2.0".into();
     groyne.objects[9]["value"] = 2000.into();
-    groyne.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"},
+    groyne.objects[at] = job("example.test/survey:2");
+    groyne.template = json!({"recreate": [{"group": "apps", "kind": "Deployment"}, {"group": "batch", "kind": "Job"},
                                           {"group": "scheduling.k8s.io", "kind": "PriorityClass"}]});
     solo.offer(&groyne).await?;
     wait::until("the Deployment to be made anew", Duration::from_mins(1), || async {
@@ -398,6 +407,26 @@ async fn what_cannot_be_changed_in_place_is_refused_or_made_anew() -> Result<()>
     // API servers have other words for the value of a PriorityClass.
     let class = solo.objects(("scheduling.k8s.io", "v1", "PriorityClass"), None).get("groyne").await?;
     ensure!(class.data["value"] == 2000, "{}", class.data["value"]);
+    let jobs = solo.objects(("batch", "v1", "Job"), Some("groyne"));
+    let image = jobs.get("survey").await?.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    ensure!(image == "example.test/survey:2", "the Job was not made anew: {image}");
+
+    // Where nothing says so, the words come to whoever reads the status all the same.
+    groyne.version = "1.3.0".into();
+    groyne.template = json!({});
+    groyne.objects[at] = job("example.test/survey:3");
+    solo.offer(&groyne).await?;
+    let refused = solo
+        .module("groyne", "to say that the Job cannot be changed", |m| {
+            m.state == State::Error
+                && m.message.contains("Job.batch groyne/survey cannot be changed in place")
+        })
+        .await?;
+    ensure!(
+        ["field is immutable", "recreate"].iter().all(|part| refused.message.contains(part)),
+        "{}",
+        refused.message
+    );
     observed::no_panic(&solo.receiver.process)
 }
 
@@ -506,5 +535,57 @@ async fn two_modules_that_want_different_things_of_one_object_are_stopped_and_na
         solo.told(CONFIG_MAP, "kyma-system", "common").await?;
     }
     ensure!(solo.applies().await? == before, "they go on");
+    observed::no_panic(&solo.receiver.process)
+}
+
+/// An API server stores them as data.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_secret_has_as_texts_is_kept_and_let_go_like_its_data() -> Result<()> {
+    const SECRET: (&str, &str, &str) = ("", "v1", "Secret");
+    let mut solo = Solo::start("kcp-texts", "polder").await?;
+    let secret = |texts: &Value| {
+        vec![
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dyke"}}),
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pump", "namespace": "dyke"}, "stringData": texts}),
+        ]
+    };
+    let mut dyke =
+        Version::new("dyke", "1.0.0", secret(&json!({"user": "a", "pass": "default", "old": "1"})));
+    dyke.template = json!({"ignoreFields": [{"group": "", "kind": "Secret", "name": "pump", "paths": ["/stringData/pass"]}]});
+    solo.offer(&dyke).await?;
+    solo.enable(&json!([{"name": "dyke"}])).await?;
+    solo.ready("dyke", "1.0.0").await?;
+    let secrets = solo.objects(SECRET, Some("dyke"));
+    let is = |wanted: Value| {
+        let secrets = secrets.clone();
+        move || {
+            let (secrets, wanted) = (secrets.clone(), wanted.clone());
+            async move {
+                let data = secrets.get("pump").await?.data["data"].clone();
+                ensure!(data == wanted, "{data} instead of {wanted}");
+                Ok(Some(()))
+            }
+        }
+    };
+
+    let edit = json!({"stringData": {"user": "b", "pass": "mine"}});
+    secrets.patch("pump", &PatchParams::default(), &Patch::Merge(edit)).await?;
+    solo.told(SECRET, "dyke", "pump").await?;
+    let kept = json!({"user": "YQ==", "pass": "bWluZQ==", "old": "MQ=="});
+    wait::until("the Secret to be as it was but for what is its user's", Duration::from_mins(1), is(kept))
+        .await?;
+
+    dyke.version = "2.0.0".into();
+    dyke.objects = secret(&json!({"user": "c", "pass": "other"}));
+    solo.offer(&dyke).await?;
+    solo.ready("dyke", "2.0.0").await?;
+    let kept = json!({"user": "Yw==", "pass": "bWluZQ=="});
+    wait::until("what the new version has no more to be gone", Duration::from_mins(1), is(kept)).await?;
+
+    solo.receiver.restart().await?;
+    fleet::at_rest(&solo.receiver).await?;
+    let before = solo.applies().await?;
+    solo.told(SECRET, "dyke", "pump").await?;
+    ensure!(solo.applies().await? == before, "a Secret that nobody has changed was written");
     observed::no_panic(&solo.receiver.process)
 }

@@ -234,6 +234,37 @@ async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> R
     observed::no_panic(&solo.receiver.process)
 }
 
+/// Where the object does not say it, and no pod that runs does.
+#[tokio::test(flavor = "multi_thread")]
+async fn why_there_is_no_pod_is_told() -> Result<()> {
+    let solo = Solo::start("kcp-no-pods", "jetsam").await?;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "slip"}});
+    let nodes = solo.objects(NODE, None);
+    nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+    let mut lookout = workload(DAEMON_SET, "jetsam", "lookout", &json!({}));
+    lookout["spec"]["template"]["spec"]["serviceAccountName"] = "nobody".into();
+    let cause = async |gvk: Gvk, name: &str, parts: &[&str]| {
+        let told = async || solo.tell(gvk, "jetsam", name).await;
+        let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+        wait::until(&format!("the module to say {parts:?}"), 2 * SOON, || async {
+            told().await?;
+            let kyma = kymas.get(solo.kyma).await?;
+            let said = kyma.module_status("jetsam").context("it has no status")?;
+            ensure!(parts.iter().all(|part| said.message.contains(part)), "it says: {}", said.message);
+            Ok(Some(()))
+        })
+        .await
+    };
+    let version = Version::new("jetsam", "1.0.0", vec![namespace("jetsam"), lookout]);
+    solo.offer(&version).await?;
+    solo.enable(&json!([{"name": "jetsam"}])).await?;
+    cause(DAEMON_SET, "lookout", &["its pods cannot be created", "serviceaccount \"nobody\" not found"])
+        .await?;
+
+    nodes.delete("slip", &DeleteParams::default()).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
 const GAFF: &str = "gaff.example.test";
 const API_SERVICE: Gvk = ("apiregistration.k8s.io", "v1", "APIService");
 const KYMA: Gvk = ("operator.kyma-project.io", "v1beta2", "Kyma");
