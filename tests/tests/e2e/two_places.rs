@@ -697,14 +697,14 @@ async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_i
     let name = solo.manifest("sluice").await?.name_any();
     fleet::at_rest(&solo.receiver).await?;
     let right = json!(manifests.get(&name).await?.status.context("no status")?.synced);
-    let forged = |names: &[(&str, &str, &str, &str)]| {
+    let with = |names: &[(&str, &str, &str, &str)]| {
         let entry = |(group, version, kind, name): &(&str, &str, &str, &str)| json!({"group": group, "version": version, "kind": kind, "namespace": "", "name": name});
         let mut all = right.clone();
         all.as_array_mut().into_iter().for_each(|all| all.extend(names.iter().map(entry)));
         Patch::Merge(json!({"status": {"synced": all}}))
     };
     let impossible = [("a/b", "v1", "Buoy", "x"), ("", "", "", ""), ("apps", "v1", "Deployment", "../x")];
-    manifests.patch_status(&name, &edit, &forged(&impossible)).await?;
+    manifests.patch_status(&name, &edit, &with(&impossible)).await?;
     wait::until("the inventory to be right", SOON, || async {
         let status = manifests.get(&name).await?.status.context("no status")?;
         ensure!(json!(status.synced) == right && status.state == State::Ready, "{status:?}");
@@ -718,7 +718,7 @@ async fn a_module_is_removed_with_all_it_has_whatever_somebody_has_made_of_its_i
     let all: Vec<_> = impossible.into_iter().chain(definition).collect();
     solo.receiver.process.begin_end();
     wait::until("the receiver to end", SOON, || async { Ok(solo.receiver.process.ended()) }).await?;
-    manifests.patch_status(&name, &edit, &forged(&all)).await?;
+    manifests.patch_status(&name, &edit, &with(&all)).await?;
     story::set_modules(&solo.runtime, &json!([])).await?;
     manifests.delete(&name, &DeleteParams::default()).await?;
     solo.receiver.start_again().await?;

@@ -222,8 +222,8 @@ async fn refused(runtime: &Gated, id: &ObjectRef, workload: &Value, pods: &[Valu
     let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
     let params = ListParams::default().fields(&fields).limit(EVENTS);
     let list = runtime.call(&format!("listing the Events of {id}"), api.list(&params)).await.ok()?;
-    let last = list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string())?;
-    last.data["message"].as_str().map(str::to_owned)
+    let newest = list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string())?;
+    newest.data["message"].as_str().map(str::to_owned)
 }
 
 /// The class that a claim names; null if there is none.

@@ -60,7 +60,7 @@ pub(super) fn cause(facts: &Facts<'_>) -> Option<PodCause> {
 /// Names of the claims of a pod that no node takes.
 #[must_use]
 pub fn claims_of_unplaced(pod: &Value) -> Vec<String> {
-    if Seen(pod).condition("PodScheduled").filter(Condition::fails).is_none() {
+    if Seen(pod).condition("PodScheduled").is_none_or(|placed| !placed.fails()) {
         return Vec::new();
     }
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
