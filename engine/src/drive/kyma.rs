@@ -45,7 +45,7 @@ use crate::{
             Input, Plan, Sources, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused,
         },
         needs::required,
-        notice::{About, Kind, Notice},
+        notice::{About, Notice},
         policy::rule,
         versions::{Choice, Fault, choose},
     },
@@ -340,13 +340,7 @@ impl Shared {
             Ok(()) => {}
         }
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
-        let notice = Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
-            reason: "KymaNotReadable",
-            message: message.clone(),
-            occasion: String::new(),
-        };
+        let notice = Notice::warning(About::RuntimeKyma, "KymaNotReadable", message.clone());
         let _alone = self.tell(&kyma.name_any(), Some((runtime, uid)), &[notice]).await;
         Ok(Finish::Settled(error_report(message)))
     }
@@ -393,13 +387,7 @@ fn until_of(kept: &[Parked]) -> Option<Timestamp> {
 
 /// Somebody keeps changing what every module stands on.
 fn notice_of(kept: &Parked) -> Notice {
-    Notice {
-        about: About::Kyma,
-        kind: Kind::Warning,
-        reason: "FieldConflict",
-        message: kept.message(),
-        occasion: String::new(),
-    }
+    Notice::warning(About::Kyma, "FieldConflict", kept.message())
 }
 
 /// Whether a plan removes something, or takes back what its user has taken over.

@@ -56,7 +56,7 @@ use crate::{
     plan::{
         force::Forced,
         manifest::{self as plan, Bundle, Progress},
-        notice::{About, Kind, Notice},
+        notice::{About, Notice},
         object::{Gvk, ObjectRef},
         readiness::{self, Readiness},
         writers::has_own_inventory,
@@ -468,8 +468,7 @@ impl Shared {
                 "an object is left as somebody else makes it"
             );
         }
-        let notice =
-            Notice { about, kind: Kind::Warning, reason: "FieldConflict", message, occasion: String::new() };
+        let notice = Notice::warning(about, "FieldConflict", message);
         let _alone = self.tell(kyma, None, &[notice]).await;
     }
 

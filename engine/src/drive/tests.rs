@@ -249,25 +249,27 @@ async fn a_look_at_a_set_time_is_for_what_is_not_ready() {
     }
 }
 
+/// The Manifest `m` of `harbour` in a version of which so many fields of the status are the engine's.
+fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
+    serde_json::from_value(json!({
+        "apiVersion": names::API_VERSION, "kind": "Manifest",
+        "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
+                     "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
+            {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
+             "fieldsV1": {"count": fields}}]},
+        "spec": {}, "status": {"state": state}
+    }))
+    .unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
     let (engine, heard) = engine();
-    let manifest = |version: u32, state: &str, fields: u32| {
-        serde_json::from_value(json!({
-            "apiVersion": names::API_VERSION, "kind": "Manifest",
-            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
-                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
-                {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
-                 "fieldsV1": {"count": fields}}]},
-            "spec": {}, "status": {"state": state}
-        }))
-        .unwrap()
-    };
-    engine.state().write().apply_manifest(manifest(1, "Ready", 9));
+    engine.state().write().apply_manifest(written(1, "Ready", 9));
     let cause = |change| Cause::Kcp { object: "Manifest/m".into(), change };
     for (causes, reads) in [(vec![TOLD_BY_ANOTHER], false), (vec![TOLD_BY_ANOTHER, "changed"], true)] {
-        engine.state().write().apply_manifest(manifest(2, "Ready", 9));
-        let forged = engine.state().write().apply_manifest(manifest(3, "Error", 8));
+        engine.state().write().apply_manifest(written(2, "Ready", 9));
+        let forged = engine.state().write().apply_manifest(written(3, "Error", 8));
         assert!(forged.iter().any(|(key, _)| matches!(key, WorkKey::Manifest { .. })), "{forged:?}");
         heard.lock().clear();
         for cause in causes.into_iter().map(cause) {
@@ -289,20 +291,9 @@ async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_
 #[tokio::test(start_paused = true)]
 async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_whatever_asks_later() {
     let (engine, _) = engine();
-    let manifest = |version: u32, fields: u32| {
-        serde_json::from_value(json!({
-            "apiVersion": names::API_VERSION, "kind": "Manifest",
-            "metadata": {"name": "m", "namespace": "kcp-system", "uid": "u", "resourceVersion": version.to_string(),
-                         "labels": {"operator.kyma-project.io/kyma-name": "harbour"}, "managedFields": [
-                {"manager": names::field_managers::APPLIER, "operation": "Apply", "subresource": "status", "time": "2026-01-01T00:00:00Z",
-                 "fieldsV1": {"count": fields}}]},
-            "spec": {}, "status": {"state": "Ready"}
-        }))
-        .unwrap()
-    };
-    engine.state().write().apply_manifest(manifest(1, 9));
+    engine.state().write().apply_manifest(written(1, "Ready", 9));
     engine.set_mode(Mode::Paused);
-    let forged = engine.state().write().apply_manifest(manifest(2, 8));
+    let forged = engine.state().write().apply_manifest(written(2, "Ready", 8));
     let [(key, change)] = forged.as_slice() else { panic!("{forged:?}") };
     let cause = Cause::Kcp { object: key.to_string(), change };
     engine.queue().push(key.clone(), Push { class: Class::Resync, cause: Some(cause), guards: Vec::new() });

@@ -188,7 +188,14 @@ mod tests {
             namespace: String::new(),
             name: name.into(),
         };
-        all.add(&Gvk::of("x.dev/v1", "Beacon"), [cluster("one"), cluster("two")], 2);
+        let [quay, empty] = ["Quay", "Pier"].map(|kind| Gvk::of("x.dev/v1", kind));
+        all.add(&quay, [cluster("one"), cluster("two")], 2);
+        all.add(&empty, [], 0);
+        assert_eq!(
+            all.kinds,
+            [Gvk::of("x.dev/v1", "Beacon"), quay],
+            "nobody is told of a kind without objects"
+        );
         assert!(all.message().unwrap().ends_with("Beacon quay/b18, Quay one, … (21)"));
     }
 

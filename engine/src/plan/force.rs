@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
 use tidewatch_api::names::annotations;
 
-use super::notice::{About, Kind, Notice};
+use super::notice::{About, Notice};
 
 /// The reason of the Events that tell of it.
 pub const REASON: &str = "DeletionForced";
@@ -55,13 +55,7 @@ impl Forced {
             let names: Vec<&str> = left.iter().take(10).map(String::as_str).collect();
             format!("not waited for or left behind: {}{more} ({})", names.join(", "), left.len())
         };
-        Notice {
-            about,
-            kind: Kind::Warning,
-            reason: REASON,
-            message: format!("the deletion of {what} was forced{by} ({why}); {left}"),
-            occasion: String::new(),
-        }
+        Notice::warning(about, REASON, format!("the deletion of {what} was forced{by} ({why}); {left}"))
     }
 }
 

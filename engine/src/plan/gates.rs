@@ -20,7 +20,7 @@ use tidewatch_api::{Kyma, KymaSpec, Manifest, ModuleTemplate, State};
 use super::{
     mandatory::Offer,
     needs::Waits,
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     policy::{PolicyError, Ruled},
     versions::Choice,
     windows::{MIN_WINDOW, Policy},
@@ -170,13 +170,11 @@ pub fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
 /// Removes a module, and tells its user if there is something to remove.
 fn removed(view: &View<'_>, notes: &mut Notes, reason: &'static str, message: String) -> Gate {
     if view.installed.is_some_and(|m| m.metadata.deletion_timestamp.is_none()) {
-        notes.notices.push(Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
+        notes.notices.push(Notice::warning(
+            About::RuntimeKyma,
             reason,
-            message: format!("module '{}' is removed: {message}", view.choice.module.name),
-            occasion: String::new(),
-        });
+            format!("module '{}' is removed: {message}", view.choice.module.name),
+        ));
     }
     Gate::Remove { message }
 }

@@ -38,7 +38,7 @@ pub(in crate::plan) use self::{
 use super::{
     gates::{self, Facts, Gate, Notes, View},
     naming::manifest_name,
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     versions::{Choice, Fault, Origin, may_replace},
 };
 
@@ -274,17 +274,10 @@ fn stopped(
 fn given_up(manifest: &Manifest, before: ModuleStatus, plan: &mut Plan) -> ModuleStatus {
     if !manifest.is_unmanaged() {
         plan.give_up.push((manifest.name_any(), manifest.uid().unwrap_or_default()));
-        plan.notices.push(Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Normal,
-            reason: "ModuleUnmanaged",
-            message: format!(
+        plan.notices.push(Notice::normal(About::RuntimeKyma, "ModuleUnmanaged", format!(
                 "module '{}' is given up: its objects stay as they are and are yours; managed: true takes them back",
                 before.name
-            ),
-            // Each Manifest is given up once.
-            occasion: manifest.uid().unwrap_or_default(),
-        });
+            )).of_occasion(manifest.uid().unwrap_or_default()));
     }
     let (state, message) = progress(manifest);
     let message = if message.is_empty() { "the module is being given up".to_owned() } else { message };

@@ -17,7 +17,7 @@ use super::{
         Decided, Decision, Plan, Sources, keep_default_cr, manifest_for, orphan, remember, same, take_over,
     },
     naming::manifest_name,
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     versions::{self, Answer, Catalog, Chosen, Fault, highest, may_replace},
 };
 
@@ -209,13 +209,7 @@ fn hand_over(of_module: &[&Manifest], stays: &Manifest, made: &mut MandatoryPlan
 impl MandatoryPlan {
     fn fault(&mut self, module: &str, why: String) {
         let message = format!("mandatory module '{module}': {why}");
-        self.plan.notices.push(Notice {
-            about: About::Kyma,
-            kind: Kind::Warning,
-            reason: "MandatoryModuleFailed",
-            message: message.clone(),
-            occasion: String::new(),
-        });
+        self.plan.notices.push(Notice::warning(About::Kyma, "MandatoryModuleFailed", message.clone()));
         self.faults.push(message);
     }
 }

@@ -45,3 +45,23 @@ pub struct Notice {
     /// What tells this time from another with the same words, such as the uid of what goes; empty where a repetition is none. Not told.
     pub occasion: String,
 }
+
+impl Notice {
+    /// For information.
+    #[must_use]
+    pub const fn normal(about: About, reason: &'static str, message: String) -> Self {
+        Self { about, kind: Kind::Normal, reason, message, occasion: String::new() }
+    }
+
+    /// Somebody should do something.
+    #[must_use]
+    pub const fn warning(about: About, reason: &'static str, message: String) -> Self {
+        Self { about, kind: Kind::Warning, reason, message, occasion: String::new() }
+    }
+
+    /// The same of one occasion: at another one it is told again.
+    #[must_use]
+    pub fn of_occasion(self, occasion: String) -> Self {
+        Self { occasion, ..self }
+    }
+}

@@ -23,6 +23,7 @@ mod managed;
 mod mandatory;
 mod operator;
 mod orphans;
+mod overwritten;
 mod readiness;
 mod resync;
 mod routes;

@@ -19,7 +19,7 @@ use crate::{
     },
     plan::{
         kyma::{is_written, restored, runtime_status},
-        notice::{About, Kind, Notice},
+        notice::{About, Notice},
         object::{Gvk, ObjectRef},
         ownership::{has_stale_condition, take_over_status},
         watches::KYMA_LABELS,
@@ -123,13 +123,7 @@ fn made_again(spec: &KymaSpec, lost: bool) -> String {
 
 /// Tells operators and the runtime's user of a list that was made again.
 fn restored_notices(what: &str) -> [Notice; 2] {
-    [About::Kyma, About::RuntimeKyma].map(|about| Notice {
-        about,
-        kind: Kind::Warning,
-        reason: "KymaRestored",
-        message: what.to_owned(),
-        occasion: String::new(),
-    })
+    [About::Kyma, About::RuntimeKyma].map(|about| Notice::warning(about, "KymaRestored", what.to_owned()))
 }
 
 /// Longest part of a parser's message that is passed on, in characters: it may quote what it was given.

@@ -18,7 +18,7 @@ use crate::{
     plan::{
         mandatory::Offer,
         needs::{Waits, defined_groups, kinds, required, unmet},
-        notice::{About, Kind, Notice},
+        notice::{About, Notice},
         versions::Choice,
     },
 };
@@ -43,12 +43,12 @@ impl Needs {
     /// What is told of those that have waited for too long.
     pub(super) fn notices(&self) -> impl Iterator<Item = Notice> {
         let late = self.waits.iter().filter(|(_, waits)| waits.state == State::Warning);
-        late.map(|(module, waits)| Notice {
-            about: About::Kyma,
-            kind: Kind::Warning,
-            reason: "MandatoryModuleWaits",
-            message: format!("mandatory module '{module}' {}", waits.message),
-            occasion: String::new(),
+        late.map(|(module, waits)| {
+            Notice::warning(
+                About::Kyma,
+                "MandatoryModuleWaits",
+                format!("mandatory module '{module}' {}", waits.message),
+            )
         })
     }
 

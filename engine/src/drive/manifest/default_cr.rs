@@ -15,7 +15,7 @@ use crate::{
     kcp::state::default_cr,
     plan::{
         manifest::Scope,
-        notice::{About, Kind, Notice},
+        notice::{About, Notice},
         object::ObjectRef,
         readiness::{CrState, module_cr},
     },
@@ -116,16 +116,14 @@ impl Shared {
     pub(super) async fn tell_anew(&self, kyma: &str, manifest: &Manifest, runtime: &Gated) {
         let cr = default_cr(manifest).map(|cr| cr.to_string()).unwrap_or_default();
         let module = manifest.module_name().unwrap_or_default();
-        let notice = Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
-            reason: "DefaultCRRecreated",
-            message: format!(
+        let notice = Notice::warning(
+            About::RuntimeKyma,
+            "DefaultCRRecreated",
+            format!(
                 "{cr}, the default custom resource of module '{module}', was deleted and is made anew; with customResourcePolicy: \
                  Ignore at the module it stays away"
             ),
-            occasion: String::new(),
-        };
+        );
         self.tell_user(kyma, runtime, notice).await;
     }
 }

@@ -1,14 +1,7 @@
 use super::*;
-use crate::plan::notice::Kind;
 
 fn notice(message: &str) -> Notice {
-    Notice {
-        about: About::Kyma,
-        kind: Kind::Warning,
-        reason: "VersionDeprecated",
-        message: message.into(),
-        occasion: String::new(),
-    }
+    Notice::warning(About::Kyma, "VersionDeprecated", message.into())
 }
 
 #[tokio::test(start_paused = true)]

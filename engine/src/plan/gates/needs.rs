@@ -6,7 +6,7 @@ use super::{Gate, Notes, View};
 use crate::plan::{
     kyma::progress,
     needs::UPDATE,
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
 };
 
 /// A module waits for what it needs, by an event; what is installed of it stays meanwhile, with the state it has. Of what is installed
@@ -18,13 +18,11 @@ pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     }
     let Some(waits) = view.facts.needs.and_then(|needs| needs.get(module)) else { return Gate::Pass };
     if waits.state == State::Warning {
-        notes.notices.push(Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
-            reason: "ModuleWaits",
-            message: format!("module '{module}' {}", waits.message),
-            occasion: String::new(),
-        });
+        notes.notices.push(Notice::warning(
+            About::RuntimeKyma,
+            "ModuleWaits",
+            format!("module '{module}' {}", waits.message),
+        ));
     }
     // What is on its way out serves nobody any more.
     let installed = view.installed.filter(|m| m.metadata.deletion_timestamp.is_none());

@@ -5,7 +5,7 @@ use tidewatch_api::{ModuleReleaseMeta, State};
 
 use super::{Gate, Notes, View};
 use crate::plan::{
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     versions::{Fault, Listed, Origin, Phase, deprecation, may_replace},
 };
 
@@ -13,13 +13,11 @@ use crate::plan::{
 pub(super) fn judge(view: &View<'_>, notes: &mut Notes) -> Gate {
     let Some(fault) = refusal(view) else { return Gate::Pass };
     let message = fault.to_string();
-    notes.notices.push(Notice {
-        about: About::RuntimeKyma,
-        kind: Kind::Warning,
-        reason: "VersionRefused",
-        message: format!("module '{}': {message}", view.choice.module.name),
-        occasion: String::new(),
-    });
+    notes.notices.push(Notice::warning(
+        About::RuntimeKyma,
+        "VersionRefused",
+        format!("module '{}': {message}", view.choice.module.name),
+    ));
     Gate::Keep { state: fault.state(true), message, maintenance: false, retry_at: None }
 }
 
@@ -79,13 +77,11 @@ fn tell_of_its_end(release: &ModuleReleaseMeta, version: &str, view: &View<'_>, 
         notes.look_at(next);
     }
     if end.phase >= Phase::Near {
-        notes.notices.push(Notice {
-            about: About::RuntimeKyma,
-            kind: Kind::Warning,
-            reason: "VersionDeprecated",
-            message: format!("module '{}': {}", view.choice.module.name, end.message),
-            occasion: String::new(),
-        });
+        notes.notices.push(Notice::warning(
+            About::RuntimeKyma,
+            "VersionDeprecated",
+            format!("module '{}': {}", view.choice.module.name, end.message),
+        ));
     }
     let state = if end.phase == Phase::Ended { State::Warning } else { State::Ready };
     notes.remark(state, end.message);
@@ -163,7 +159,10 @@ mod tests {
     fn a_lower_version_is_refused_unless_the_release_allows_it() {
         let (gate, notes) = judged(&json!({}), Some(&manifest("1.2.0")), NOW);
         let told = &notes.notices[0];
-        assert_eq!((notes.notices.len(), told.reason, told.kind), (1, "VersionRefused", Kind::Warning));
+        assert_eq!(
+            (notes.notices.len(), told.reason, told.kind),
+            (1, "VersionRefused", crate::plan::notice::Kind::Warning)
+        );
         assert!(told.message.starts_with("module 'lighthouse': version 1.0.0 is lower"), "{}", told.message);
         let Gate::Keep { state: State::Warning, message, retry_at: None, .. } = gate else {
             panic!("{gate:?}")

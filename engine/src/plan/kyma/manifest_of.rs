@@ -14,7 +14,7 @@ use tidewatch_api::{
 use super::{Source, namespace_of};
 use crate::plan::{
     naming::manifest_name,
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     versions::{Chosen, Origin},
 };
 
@@ -169,16 +169,10 @@ pub(super) fn hold_version(
     if !(told.is_some() && told != now || made_anew()) || !take_over(old, wanted) {
         return now;
     }
-    notices.push(Notice {
-        about: About::Kyma,
-        kind: Kind::Warning,
-        reason: "ModuleTemplateChanged",
-        message: format!(
+    notices.push(Notice::warning(About::Kyma, "ModuleTemplateChanged", format!(
             "the ModuleTemplate '{template}' was changed, or made anew, after it had been installed; a version does not change, so \
              what is installed stays as it is; release what is new as another version"
-        ),
-        occasion: String::new(),
-    });
+        )));
     told.or(now)
 }
 

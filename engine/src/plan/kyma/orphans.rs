@@ -12,7 +12,7 @@ use super::{
     status::{leaving, tracked},
 };
 use crate::plan::{
-    notice::{About, Kind, Notice},
+    notice::{About, Notice},
     versions::Choice,
 };
 
@@ -152,13 +152,7 @@ impl<'a> OfModule<'a> {
             );
             plan.remove(other, &message);
             let about = About::Manifest(current.name_any());
-            plan.notices.push(Notice {
-                about,
-                kind: Kind::Normal,
-                reason: "ManifestHandedOver",
-                message,
-                occasion: String::new(),
-            });
+            plan.notices.push(Notice::normal(about, "ManifestHandedOver", message));
         }
     }
 }

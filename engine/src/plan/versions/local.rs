@@ -7,7 +7,7 @@ use semver::Version;
 use tidewatch_api::ModuleTemplate;
 
 use super::legacy;
-use crate::plan::notice::{About, Kind, Notice};
+use crate::plan::notice::{About, Notice};
 
 /// Templates of one runtime that count.
 pub const MAX_TEMPLATES: usize = 64;
@@ -71,13 +71,11 @@ pub fn usable(mut object: DynamicObject, asked: &BTreeSet<&str>) -> Result<Optio
 /// What the runtime's user is told of a template that is ignored.
 #[must_use]
 pub fn ignored(name: &str, why: &Unusable) -> Notice {
-    Notice {
-        about: About::RuntimeKyma,
-        kind: Kind::Warning,
-        reason: "ModuleTemplateIgnored",
-        message: format!("the ModuleTemplate '{name}' is ignored: {why}"),
-        occasion: String::new(),
-    }
+    Notice::warning(
+        About::RuntimeKyma,
+        "ModuleTemplateIgnored",
+        format!("the ModuleTemplate '{name}' is ignored: {why}"),
+    )
 }
 
 #[cfg(test)]
