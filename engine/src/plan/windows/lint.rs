@@ -59,6 +59,8 @@ pub enum Kind {
     UnknownField,
     /// The Go lifecycle manager reads it differently.
     ReadDifferently,
+    /// A begin or an end is not written in full, and read as something.
+    Missing,
 }
 
 impl Kind {
@@ -74,6 +76,7 @@ impl Kind {
             Self::LookAlike => "look-alike",
             Self::UnknownField => "unknown-field",
             Self::ReadDifferently => "read-differently",
+            Self::Missing => "missing",
         }
     }
 }
@@ -275,12 +278,11 @@ impl Lint<'_> {
 
     fn window(&mut self, window: &Times, path: &Path) {
         self.zone(window, path);
+        // Whoever has read it has said so.
+        if window.when() == When::Never {
+            return;
+        }
         match window.when() {
-            When::Never => {
-                let message =
-                    "has neither days nor dates, so it never comes; add days, or dates to its begin and end";
-                self.warn(Kind::NeverMatches, path.clone(), message);
-            }
             When::Once { begin, end } if begin >= end => {
                 let message = format!("never comes: its end, {end}, is not after its begin, {begin}");
                 self.warn(Kind::NeverMatches, path.clone(), message);

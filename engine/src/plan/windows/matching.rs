@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use regex::bytes::{Regex, RegexBuilder};
 use tidewatch_api::names::labels;
 
-use super::policy::{Policy, Rule, Times};
+use super::{
+    policy::{Policy, Rule, Times},
+    translate::translated,
+};
 
 /// Longest pattern, in bytes: some 200 ids of accounts.
 pub(super) const MAX_PATTERN: usize = 8 * 1024;
@@ -104,57 +107,10 @@ impl Pattern {
     }
 }
 
-/// The same pattern in the words of the other library. What stands between `\Q` and `\E` is meant as it is, and so is a brace that
-/// begins no repetition.
-fn translated(text: &str) -> String {
-    let (mut out, mut rest, mut in_class) = (String::with_capacity(text.len()), text, false);
-    while let Some(first) = rest.chars().next() {
-        if let Some(literal) = rest.strip_prefix(r"\Q").filter(|_| !in_class) {
-            let (literal, after) = literal.split_once(r"\E").unwrap_or((literal, ""));
-            out.push_str(&regex::escape(literal));
-            rest = after;
-            continue;
-        }
-        let taken = match first {
-            // A class or a character by its name, or its number, has braces of its own.
-            '\\' if [r"\p{", r"\P{", r"\x{"].iter().any(|named| rest.starts_with(named)) => 3,
-            '\\' => 1 + rest.chars().nth(1).map_or(0, char::len_utf8),
-            '[' if !in_class => {
-                in_class = true;
-                // A bracket that closes nothing is one of the class.
-                if rest.starts_with("[^]") {
-                    3
-                } else if rest.starts_with("[]") {
-                    2
-                } else {
-                    1
-                }
-            }
-            _ => first.len_utf8(),
-        };
-        in_class &= first != ']';
-        if first == '{' && !in_class && !repeats(rest) {
-            out.push('\\');
-        }
-        let (said, after) = rest.split_at(taken);
-        out.push_str(said);
-        rest = after;
-    }
-    out
-}
-
-/// Whether a repetition begins here: `{2}`, `{2,}` or `{2,5}`.
-fn repeats(text: &str) -> bool {
-    let Some((inner, _)) = text.strip_prefix('{').and_then(|text| text.split_once('}')) else { return false };
-    let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    !least.is_empty() && digits(least) && digits(most)
-}
-
 /// `\d`, `\w`, `\b` and `(?i)` mean ASCII, as they do in Go. A class with other characters needs Unicode; a label's
 /// value has none, but the pattern is still one.
 fn compile(text: &str) -> Result<Regex, String> {
-    let pattern = translated(text);
+    let pattern = translated(text)?;
     let limit = COMPILED_BASE + COMPILED_PER_BYTE * text.len();
     let build = |unicode| {
         RegexBuilder::new(&pattern)

@@ -22,6 +22,7 @@ mod policy;
 mod read;
 #[cfg(test)]
 mod tests;
+mod translate;
 
 use std::{collections::BTreeMap, time::Duration};
 

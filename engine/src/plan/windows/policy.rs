@@ -53,7 +53,7 @@ pub enum When {
         /// Its end.
         end: Timestamp,
     },
-    /// It has neither days nor dates.
+    /// It has no days, and its end no date: to the Go lifecycle manager that is long past.
     Never,
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use jiff::{
-    civil::{Date, Time, Weekday},
+    civil::{Date, Time, Weekday, date},
     tz::{Offset, TimeZone, TimeZoneDatabase},
 };
 use serde_json::Value;
@@ -23,6 +23,11 @@ const MAX_WINDOWS: usize = 64;
 const MAX_DAYS: usize = 16;
 /// What is shown of a value that cannot be read.
 const MAX_SHOWN: usize = 60;
+
+/// The time of day that is read where none is written.
+const MIDNIGHT: DayTime = DayTime { time: Time::midnight(), offset: Offset::UTC };
+/// The date that is read where none is written.
+const LONG_AGO: Date = date(1, 1, 1);
 
 /// A value that means nothing.
 pub(super) struct Bad {
@@ -122,36 +127,12 @@ impl Reader {
                 )),
             }
         }
-        let texts = [("begin", begin), ("end", end)].map(|(key, value)| (path.key(key), value));
-        let [begin, end] = texts.map(|(at, value)| moment(value, at));
-        let (begin, end) = match (begin?, end?) {
-            (None, None) if names.is_empty() => return Ok(None),
-            (Some(begin), Some(end)) => (begin, end),
-            (begin, _) => {
-                let missing = path.key(if begin.is_none() { "begin" } else { "end" });
-                let problem = format!("is missing; {FORMS}");
-                return Err(Bad { path: missing, problem });
-            }
-        };
-        let when = match (names.is_empty(), begin.date, end.date) {
-            (false, None, None) => When::Weekly { begin: begin.at, end: end.at },
-            (false, ..) => {
-                self.remarks.push(Remark::new(
-                    Level::Warning,
-                    Kind::ReadDifferently,
-                    path.clone(),
-                    "has days, so the dates of its begin and end do not count, only their times",
-                ));
-                When::Weekly { begin: begin.at, end: end.at }
-            }
-            (true, Some(from), Some(until)) => {
-                let time = |date: Date, at: DayTime| at.offset.to_timestamp(date.to_datetime(at.time));
-                match (time(from, begin.at), time(until, end.at)) {
-                    (Ok(begin), Ok(end)) => When::Once { begin, end },
-                    _ => return Err(Bad { path: path.clone(), problem: "is too far from today".into() }),
-                }
-            }
-            (true, ..) => When::Never,
+        let begin = moment(begin, path.key("begin"))?;
+        let end = moment(end, path.key("end"))?;
+        let when = match (names.is_empty(), begin, end) {
+            (true, None, None) => return Ok(None),
+            (true, ..) => self.once(begin, end, path)?,
+            (false, ..) => self.weekly(begin, end, path),
         };
         if zone.is_some() && matches!(when, When::Once { .. }) {
             self.remarks.push(Remark::new(
@@ -164,7 +145,51 @@ impl Reader {
         Ok(Some(Times { days, when, zone }))
     }
 
-    /// The values of the fields of an object, in the order of `names`; `null` counts as absent.
+    /// What is missing is midnight, UTC: the time of day of Go's zero time.
+    fn weekly(&mut self, begin: Option<Moment>, end: Option<Moment>, path: &Path) -> When {
+        for (key, moment) in [("begin", begin), ("end", end)] {
+            if moment.is_none() {
+                let message = format!("is missing, and read as 00:00:00Z; {FORMS}");
+                self.remarks.push(Remark::new(Level::Warning, Kind::Missing, path.key(key), message));
+            }
+        }
+        if [begin, end].iter().flatten().any(|moment| moment.date.is_some()) {
+            self.remarks.push(Remark::new(
+                Level::Warning,
+                Kind::ReadDifferently,
+                path.clone(),
+                "has days, so the dates of its begin and end do not count, only their times",
+            ));
+        }
+        let [begin, end] = [begin, end].map(|moment| moment.map_or(MIDNIGHT, |moment| moment.at));
+        When::Weekly { begin, end }
+    }
+
+    /// Go puts a time without a date into the year 0, and what is missing into the year 1.
+    fn once(&mut self, begin: Option<Moment>, end: Option<Moment>, path: &Path) -> Result<When, Bad> {
+        let what = |moment: Option<Moment>| if moment.is_some() { "has no date" } else { "is missing" };
+        let Some((last, until)) = end.and_then(|end| Some((end.date?, end.at))) else {
+            let message = format!("{}, and the window has no days, so it never comes; {FORMS}", what(end));
+            self.remarks.push(Remark::new(Level::Warning, Kind::NeverMatches, path.key("end"), message));
+            return Ok(When::Never);
+        };
+        let first = begin.and_then(|begin| begin.date);
+        if first.is_none() {
+            let message = format!(
+                "{}, and the window has no days, so it has been open since long ago, until its end; {FORMS}",
+                what(begin)
+            );
+            self.remarks.push(Remark::new(Level::Warning, Kind::Missing, path.key("begin"), message));
+        }
+        let from = begin.map_or(MIDNIGHT, |begin| begin.at);
+        let time = |date: Date, at: DayTime| at.offset.to_timestamp(date.to_datetime(at.time));
+        match (time(first.unwrap_or(LONG_AGO), from), time(last, until)) {
+            (Ok(begin), Ok(end)) => Ok(When::Once { begin, end }),
+            _ => Err(Bad { path: path.clone(), problem: "is too far from today".into() }),
+        }
+    }
+
+    /// The values of the fields of an object, in the order of `names`.
     fn fields<'v, const N: usize>(
         &mut self,
         value: &'v Value,
@@ -189,13 +214,13 @@ impl Reader {
                 message,
             ));
         }
-        Ok(keys.map(|key| key.and_then(|key| object.get(key)).filter(|value| !value.is_null())))
+        Ok(keys.map(|key| key.and_then(|key| object.get(key))))
     }
 }
 
 fn list<'v>(value: Option<&'v Value>, path: &Path, limit: usize) -> Result<&'v [Value], Bad> {
     match value {
-        None => Ok(&[]),
+        None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(items)) if items.len() <= limit => Ok(items),
         Some(Value::Array(items)) => {
             let problem = format!("has {} items, the limit is {limit}", items.len());
@@ -207,7 +232,7 @@ fn list<'v>(value: Option<&'v Value>, path: &Path, limit: usize) -> Result<&'v [
 
 fn string<'v>(value: Option<&'v Value>, path: &Path) -> Result<&'v str, Bad> {
     match value {
-        None => Ok(""),
+        None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text),
         Some(other) => Err(wrong(other, "a string", path)),
     }
@@ -242,14 +267,13 @@ fn time_zone(value: Option<&Value>, path: Path) -> Result<Option<TimeZone>, Bad>
     })
 }
 
+/// Go's reader of such a time is asked about `null` and the empty string too, and takes neither.
 fn moment(value: Option<&Value>, path: Path) -> Result<Option<Moment>, Bad> {
-    let text = string(value, &path)?;
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let (date, time) = match text.split_once('T') {
+    let Some(value) = value else { return Ok(None) };
+    let Value::String(text) = value else { return Err(wrong(value, "a string", &path)) };
+    let (date, time) = match text.as_str().split_once('T') {
         Some((date, time)) => (Some(date), time),
-        None => (None, text),
+        None => (None, text.as_str()),
     };
     let date = date.map(|d| Date::from_str(d).ok().filter(|_| d.len() == "2026-03-07".len()));
     match (date, day_time(time)) {

@@ -166,7 +166,7 @@ fn a_pattern_has_limits() {
 fn a_policy_is_read_as_go_reads_it() {
     let same = policy(
         r#"{"RULES": [{"Match": {"REGION": "eu", "region": null, "Region": "eu"}, "windows": null}],
-            "default": {"days": [], "begin": "", "end": ""}, "more": 1}"#,
+            "default": {"days": []}, "more": 1}"#,
     );
     assert_eq!(same.rules().len(), 1);
     assert!(same.default_window().is_empty());
@@ -174,6 +174,50 @@ fn a_policy_is_read_as_go_reads_it() {
     let nested: BTreeMap<String, Policy> =
         serde_json::from_str(&format!(r#"{{"policy.json": {FLEET}}}"#)).unwrap();
     assert_eq!(nested["policy.json"], policy(FLEET));
+}
+
+/// A window, a moment, and what Go says of them: the next window, or the end of the open one.
+#[test]
+fn what_is_missing_of_a_window_is_read_as_go_reads_it() {
+    let (wednesday, sunday) = ("2026-03-04T12:00:00Z", "2026-03-08T12:00:00Z");
+    for (window, now, expected) in [
+        (r#"{"days": ["Sat", "Sun"]}"#, wednesday, "2026-03-07T00:00:00Z .. 2026-03-08T00:00:00Z"),
+        (r#"{"days": ["Sat", "Sun"]}"#, sunday, "open until 2026-03-09T00:00:00Z"),
+        (
+            r#"{"days": ["Sat"], "end": "04:00:00+02:00"}"#,
+            wednesday,
+            "2026-03-07T00:00:00Z .. 2026-03-07T02:00:00Z",
+        ),
+        (
+            r#"{"days": ["Sat"], "begin": "20:00:00+02:00"}"#,
+            wednesday,
+            "2026-03-07T18:00:00Z .. 2026-03-08T00:00:00Z",
+        ),
+        (
+            r#"{"days": ["Sat"], "begin": "2020-01-01T22:00:00+01:00", "end": "1999-12-31T02:00:00Z"}"#,
+            wednesday,
+            "2026-03-07T21:00:00Z .. 2026-03-08T02:00:00Z",
+        ),
+        (r#"{"end": "2026-03-08T00:00:00Z"}"#, wednesday, "open until 2026-03-08T00:00:00Z"),
+        (r#"{"end": "2026-03-08T00:00:00Z"}"#, sunday, "never"),
+        (
+            r#"{"begin": "20:00:00Z", "end": "2026-03-08T00:00:00Z"}"#,
+            wednesday,
+            "open until 2026-03-08T00:00:00Z",
+        ),
+        (r#"{"begin": "2026-03-01T00:00:00Z"}"#, wednesday, "never"),
+        (r#"{"begin": "2026-03-01T00:00:00Z", "end": "20:00:00Z"}"#, wednesday, "never"),
+        (r#"{"begin": "01:00:00Z", "end": "20:00:00Z"}"#, wednesday, "never"),
+        ("{}", wednesday, "never"),
+    ] {
+        let policy = policy(&format!(r#"{{"default": {window}}}"#));
+        let said = match next(&policy, &BTreeMap::new(), at(now), MIN_WINDOW) {
+            Some(found) if found.open => format!("open until {}", found.end),
+            Some(found) => format!("{} .. {}", found.begin, found.end),
+            None => "never".to_owned(),
+        };
+        assert_eq!(said, expected, "{window} at {now}");
+    }
 }
 
 #[test]
@@ -189,8 +233,8 @@ fn every_error_names_its_line_and_field() {
         "{\"rules\": [{\"windows\": [\n  {\"days\": [\"Mon\"], \"begin\": \"1:00\", \"end\": \"02:00:00Z\"}]}]}",
         "{\"rules\": [{\"windows\": [\n  {\"days\": [\"Mon\"], \"begin\": \"01:00:00\", \"end\": \"02:00:00Z\"}]}]}",
         "{\"rules\": [{\"windows\": [\n  {\"begin\": \"2026-02-30T01:00:00Z\", \"end\": \"02:00:00Z\"}]}]}",
-        "{\"default\":\n  {\"days\": [\"Sat\"],\n   \"timeBegin\": \"20:00:00Z\"}}",
-        "{\"default\":\n  {\"days\": [\"Sat\"],\n   \"begin\": \"20:00:00Z\"}}",
+        "{\"default\":\n  {\"days\": [\"Sat\"],\n   \"begin\": null, \"end\": \"20:00:00Z\"}}",
+        "{\"default\":\n  {\"days\": [\"Sat\"],\n   \"begin\": \"20:00:00Z\", \"end\": \"\"}}",
         "{\"default\":\n  {\"days\": \"Sat\"}}",
         "{\"default\": {\"days\": [\n1]}}",
         "{\"default\": {\"begin\": \"2026-01-01T25:00:00Z\", \"end\": \"2026-01-01T25:00:00Z\"}}",

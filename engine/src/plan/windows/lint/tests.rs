@@ -90,6 +90,20 @@ fn windows() {
 }
 
 #[test]
+fn times_that_are_not_written_in_full() {
+    insta::assert_snapshot!(table(
+        r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
+  {"days": ["Sat", "Sun"]},
+  {"days": ["Mon"], "end": "04:00:00+02:00"},
+  {"end": "2026-05-02T00:00:00Z"},
+  {"begin": "20:00:00Z", "end": "2026-05-02T00:00:00Z"},
+  {"begin": "2026-05-01T20:00:00Z"},
+  {"begin": "2026-05-01T20:00:00Z", "end": "04:00:00Z"}]}],
+"default": {"days": ["Sun"], "begin": "01:00:00Z"}}"#
+    ));
+}
+
+#[test]
 fn time_zones() {
     insta::assert_snapshot!(table(
         r#"{"rules": [{"match": {"plan": "^aws$"}, "windows": [
