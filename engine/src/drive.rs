@@ -425,6 +425,7 @@ impl Shared {
         let well = !failed && matches!(self.gate.mode(), Mode::Live);
         waiting.extend(self.seen.end(&key, well));
         let guards = lease.take_guards().into_iter().chain(waiting);
+        let why_still = result.as_ref().err().map(|lost| still(lost, &lease.causes)).unwrap_or_default();
         let ended_at = self.queue.now();
         let (queued, work) =
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
@@ -465,7 +466,10 @@ impl Shared {
         }
         let ended = match next {
             None => Ended::Done,
-            Some((delay, reason)) => Ended::Retry(delay, kept, Some(Cause::retry(&key, reason))),
+            Some((delay, reason)) => {
+                let causes = std::iter::once(Cause::retry(&key, reason)).chain(why_still).collect();
+                Ended::Retry(delay, kept, causes)
+            }
         };
         lease.end_at(ended, at);
     }
@@ -488,8 +492,11 @@ impl Shared {
             return Ok(Finish::Unneeded);
         }
         let _leave = Box::pin(self.leave(key, why)).await?;
-        // Whatever it is worked on for: now it is looked at.
+        // Whatever it is worked on for: now it is looked at, by what KCP says now and as a whole.
         if is_suspected {
+            if let WorkKey::Manifest { kyma, name } = key {
+                self.passes.forget_one(kyma, name);
+            }
             match self.change("suspicion").await.take_suspicion(key) {
                 Some(Suspected { by: Some(by) }) => {
                     tracing::warn!(%key, by, "somebody else has written the status; it is looked at again");
@@ -506,8 +513,8 @@ impl Shared {
             WorkKey::Manifest { kyma, name } => {
                 {
                     let mut state = self.change("work on manifest").await;
-                    // Looks at set times are for what does not get ready.
-                    if is_due(why) && state.is_ready(name) {
+                    // Looks at set times are for what does not get ready; of what somebody else says, it is not known.
+                    if is_due(why) && !is_suspected && state.is_ready(name) {
                         return Ok(Finish::Unneeded);
                     }
                     state.working_on(name, class);
@@ -522,6 +529,19 @@ impl Shared {
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
     }
+}
+
+/// Why work is still to be done that was not begun, or has found that what it knew was not the newest: a retry alone is nobody's in
+/// particular, may be left for later, and trusts what was found before.
+fn still(lost: &Lost, causes: &[Cause]) -> Vec<Cause> {
+    let keeps = |cause: &&Cause| match (lost, cause) {
+        (_, Cause::Retry { .. }) => false,
+        (Lost::Held(_) | Lost::Behind(_) | Lost::Crowded(_), _) => true,
+        // Who was heard of has had its try, or somebody tries for all.
+        (Lost::Parked(..), cause) => cause.is_whole_look(),
+        _ => false,
+    };
+    causes.iter().filter(keeps).cloned().collect()
 }
 
 /// Whether nothing but the time asks for a reconcile.

@@ -112,8 +112,8 @@ pub enum Ended<C, G> {
     Done,
     /// Not finished for good: look again after the delay, which the caller lets grow with
     /// [`Work::attempt`], or when the retry before was due, if that is sooner. Guards that could not be satisfied stay with the key.
-    /// The cause is the retry's, and comes before those of what asked for the key while it was worked on.
-    Retry(Duration, Vec<G>, Option<C>),
+    /// The causes are the retry's, and come before those of what asked for the key while it was worked on.
+    Retry(Duration, Vec<G>, Vec<C>),
 }
 
 #[derive(Debug)]
@@ -126,6 +126,23 @@ struct Pending<C, G> {
     queued_at: Tick,
     /// `Some((due, order))` while it is delayed.
     due: Option<(Tick, u64)>,
+}
+
+impl<C: PartialEq, G> Pending<C, G> {
+    /// Remembers and counts causes. The same once more, as from each of many objects at a start, says nothing, and would take the room of
+    /// others.
+    fn note(&mut self, causes: impl IntoIterator<Item = C>) {
+        for cause in causes {
+            if self.causes.contains(&cause) {
+                self.repeats += 1;
+                continue;
+            }
+            self.cause_count += 1;
+            if self.causes.len() < CAUSES {
+                self.causes.push(cause);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -264,14 +281,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 Pending { class, due, ..before }
             }
         };
-        // The same once more, as from each of many objects at a start, says nothing, and would take the room of others.
-        let is_new = cause.as_ref().is_some_and(|cause| !pending.causes.contains(cause));
-        pending.repeats += usize::from(cause.is_some() && !is_new);
-        let cause = cause.filter(|_| is_new);
-        pending.cause_count += usize::from(cause.is_some());
-        if pending.causes.len() < CAUSES {
-            pending.causes.extend(cause);
-        }
+        pending.note(cause);
         pending.guards.extend(guards);
         if slot.working.is_none() {
             match pending.due {
@@ -394,12 +404,12 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
         for lane in self.lanes.values_mut() {
             lane.freed(&group);
         }
-        let (due, guards, cause) = match ended {
+        let (due, guards, causes) = match ended {
             Ended::Done => {
                 (slot.attempt, slot.retry_at) = (0, None);
-                (None, Vec::new(), None)
+                (None, Vec::new(), Vec::new())
             }
-            Ended::Retry(delay, guards, cause) => {
+            Ended::Retry(delay, guards, causes) => {
                 // An event has caused it before the retry was due. If that counted, a second of failures with many
                 // events would be followed by minutes of rest.
                 let due = match slot.retry_at {
@@ -410,7 +420,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                     }
                 };
                 slot.retry_at = Some(due);
-                (Some(due), guards, cause)
+                (Some(due), guards, causes)
             }
         };
         match (slot.pending.take(), due) {
@@ -422,22 +432,26 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             }
             // It was asked for again while it was worked on.
             (Some(pending), _) => {
+                let retry = causes;
                 let Pending { class, causes, cause_count, repeats, guards: waiting, queued_at, due: _ } =
                     pending;
                 let guards = guards.into_iter().chain(waiting).collect();
-                self.put(key, Push { class, cause, guards }, None, now);
+                self.put(key, Push { class, cause: None, guards }, None, now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
-                    pending.causes.extend(causes);
-                    pending.causes.truncate(CAUSES);
-                    pending.cause_count += cause_count;
+                    let not_remembered = cause_count - causes.len();
+                    pending.note(retry.into_iter().chain(causes));
+                    pending.cause_count += not_remembered;
                     pending.repeats += repeats;
                     pending.queued_at = queued_at;
                 }
             }
             (None, Some(due)) => {
                 // What was a poll stays one, else its retries would pass the cap of its class.
-                let push = Push { class: class.max(Class::Retry), cause, guards };
+                let push = Push { class: class.max(Class::Retry), cause: None, guards };
                 self.put(key, push, Some(due), now);
+                if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
+                    pending.note(causes);
+                }
             }
         }
     }

@@ -316,10 +316,10 @@ impl From<&Kyma> for KymaSeries {
     }
 }
 
-fn kymas(engine: &Engine) -> Vec<KymaSeries> {
-    let state = engine.state().read();
-    let names = state.kymas();
-    names.iter().filter_map(|name| state.kyma(name)).map(|kyma| KymaSeries::from(&kyma)).collect()
+/// One after the other, so that no reconcile waits until all of a fleet are looked at.
+fn kymas(engine: &Engine) -> impl Iterator<Item = KymaSeries> {
+    let names = engine.state().read().kymas();
+    names.into_iter().filter_map(|name| engine.state().read().kyma(&name)).map(|kyma| KymaSeries::from(&kyma))
 }
 
 #[derive(Debug, PartialEq)]

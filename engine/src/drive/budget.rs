@@ -2,7 +2,8 @@
 //!
 //! A runtime whose last call got no answer is a *suspect*: a quarter of the workers is for all of those together. One that has cost too much
 //! without any answer in between is *parked*: nothing the engine asks for by itself is done before a set time, and then one reconcile tries
-//! for all. An event of its agent lets one try at once, and so do its canary and a new kubeconfig; what changes in KCP is always tried.
+//! for all. An event of its agent lets one try at once, and so do its canary and a new kubeconfig; what somebody changes in KCP is always
+//! tried.
 //! Any answer ends all of that; but where it was writes that got none, only that of a write, or a try that has lost nothing: an API
 //! server whose store has lost its majority answers what is read, and nothing else.
 
@@ -23,7 +24,7 @@ use tokio::{
 use super::{Lost, Shared, Why, kcp_writes::lost, next_try};
 use crate::{
     journal::{Journal, millis},
-    kcp::state::NEW_KUBECONFIG,
+    kcp::state::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
     key::{Cause, Guard, WorkKey},
     plan::kyma::failed_status,
     queue::{Class, Push, worker::WorkQueue},
@@ -59,6 +60,9 @@ enum Press {
 impl Press {
     fn of(causes: &[Cause]) -> Self {
         let press = |cause: &Cause| match cause {
+            Cause::Kcp { change, .. } if OF_OUR_WORK.contains(change) || OF_OUR_BOOKS.contains(change) => {
+                Self::No
+            }
             Cause::Kcp { .. } => Self::Kcp,
             Cause::Event { .. } | Cause::SecondLook { .. } => Self::Heard,
             _ => Self::No,
@@ -142,6 +146,14 @@ impl Budget {
         self.trying = false;
         self.reads_on = effect == Effect::Writes;
         before.is_none()
+    }
+
+    /// Whether anything depends on it.
+    fn is_of_account(&self, now: Instant) -> bool {
+        self.until.is_some()
+            || self.trying
+            || !self.refused.is_empty()
+            || self.lost.iter().any(|loss| loss.at + WINDOW >= now)
     }
 
     /// A call was answered. Whether that ends everything.
@@ -247,10 +259,13 @@ impl Budgets {
         (!alone.is_zero()).then_some(Left { alone, reads_on: budget.reads_on })
     }
 
-    /// Runtimes that are parked, for a gauge.
+    /// Runtimes that are parked, for a gauge. Forgets what has become of no account, as of a runtime that is gone: no other call of it will
+    /// be answered.
     pub(super) fn count(&self) -> usize {
         let now = Instant::now();
-        self.runtimes.lock().values().filter(|b| b.until.is_some_and(|until| until > now)).count()
+        let mut runtimes = self.runtimes.lock();
+        runtimes.retain(|_, budget| budget.is_of_account(now));
+        runtimes.values().filter(|b| b.until.is_some_and(|until| until > now)).count()
     }
 
     pub(super) fn forget(&self, kyma: &str) {

@@ -135,11 +135,11 @@ impl Gate {
             | WorkKey::Manifest { .. }
             | WorkKey::Catalog { .. }
             | WorkKey::Exchange { .. }
-            | WorkKey::Agent { .. } => self.runtime(),
-            WorkKey::Path { .. }
+            | WorkKey::Agent { .. }
+            // What they write in KCP is what runtimes are to become: no pause would take it back.
             | WorkKey::Mandatory { .. }
-            | WorkKey::Release { .. }
-            | WorkKey::Watcher { .. } => self.kcp(),
+            | WorkKey::Release { .. } => self.runtime(),
+            WorkKey::Path { .. } | WorkKey::Watcher { .. } => self.kcp(),
         }
     }
 

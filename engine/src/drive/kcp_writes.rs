@@ -12,7 +12,7 @@ use tidewatch_api::{Kyma, KymaStatus, Manifest, ManifestStatus, names};
 
 use super::{
     Lost, Shared,
-    gate::{Permit, Side, Tried},
+    gate::{Mode, Permit, Side, Tried},
 };
 use crate::{
     plan::{
@@ -205,7 +205,26 @@ impl Shared {
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Lost> {
-        self.apply_manifest_status(manifest, status, Looked::Found).await
+        self.apply_manifest_status(manifest, status, Looked::Found).await.map(drop)
+    }
+
+    /// The same, in the midst of a pass: the Manifest becomes what KCP has then, for the next write.
+    pub(super) async fn write_manifest_status_and_go_on(
+        &self,
+        manifest: &mut Manifest,
+        status: ManifestStatus,
+    ) -> Result<(), Lost> {
+        let written = self.apply_manifest_status(manifest, &status, Looked::Found).await?;
+        manifest.status = Some(status);
+        if let Some(written) = written.filter(|_| !self.is_dry()) {
+            manifest.metadata = written.metadata;
+        }
+        Ok(())
+    }
+
+    /// Whether what is written is only tried.
+    pub(super) fn is_dry(&self) -> bool {
+        matches!(self.gate.mode(), Mode::DryRun(_))
     }
 
     /// The same where nobody has found out what is installed.
@@ -214,7 +233,7 @@ impl Shared {
         manifest: &Manifest,
         status: &ManifestStatus,
     ) -> Result<(), Lost> {
-        self.apply_manifest_status(manifest, status, Looked::Not).await
+        self.apply_manifest_status(manifest, status, Looked::Not).await.map(drop)
     }
 
     async fn apply_manifest_status(
@@ -222,12 +241,12 @@ impl Shared {
         manifest: &Manifest,
         status: &ManifestStatus,
         looked: Looked,
-    ) -> Result<(), Lost> {
+    ) -> Result<Option<Manifest>, Lost> {
         let reclaimed = self.reclaim(&self.manifests(), manifest, names::field_managers::APPLIER).await?;
-        let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(()) };
+        let Some(status) = manifest_status(manifest, status, looked, reclaimed) else { return Ok(None) };
         let name = manifest.name_any();
         let body = json!({"apiVersion": names::API_VERSION, "kind": "Manifest", "metadata": {"name": name}, "status": status});
-        self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await.map(drop)
+        self.apply_kcp(&self.manifests(), &name, names::field_managers::APPLIER, true, &body).await
     }
 
     /// Deletes an object in KCP; one that is gone already is fine.

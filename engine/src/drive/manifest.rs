@@ -183,12 +183,19 @@ impl Shared {
             // Boxed: its future is large.
             return Box::pin(self.end(kyma, manifest, &runtime, force.as_ref())).await;
         }
+        // What holds a Manifest says that something may be in the runtime: of a new one, not before it is known that there is something.
+        let mut manifest = manifest;
+        let is_installed = manifest.status.as_ref().is_some_and(|status| !status.synced.is_empty());
+        if is_installed {
+            self.hold(&mut manifest).await?;
+        }
         let (bundle, given) = match stage(Stage::Render, self.bundle_of(&manifest, &runtime)).await {
             Ok(bundle) => bundle,
             Err(stopped) => return self.stopped(&manifest, stopped).await,
         };
-        // Not before it is known that there is something: what holds a Manifest says that something may be in the runtime.
-        self.hold(&manifest).await?;
+        if !is_installed {
+            self.hold(&mut manifest).await?;
+        }
         let mark = Mark { given, ..self.mark(&manifest, &secrets) };
         let only = passed.and_then(|passed| Only::after(passed, mark, named));
         let again = why
@@ -256,7 +263,7 @@ impl Shared {
     }
 
     /// Finalizers, before anything is created in the runtime.
-    async fn hold(&self, manifest: &Manifest) -> Result<(), Lost> {
+    async fn hold(&self, manifest: &mut Manifest) -> Result<(), Lost> {
         let wanted = held_by(manifest);
         if wanted.iter().all(|w| manifest.finalizers().iter().any(|f| f == w)) {
             return Ok(());
@@ -266,7 +273,11 @@ impl Shared {
             "apiVersion": names::API_VERSION, "kind": "Manifest",
             "metadata": {"name": name, "uid": manifest.uid(), "finalizers": wanted}
         });
-        self.apply_kcp(&self.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await.map(drop)
+        let held = self.apply_kcp(&self.manifests(), &name, field_managers::DEFAULT_CR, false, &body).await?;
+        if let Some(held) = held.filter(|_| !self.is_dry()) {
+            manifest.metadata = held.metadata;
+        }
+        Ok(())
     }
 
     async fn install(
@@ -433,7 +444,7 @@ impl Shared {
                 }
                 // But not that there was none for too long.
                 Readiness::Processing(what) if told => Finish::RecheckAt(
-                    self.now() + causes::deadline(manifest),
+                    self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX),
                     Box::new(Finish::Waiting(what)),
                 ),
                 Readiness::Processing(what) => Finish::Recheck(what),

@@ -262,6 +262,45 @@ fn written(version: u32, state: &str, fields: u32) -> tidewatch_api::Manifest {
     .unwrap()
 }
 
+/// Somebody says that what is on its way is Ready. A look at a set time comes before the one for that.
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_set_time_does_not_believe_somebody_else_that_all_is_well() {
+    let (engine, heard) = engine();
+    let manifest = |version, state: &str, fields| {
+        let mut manifest = written(version, state, fields);
+        manifest.metadata.generation = Some(1);
+        let condition = json!({"type": "Installation", "status": "False", "reason": "Ready", "message": "",
+                               "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1});
+        manifest.status.as_mut().unwrap().conditions = vec![serde_json::from_value(condition).unwrap()];
+        manifest
+    };
+    engine.state().write().apply_manifest(manifest(1, "Processing", 9));
+    engine.state().write().apply_manifest(manifest(2, "Ready", 8));
+    assert!(engine.state().read().is_ready("m"), "or this shows nothing");
+    let key = WorkKey::Manifest { kyma: "harbour".into(), name: "m".into() };
+    let cause = Some(Cause::Due { at: Timestamp::UNIX_EPOCH });
+    engine.queue().push(key, Push { class: Class::Rollout, cause, guards: Vec::new() });
+    work_once(&engine).await;
+    assert!(!heard.lock().is_empty(), "it is read");
+}
+
+#[test]
+fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
+    let event =
+        || Cause::Event { epoch: "e".into(), seq: 1, watch: "w".into(), object: "Deployment a/b".into() };
+    let edit = || Cause::Kcp { object: "Kyma/k".into(), change: "changed" };
+    let retry = || Cause::Retry { key: "Kyma/k".into(), attempt: 3, reason: "crowded" };
+    let all = [event(), edit(), retry(), Cause::SafetyResync];
+    for (lost, kept) in [
+        (Lost::Crowded("c".into()), vec![event(), edit(), Cause::SafetyResync]),
+        (Lost::Behind("b".into()), vec![event(), edit(), Cause::SafetyResync]),
+        (Lost::Parked("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
+        (Lost::Deadline(Duration::ZERO), vec![]),
+    ] {
+        assert_eq!(still(&lost, &all), kept, "{lost}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kyma_is_not_told_of_what_somebody_has_made_of_a_manifest_before_that_was_looked_at() {
     let (engine, heard) = engine();

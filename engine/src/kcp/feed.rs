@@ -25,9 +25,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{
     Source,
     inlets::{self, played},
-    state::{
-        FINALIZER_GONE, KcpState, STATUS_CHANGED, STATUS_OF_ANOTHER, SecretRef, TOLD_BY_ANOTHER, Wanted,
-    },
+    state::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted},
 };
 use crate::{
     drive::EngineConfig,
@@ -384,7 +382,7 @@ impl Context {
                 // Nobody waits for what is watched.
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
                 // Nor for what somebody makes of our bookkeeping, again and again maybe.
-                _ if [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, FINALIZER_GONE].contains(&change) => Class::Resync,
+                _ if OF_OUR_BOOKS.contains(&change) => Class::Resync,
                 "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
                     Class::Rollout
                 }
@@ -400,7 +398,7 @@ impl Context {
                 }
                 // Not before the Manifest was looked at, which may tell more.
                 _ if change == TOLD_BY_ANOTHER && !start => 2 * SET_RIGHT,
-                _ if change == STATUS_OF_ANOTHER && !start => SET_RIGHT,
+                _ if OF_OUR_BOOKS.contains(&change) && !start => SET_RIGHT,
                 _ => Duration::ZERO,
             };
             let cause = if start { Cause::Start } else { Cause::Kcp { object: key.to_string(), change } };

@@ -149,6 +149,8 @@ fn overwritten(old: &ObjectMeta, new: &ObjectMeta, main: &'static str) -> Vec<&'
 
 /// What is said where somebody has taken away a finalizer by which we hold an object.
 pub const FINALIZER_GONE: &str = "finalizer taken away";
+/// What somebody makes of our bookkeeping, again and again maybe: nobody waits for it to be set right.
+pub const OF_OUR_BOOKS: [&str; 3] = [STATUS_OF_ANOTHER, TOLD_BY_ANOTHER, FINALIZER_GONE];
 
 /// Whether somebody has taken one of these finalizers of an object that stays: with its end nobody would wait for us then.
 fn is_let_go(old: &ObjectMeta, new: &ObjectMeta, ours: &[&str]) -> bool {

@@ -85,20 +85,21 @@ fn is_empty(selector: &LabelSelector) -> bool {
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// Whether a selector selects labels, as Kubernetes does it: one that is empty selects everything. An operator that does not exist
-/// selects nothing.
+/// Whether a selector selects labels, as Kubernetes does it: one that is empty selects everything. One that makes no sense there (an
+/// operator that does not exist, or `NotIn` without values) selects nothing.
 #[must_use]
 pub fn selects(selector: &LabelSelector, of: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| of.get(key) == Some(value));
     equal
         && selector.match_expressions.iter().flatten().all(|e| {
             let value = of.get(&e.key);
-            let listed = || value.is_some_and(|value| e.values.iter().flatten().any(|v| v == value));
-            match e.operator.as_str() {
-                "In" => listed(),
-                "NotIn" => !listed(),
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
+            let values = e.values.as_deref().unwrap_or_default();
+            let listed = || value.is_some_and(|value| values.contains(value));
+            match (e.operator.as_str(), values.is_empty()) {
+                ("In", false) => listed(),
+                ("NotIn", false) => !listed(),
+                ("Exists", true) => value.is_some(),
+                ("DoesNotExist", true) => value.is_none(),
                 _ => false,
             }
         })
@@ -190,6 +191,11 @@ mod tests {
             (with("Exists", &[]), true, true, false),
             (with("DoesNotExist", &[]), false, false, true),
             (with("Near", &["trial"]), false, false, false),
+            (with("In", &[]), false, false, false),
+            (with("NotIn", &[]), false, false, false),
+            (json!({"key": "plan", "operator": "NotIn"}), false, false, false),
+            (with("Exists", &["trial"]), false, false, false),
+            (with("DoesNotExist", &["trial"]), false, false, false),
         ] {
             assert_eq!(by(expression.clone(), &["plan=trial"]), trial, "{expression}");
             assert_eq!(by(expression.clone(), &["plan=paid"]), paid, "{expression}");

@@ -1,6 +1,6 @@
 //! Conditions and operations that change only when something has changed.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tidewatch_api::LastOperation;
 
@@ -23,7 +23,7 @@ pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, 
     let status = if says.holds { "True" } else { "False" };
     let since = before
         .iter()
-        .find(|c| c.type_ == says.type_ && c.status == status)
+        .find(|c| c.type_ == says.type_ && c.status == status && !is_to_come(&c.last_transition_time, now))
         .map_or(Time(now), |c| c.last_transition_time.clone());
     Condition {
         last_transition_time: since,
@@ -39,9 +39,22 @@ pub fn condition(before: &[Condition], says: Says<'_>, generation: Option<i64>, 
 #[must_use]
 pub fn operation(before: Option<&LastOperation>, text: String, now: Timestamp) -> LastOperation {
     match before {
-        Some(same) if same.operation == text && same.last_update_time.is_some() => same.clone(),
+        Some(same)
+            if same.operation == text
+                && same.last_update_time.as_ref().is_some_and(|at| !is_to_come(at, now)) =>
+        {
+            same.clone()
+        }
         _ => LastOperation { operation: text, last_update_time: Some(Time(whole_seconds(now))) },
     }
+}
+
+/// How far the clocks of two receivers may differ.
+const CLOCKS: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether nobody can have seen that time yet: somebody has made it up.
+fn is_to_come(at: &Time, now: Timestamp) -> bool {
+    at.0 > now.saturating_add(CLOCKS).unwrap_or(Timestamp::MAX)
 }
 
 /// Kubernetes writes times in whole seconds; what is compared with what was read back must be too.
@@ -76,5 +89,19 @@ mod tests {
         let first = operation(None, "x".into(), at(10));
         assert_eq!(operation(Some(&first), "x".into(), at(20)), first);
         assert_ne!(operation(Some(&first), "y".into(), at(20)), first);
+    }
+
+    #[test]
+    fn a_time_that_is_still_to_come_is_nobodys() {
+        let soon = 10 + 3600;
+        for (written, read) in [(5, 5), (soon, soon), (soon + 1, 10)] {
+            let before = condition(&[], says(true, "a"), None, at(written));
+            let now = condition(&[before], says(true, "a"), None, at(10));
+            assert_eq!(now.last_transition_time.0, at(read));
+            let before = operation(None, "a".into(), at(written));
+            assert_eq!(operation(Some(&before), "a".into(), at(10)).last_update_time, Some(Time(at(read))));
+        }
+        let last = operation(None, "a".into(), Timestamp::MAX);
+        assert_eq!(operation(Some(&last), "a".into(), Timestamp::MAX), last);
     }
 }

@@ -60,22 +60,54 @@ pub enum TransformError {
     },
 }
 
+/// The fields of a Secret that have its values.
+const TEXTS: &str = "stringData";
+const DATA: &str = "data";
+
+/// Why a Secret is none. Its values are in no text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoText {
+    /// One of its values.
+    #[error("the value of '{key}' in '{field}' is no text: put it in quotes")]
+    Value {
+        /// `data` or `stringData`.
+        field: &'static str,
+        /// The key of the value.
+        key: String,
+    },
+    /// All of them.
+    #[error("'{0}' is no map of keys and texts")]
+    Field(&'static str),
+}
+
 /// Writes the `stringData` of a Secret as the `data` that an API server makes of it and stores: what is applied can then be compared with
-/// what is there, is let go with the version that had it, and is named by one path where users may change it. One that is not what an
-/// API server takes stays as it is, to be refused by it.
-pub fn store_texts(secret: &mut Value) {
-    let Some(texts) = secret["stringData"].as_object() else { return };
-    let takes_data = secret["data"].is_object() || secret["data"].is_null();
-    if !takes_data || !texts.values().all(Value::is_string) {
-        return;
+/// what is there, is let go with the version that had it, and is named by one path where users may change it.
+///
+/// # Errors
+/// A value is no text: an API server would refuse it, and say what it is.
+pub fn store_texts(secret: &mut Value) -> Result<(), NoText> {
+    for field in [TEXTS, DATA] {
+        match &secret[field] {
+            Value::Null => {}
+            Value::Object(values) => {
+                let other = values.iter().find(|(_, value)| !value.is_string() && !value.is_null());
+                if let Some((key, _)) = other {
+                    return Err(NoText::Value { field, key: key.clone() });
+                }
+            }
+            _ => return Err(NoText::Field(field)),
+        }
     }
+    let Some(texts) = secret[TEXTS].as_object().filter(|texts| texts.values().all(Value::is_string)) else {
+        return Ok(());
+    };
     let encoded: Vec<(String, Value)> = texts
         .iter()
         .filter_map(|(key, text)| Some((key.clone(), STANDARD.encode(text.as_str()?).into())))
         .collect();
     if let Some(secret) = secret.as_object_mut() {
-        secret.remove("stringData");
-        let data = secret.entry("data").or_insert(Value::Null);
+        secret.remove(TEXTS);
+        let data = secret.entry(DATA).or_insert(Value::Null);
         if data.is_null() {
             *data = Value::Object(Map::new());
         }
@@ -83,6 +115,7 @@ pub fn store_texts(secret: &mut Value) {
             data.extend(encoded);
         }
     }
+    Ok(())
 }
 
 /// Transforms a module's objects, which have their namespaces. See the module.
@@ -212,26 +245,34 @@ mod tests {
 
     #[test]
     fn what_a_secret_has_as_texts_is_what_an_api_server_stores() {
-        let stored = |mut secret: Value| {
-            store_texts(&mut secret);
-            secret
-        };
+        let stored = |mut secret: Value| store_texts(&mut secret).map(|()| secret);
         assert_eq!(
             stored(
                 json!({"kind": "Secret", "stringData": {"user": "a", "k": "1"}, "data": {"k": "b2xk", "l": "MQ=="}})
             ),
-            json!({"kind": "Secret", "data": {"user": "YQ==", "k": "MQ==", "l": "MQ=="}}),
+            Ok(json!({"kind": "Secret", "data": {"user": "YQ==", "k": "MQ==", "l": "MQ=="}})),
             "a text wins"
         );
-        assert_eq!(stored(json!({"stringData": {"a": ""}, "data": null})), json!({"data": {"a": ""}}));
-        for refused in [
-            json!({"stringData": {"a": 7}}),
-            json!({"stringData": ["a"]}),
-            json!({"stringData": {"a": "b"}, "data": 7}),
-            json!({"data": {"a": "YQ=="}}),
-            json!({}),
+        assert_eq!(stored(json!({"stringData": {"a": ""}, "data": null})), Ok(json!({"data": {"a": ""}})));
+        for unchanged in
+            [json!({"data": {"a": "YQ=="}}), json!({"stringData": {"a": null, "b": "c"}}), json!({})]
+        {
+            assert_eq!(stored(unchanged.clone()), Ok(unchanged));
+        }
+        for (secret, says) in [
+            (
+                json!({"stringData": {"pin": 4711}}),
+                "the value of 'pin' in 'stringData' is no text: put it in quotes",
+            ),
+            (json!({"data": {"pin": true}}), "the value of 'pin' in 'data' is no text: put it in quotes"),
+            (
+                json!({"stringData": {"a": "b"}, "data": {"pin": [4711]}}),
+                "the value of 'pin' in 'data' is no text: put it in quotes",
+            ),
+            (json!({"stringData": ["4711"]}), "'stringData' is no map of keys and texts"),
+            (json!({"stringData": {"a": "b"}, "data": 4711}), "'data' is no map of keys and texts"),
         ] {
-            assert_eq!(stored(refused.clone()), refused, "that is for the API server to say");
+            assert_eq!(stored(secret).unwrap_err().to_string(), says, "without the value");
         }
     }
 

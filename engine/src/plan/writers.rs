@@ -263,6 +263,28 @@ fn is_unrendered_by_go(manifest: &Manifest) -> bool {
         && ![annotations::TEMPLATE_UID, annotations::RUNNING_VERSION].into_iter().any(of_ours)
 }
 
+/// Whether a field of the status, by its path in `f:status`, is another's word, and none of ours though we have written of this status: of an
+/// object as it was read. Of one of [`keep_writers`] that is not known, and nothing is another's.
+#[must_use]
+pub fn is_word_of_another(meta: &ObjectMeta, path: &[&str]) -> bool {
+    let has = |entry: &&ManagedFieldsEntry| {
+        let status = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]);
+        path.iter().try_fold(status?, |within, field| within.get(field)).map(drop)
+    };
+    let all = || meta.managed_fields.iter().flatten().filter(|entry| is_of_status(entry));
+    let (mut ours, mut others) =
+        (all().filter(|e| is_our_apply(e)).peekable(), all().filter(|e| !is_our_apply(e)));
+    ours.peek().is_some()
+        && !ours.any(|entry| has(&entry).is_some())
+        && others.any(|entry| has(&entry).is_some())
+}
+
+/// Where a condition is in a status, as paths of fields say it.
+#[must_use]
+pub fn item_of_condition(type_: &str) -> String {
+    format!("k:{}", json!({ "type": type_ }))
+}
+
 fn is_of_another(entry: &ManagedFieldsEntry) -> bool {
     if !is_of_status(entry) || is_our_apply(entry) {
         return false;
@@ -408,6 +430,32 @@ mod tests {
         assert!(
             !has_entry(&read(&[]), field_managers::KCP) && has_entry(&read(&entries), field_managers::KCP)
         );
+    }
+
+    #[test]
+    fn a_word_is_anothers_where_we_have_said_nothing_of_it() {
+        let read = |entries: &[Value]| -> ObjectMeta {
+            serde_json::from_value(json!({"managedFields": entries})).unwrap()
+        };
+        let (state, rest) =
+            (json!({"f:status": {"f:state": {}}}), json!({"f:status": {"f:lastOperation": {}}}));
+        let ours = |fields: &Value| entry(field_managers::APPLIER, "Apply", fields);
+        let theirs = |fields: &Value| entry("kubectl-edit", "Update", fields);
+        let is_anothers = |entries: &[Value]| is_word_of_another(&read(entries), &["f:state"]);
+        assert!(is_anothers(&[ours(&rest), theirs(&state)]));
+        assert!(!is_anothers(&[ours(&state), theirs(&state)]), "they say the same");
+        assert!(!is_anothers(&[ours(&rest), theirs(&rest)]), "nobody has said it");
+        assert!(!is_anothers(&[theirs(&state)]), "as another engine leaves it that never applies");
+        assert!(
+            !is_word_of_another(&meta(&[ours(&rest), theirs(&state)]), &["f:state"]),
+            "too little is kept"
+        );
+        let item = item_of_condition("WasReady");
+        let of_item =
+            |entries: &[Value]| is_word_of_another(&read(entries), &["f:conditions", &item, "f:status"]);
+        assert!(of_item(&[ours(&rest), theirs(&condition("WasReady"))]));
+        assert!(!of_item(&[ours(&condition("WasReady")), theirs(&state)]));
+        assert!(!of_item(&[ours(&rest), theirs(&condition("Installation"))]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The shell around [`Queue`]: waits for work, hands it out as leases, takes it back.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
@@ -47,8 +47,12 @@ pub struct Lease<K: Key, C: PartialEq, G> {
     ended: bool,
 }
 
-/// How long a key rests after its work was dropped.
-const AFTER_DROP: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long a key rests after its work was dropped: doubling with each retry in a row, to the second.
+const AFTER_DROP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+
+fn after_drop(attempt: u32) -> Duration {
+    AFTER_DROP.0.saturating_mul(1 << attempt.min(16)).min(AFTER_DROP.1)
+}
 
 impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     /// An empty queue; see [`Queue::new`].
@@ -79,7 +83,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 
     /// Asks for work once `delay` has passed, whatever is done before; see [`Queue::look_again`].
-    pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: std::time::Duration) {
+    pub fn look_again(&self, key: K, class: Class, cause: Option<C>, delay: Duration) {
         let now = self.now();
         self.0.queue.lock().look_again(key, class, cause, delay, now);
         self.0.changed.notify_one();
@@ -119,7 +123,7 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
     }
 
     /// The work on one key, if it is ready or will be within `slack`; see [`Queue::take`].
-    pub fn take(&self, key: &K, slack: std::time::Duration) -> Option<Lease<K, C, G>> {
+    pub fn take(&self, key: &K, slack: Duration) -> Option<Lease<K, C, G>> {
         let now = self.now();
         let work = self.0.queue.lock().take(key, now + slack)?;
         Some(self.lease(work, now))
@@ -178,15 +182,14 @@ impl<K: Key, C: PartialEq, G> Drop for Lease<K, C, G> {
     fn drop(&mut self) {
         if !self.ended {
             let (guards, cause) = (self.take_guards(), self.if_dropped.take());
-            self.give_back(Ended::Retry(AFTER_DROP, guards, cause), Instant::now());
+            let rest = after_drop(self.attempt);
+            self.give_back(Ended::Retry(rest, guards, cause.into_iter().collect()), Instant::now());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -235,6 +238,20 @@ mod tests {
         let mut lease = queue.next().await;
         assert_eq!((lease.attempt, lease.take_guards(), &*lease.causes), (1, vec![5], &["a panic"][..]));
         lease.end(Ended::Done);
+    }
+
+    /// A bug that everything depends on does not take a worker once a second for ever.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_dropped_again_and_again_rests_longer() {
+        let queue = WorkQueue::new(1);
+        queue.push(K(1), push(5));
+        let mut rests = Vec::new();
+        for _ in 0..11 {
+            let before = queue.now();
+            drop(queue.next().await);
+            rests.push(queue.now().saturating_sub(before).as_secs());
+        }
+        assert_eq!(rests, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
     }
 
     #[tokio::test(start_paused = true)]

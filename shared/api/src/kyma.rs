@@ -11,6 +11,7 @@ use crate::marks::{annotation, is_true, label};
 use crate::names::{self, annotations, labels};
 use crate::schema;
 use crate::state::{CustomResourcePolicy, LastOperation, State};
+use crate::time;
 
 /// What the user wants.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -95,7 +96,7 @@ pub struct KymaStatus {
     #[serde(default, skip_serializing_if = "State::is_empty")]
     pub state: State,
     /// One condition per aspect.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// The modules that are installed or were tried.

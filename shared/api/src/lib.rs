@@ -18,6 +18,7 @@ pub mod raw;
 pub(crate) mod schema;
 pub mod state;
 pub mod terms;
+pub(crate) mod time;
 pub mod watcher;
 
 pub use kyma::{Kyma, KymaSpec, KymaStatus, Module, ModuleStatus, PartialMeta, TrackingObject};

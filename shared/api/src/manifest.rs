@@ -10,6 +10,7 @@ use crate::names::{annotations, labels};
 use crate::raw::{EmbeddedObject, RawObject};
 use crate::schema;
 use crate::state::{CustomResourcePolicy, LastOperation, State};
+use crate::time;
 
 /// What is to be installed.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -115,7 +116,7 @@ pub struct ManifestStatus {
     /// State of the module in the runtime.
     pub state: State,
     /// One condition per aspect.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Inventory: the objects that are in the runtime because of this Manifest, and are to be

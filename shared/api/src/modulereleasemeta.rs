@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema;
+use crate::{schema, time};
 
 /// OCM component names: a DNS name and at least one path segment, all in lower case.
 const COMPONENT_NAME: &str =
@@ -83,7 +83,7 @@ pub struct OfferedVersion {
     #[schemars(length(max = 32), regex(pattern = schema::MODULE_VERSION))]
     pub version: String,
     /// From then on nobody should use it any more; users are warned before.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "time::moment")]
     pub deprecation_date: Option<Time>,
     /// What users of the version are told.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::time;
+
 /// State of a Kyma, a module, a Manifest or a Watcher.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -75,7 +77,8 @@ impl State {
         ORDER[worst.unwrap_or(0)]
     }
 
-    /// [`State::aggregate`] for a Kyma: Ready only if every condition is true as well.
+    /// [`State::aggregate`] for a Kyma: Ready only if `all_true`, which the caller says of the conditions that count. Not all do: no module
+    /// needs the catalog in its runtime.
     #[must_use]
     pub fn aggregate_with_conditions(parts: impl IntoIterator<Item = Self>, all_true: bool) -> Self {
         match Self::aggregate(parts) {
@@ -99,7 +102,7 @@ pub struct LastOperation {
     /// What was done, or why it failed.
     pub operation: String,
     /// When.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "time::moment")]
     pub last_update_time: Option<Time>,
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::labels;
 use crate::schema;
 use crate::state::State;
+use crate::time;
 
 /// What is watched and who hears of it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -100,7 +101,7 @@ pub struct WatcherStatus {
     /// State of the route.
     pub state: State,
     /// One condition per aspect.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "time::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Generation that the status was made from.

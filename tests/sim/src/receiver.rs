@@ -406,7 +406,7 @@ async fn reconcile(
             world.lock().oracle.ended(&key, &read, false);
             world.point(Point::WorkPersisted, process, 250).await;
             lease.take_guards().into_iter().for_each(Guard::finished);
-            lease.end(Ended::Retry(retry, Vec::new(), None));
+            lease.end(Ended::Retry(retry, Vec::new(), Vec::new()));
         }
         End::Lost => {
             world.step(Kind::WorkLost, runtime, lease.cause_count as u64);
@@ -417,7 +417,7 @@ async fn reconcile(
             } else {
                 guards.into_iter().filter(Guard::is_wanted).collect()
             };
-            lease.end(Ended::Retry(retry, kept, None));
+            lease.end(Ended::Retry(retry, kept, Vec::new()));
         }
         End::Dropped => {
             world.step(Kind::WorkDropped, runtime, lease.cause_count as u64);

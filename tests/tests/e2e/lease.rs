@@ -20,6 +20,8 @@ use tidewatch_tests::{
     wait,
 };
 
+use crate::mandatory::guard;
+
 const NAME: &str = "893110f7.kyma-project.io";
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
 const SOON: Duration = Duration::from_mins(1);
@@ -128,6 +130,41 @@ async fn it_is_undone(solo: &Solo) -> Result<()> {
     solo.module("dune", "to be Ready", |m| m.state == State::Ready).await.map(drop)
 }
 
+/// What is mandatory waits as well, and what was withdrawn meanwhile comes nowhere.
+async fn a_release_waits(solo: &Solo) -> Result<()> {
+    let last = || async {
+        let page = solo.receiver.runtime(solo.kyma).await?;
+        let of_it = page["reconciles"].as_array().into_iter().flatten();
+        let newest = of_it.filter(|record| record["key"] == "Mandatory/strand");
+        let newest = newest.max_by_key(|record| record["finishedAt"].as_str().map(str::to_owned));
+        anyhow::Ok(newest.map(|record| record["message"].to_string()).unwrap_or_default())
+    };
+    let before = solo.manifest("guard").await?;
+    solo.offer(&guard("1.1.0")).await?;
+    wait::until("the mandatory modules to wait for the end of the pause", SOON, || async {
+        let said = last().await?;
+        ensure!(said.contains("paused"), "{said}");
+        Ok(Some(()))
+    })
+    .await?;
+    let now = solo.manifest("guard").await?;
+    ensure!(now.metadata.generation == before.metadata.generation, "it was changed in KCP while paused");
+    solo.offer(&guard("1.0.0")).await
+}
+
+/// It is as it was, though the pause is over.
+async fn nothing_came_of_it(solo: &Solo) -> Result<()> {
+    fleet::at_rest(&solo.receiver).await?;
+    let manifest = solo.manifest("guard").await?;
+    ensure!(
+        manifest.spec.version == "1.0.0" && manifest.metadata.generation == Some(1),
+        "version {}, generation {:?}",
+        manifest.spec.version,
+        manifest.metadata.generation
+    );
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
     let mut solo = Solo::start("kcp-pause", "strand").await?;
@@ -136,13 +173,18 @@ async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
     solo.offer(&Version::new("dune", "1.0.0", vec![object])).await?;
     solo.enable(&json!([{"name": "dune"}])).await?;
     solo.ready("dune", "1.0.0").await?;
+    solo.offer(&guard("1.0.0")).await?;
+    crate::mandatory::ready(&solo, "1.0.0").await?;
+    nothing_came_of_it(&solo).await?;
 
     let maps: Api<ConfigMap> = Api::namespaced(solo.kcp.clone(), solo.namespace);
     let pause = json!({"metadata": {"name": "tidewatch-engine"}, "data": {"paused": "true"}});
     maps.create(&PostParams::default(), &serde_json::from_value(pause)?).await?;
     an_edit_stays(&solo, "theirs").await?;
+    a_release_waits(&solo).await?;
     maps.delete("tidewatch-engine", &DeleteParams::default()).await?;
     it_is_undone(&solo).await?;
+    nothing_came_of_it(&solo).await?;
 
     // The flag holds from the start of a process to its end, whatever the ConfigMap says.
     solo.receiver.restart_with(|arguments| arguments.push("--pause".to_owned())).await?;

@@ -21,7 +21,7 @@ use crate::managed::{CONFIG_MAP, manifests};
 
 const SOON: Duration = Duration::from_mins(1);
 
-fn guard(version: &str) -> Version {
+pub(crate) fn guard(version: &str) -> Version {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "guard", "namespace": "kyma-system"},
                         "data": {"version": version}});
     let release = json!({"mandatory": {"version": version}});
@@ -29,7 +29,7 @@ fn guard(version: &str) -> Version {
 }
 
 /// Waits until the module is Ready in a version, with what that installs.
-async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
+pub(crate) async fn ready(solo: &Solo, version: &str) -> Result<Manifest> {
     wait::until(&format!("guard to be Ready in {version}"), SOON, || async {
         let manifest = solo.manifest("guard").await?;
         let is_ready = manifest.status.as_ref().is_some_and(|s| s.state == State::Ready);

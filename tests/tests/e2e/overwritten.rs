@@ -31,6 +31,51 @@ fn timeless(mut status: Value) -> Value {
     status
 }
 
+/// Its pods are never made: nobody here runs them.
+fn never_ready(module: &str) -> Version {
+    let labels = json!({"app": module});
+    let containers = json!([{"name": "main", "image": "example.local/main:1.0.0"}]);
+    let object = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": module, "namespace": "kyma-system"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels},
+                 "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}}}
+    });
+    Version::new(module, "1.0.0", vec![object])
+}
+
+/// It has never been ready, and that it was is nobody's to say: a version that never ran would count as one that did.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_says_is_ready_is_not() -> Result<()> {
+    let solo = Solo::start("kcp-forged", "jetty").await?;
+    solo.offer(&never_ready("groyne")).await?;
+    let _agent = solo.agent().await?;
+    solo.enable(&json!([{"name": "groyne"}])).await?;
+    let is_on_its_way =
+        |m: &tidewatch_api::ModuleStatus| m.state == State::Processing && m.message.contains("groyne");
+    solo.module("groyne", "to be on its way", is_on_its_way).await?;
+    let manifests: Api<Manifest> = Api::namespaced(solo.kcp.clone(), solo.namespace);
+    let manifest = solo.manifest("groyne").await?;
+    let (name, generation) = (manifest.name_any(), manifest.metadata.generation);
+    let edit = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
+    let says = |type_: &str| {
+        json!({"type": type_, "status": "True", "reason": "Ready", "message": "forged", "observedGeneration": generation,
+               "lastTransitionTime": "9999-12-31T23:59:59Z"})
+    };
+    let forged = json!({"status": {"state": "Ready", "conditions": [says("Installation"), says("Resources"), says("WasReady")],
+                                   "lastOperation": {"operation": "forged", "lastUpdateTime": "9999-12-31T23:59:59Z"}}});
+    manifests.patch_status(&name, &edit, &Patch::Merge(&forged)).await?;
+    wait::until("the Manifest to be on its way, and never to have been ready", SOON, || async {
+        let status = manifests.get(&name).await?.status.context("no status")?;
+        let text = json!(status).to_string();
+        ensure!(status.state == State::Processing, "{text}");
+        ensure!(!text.contains("forged") && !text.contains("WasReady") && !text.contains("9999"), "{text}");
+        Ok(Some(()))
+    })
+    .await?;
+    solo.module("groyne", "to be on its way still", is_on_its_way).await?;
+    observed::no_panic(&solo.receiver.process)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_somebody_overwrites_in_kcp_is_set_right_by_that_event() -> Result<()> {
     let solo = Solo::start("kcp-overwritten", "mooring").await?;

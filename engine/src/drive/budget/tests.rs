@@ -238,6 +238,34 @@ async fn a_parked_runtime_costs_nothing_until_it_is_heard_of() {
     assert!(engine.0.budgets.runtimes.lock().is_empty());
 }
 
+#[test]
+fn what_the_engine_asks_of_itself_is_no_reason_to_pass_a_parked_runtimes_time() {
+    let kcp = |change| Cause::Kcp { object: "Kyma/harbour".into(), change };
+    for ours in OF_OUR_WORK.into_iter().chain(OF_OUR_BOOKS) {
+        assert_eq!(Press::of(&[kcp(ours), Cause::Start]), Press::No, "{ours}");
+    }
+    for somebodys in ["changed", "module release changed", NEW_KUBECONFIG] {
+        assert_eq!(Press::of(&[kcp(OF_OUR_WORK[0]), kcp(somebodys)]), Press::Kcp, "{somebodys}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_runtime_that_is_gone_has_cost_is_forgotten() {
+    let budgets = Budgets::new(16);
+    budgets.ended("gone", Effect::Reads, seconds(1), false);
+    tokio::time::advance(WINDOW).await;
+    assert_eq!((budgets.count(), budgets.runtimes.lock().len()), (0, 1));
+    tokio::time::advance(seconds(1)).await;
+    assert_eq!((budgets.count(), budgets.runtimes.lock().len()), (0, 0));
+    for _ in 0..20 {
+        budgets.ended("parked", Effect::Reads, seconds(20), false);
+    }
+    tokio::time::advance(WINDOW).await;
+    assert_eq!(budgets.runtimes.lock().len(), 1, "until it answers, or its Kyma is gone");
+    budgets.count();
+    assert_eq!(budgets.runtimes.lock().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn suspects_share_a_quarter_of_the_workers() {
     let (engine, ..) = engine(Arc::default());

@@ -169,3 +169,23 @@ fn held_work_comes_back_when_the_mode_changes() {
     assert_eq!(gate.set(Mode::Live), BTreeSet::from([kyma]));
     assert!(gate.set(Mode::Live).is_empty());
 }
+
+#[test]
+fn a_pause_holds_what_runtimes_are_to_become() {
+    let gate = Gate::default();
+    gate.set(Mode::Paused);
+    let kyma = || "harbour".to_owned();
+    for held in [
+        WorkKey::Kyma { kyma: kyma() },
+        WorkKey::Manifest { kyma: kyma(), name: "m".into() },
+        WorkKey::Catalog { kyma: kyma() },
+        WorkKey::Mandatory { kyma: kyma() },
+        WorkKey::Release { module: "guard".into() },
+    ] {
+        assert!(gate.begin(&held).is_err() && gate.hold(&held), "{held}");
+        assert!(gate.set(Mode::Paused).contains(&held), "{held}: it is asked for when the mode changes");
+    }
+    for goes_on in [WorkKey::Path { kyma: kyma() }, WorkKey::Watcher { name: "w".into() }] {
+        assert!(gate.begin(&goes_on).is_ok(), "{goes_on}");
+    }
+}

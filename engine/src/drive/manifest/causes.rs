@@ -59,6 +59,9 @@ pub(super) fn can_tell_more(object: &Value, judged: &ObjectReadiness) -> bool {
     *judged != ObjectReadiness::Ready && ObjectRef::of(object).is_some_and(|id| inside(&id.gvk).is_some())
 }
 
+/// Pods, what is told of claims by their names, and what is told of pods that there are not.
+type Inner = (Vec<Value>, Vec<(String, String)>, Option<String>);
+
 /// How long the objects of a Manifest may be on their way.
 pub(super) fn deadline(manifest: &Manifest) -> Duration {
     manifest.terms().map_or(readiness::DEADLINE, |terms| readiness::deadline_of(&terms))
@@ -152,16 +155,11 @@ impl Shared {
                     if !is_stuck && !since.is_some_and(|since| readiness::is_due(since, now)) {
                         continue;
                     }
-                    match pods(runtime, &id, &object).await {
-                        Ok(pods) => {
-                            let claims = claims(runtime, &id, &pods).await;
-                            let refused = refused(runtime, &id, &object, &pods).await;
-                            let refused = refused.as_deref();
-                            let facts = Facts { pods: &pods, claims: &claims, refused, ..facts };
-                            Ok(readiness::readiness(&object, &facts, now))
-                        }
-                        Err(error) => Err(error),
-                    }
+                    inside_of(runtime, &id, &object).await.map(|(pods, claims, refused)| {
+                        let refused = refused.as_deref();
+                        let facts = Facts { pods: &pods, claims: &claims, refused, ..facts };
+                        readiness::readiness(&object, &facts, now)
+                    })
                 }
                 Some(Inside::StorageClass) => {
                     let class = storage_class(runtime, &object).await;
@@ -177,8 +175,12 @@ impl Shared {
                     *judged = found;
                 }
                 Err(error) => {
-                    let (object, error) = (id.to_string(), error.message());
-                    tracing::debug!(object, error, "its cause could not be looked for");
+                    let (object, words) = (id.to_string(), error.message());
+                    tracing::debug!(object, error = words, "its cause could not be looked for");
+                    // Each further call may take as long: what is known is still to be written.
+                    if error.is_cut_off() {
+                        break;
+                    }
                 }
             }
         }
@@ -186,6 +188,23 @@ impl Shared {
             looked.again = readiness::next_look(since.unwrap_or(now), now);
         }
         looked
+    }
+}
+
+/// The pods of a workload, why claims that they wait for have no volume, and why there are none.
+async fn inside_of(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Inner, ObjectError> {
+    let pods = pods(runtime, id, workload).await?;
+    let claims = claims(runtime, id, &pods).await?;
+    let refused = refused(runtime, id, workload, &pods).await?;
+    Ok((pods, claims, refused))
+}
+
+/// Nothing where it could not be read; an error where nobody answers any more.
+fn unless_cut_off<T>(read: Result<T, ObjectError>) -> Result<Option<T>, ObjectError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.is_cut_off() => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -198,32 +217,45 @@ async fn pods(runtime: &Gated, id: &ObjectRef, workload: &Value) -> Result<Vec<V
 }
 
 /// Why claims that pods wait for have no volume, by their names. What cannot be read is left out.
-async fn claims(runtime: &Gated, id: &ObjectRef, pods: &[Value]) -> Vec<(String, String)> {
+async fn claims(
+    runtime: &Gated,
+    id: &ObjectRef,
+    pods: &[Value],
+) -> Result<Vec<(String, String)>, ObjectError> {
     let names: BTreeSet<String> = pods.iter().flat_map(readiness::claims_of_unplaced).collect();
     let mut found = Vec::new();
     for name in names.into_iter().take(CLAIMS) {
         let gvk = Gvk::of("v1", "PersistentVolumeClaim");
         let object = ObjectRef { gvk, namespace: id.namespace.clone(), name: name.clone() };
-        let Ok(Some(claim)) = apply::get(runtime, &object).await else { continue };
-        let Ok(class) = storage_class(runtime, &claim).await else { continue };
+        let Some(Some(claim)) = unless_cut_off(apply::get(runtime, &object).await)? else { continue };
+        let Some(class) = unless_cut_off(storage_class(runtime, &claim).await)? else { continue };
         found.extend(readiness::unbound(&claim, &class).map(|why| (name, why)));
     }
-    found
+    Ok(found)
 }
 
 /// What the controller of a workload without pods was last told where it could not make one. A Deployment says so itself; others leave it
 /// to Events.
-async fn refused(runtime: &Gated, id: &ObjectRef, workload: &Value, pods: &[Value]) -> Option<String> {
+async fn refused(
+    runtime: &Gated,
+    id: &ObjectRef,
+    workload: &Value,
+    pods: &[Value],
+) -> Result<Option<String>, ObjectError> {
+    let Some(uid) = workload["metadata"]["uid"].as_str() else { return Ok(None) };
     if !pods.is_empty() || id.gvk.kind == "Deployment" {
-        return None;
+        return Ok(None);
     }
-    let uid = workload["metadata"]["uid"].as_str()?;
-    let api = apply::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await.ok()?;
-    let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
-    let params = ListParams::default().fields(&fields).limit(EVENTS);
-    let list = runtime.call(&format!("listing the Events of {id}"), api.list(&params)).await.ok()?;
-    let newest = list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string())?;
-    newest.data["message"].as_str().map(str::to_owned)
+    let listed = async {
+        let api = apply::api(runtime, &Gvk::of("v1", "Event"), &id.namespace).await?;
+        let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
+        let params = ListParams::default().fields(&fields).limit(EVENTS);
+        let what = format!("listing the Events of {id}");
+        Ok(runtime.call(&what, api.list(&params)).await?)
+    };
+    let newest = unless_cut_off(listed.await)?
+        .and_then(|list| list.items.into_iter().max_by_key(|event| event.data["lastTimestamp"].to_string()));
+    Ok(newest.and_then(|event| event.data["message"].as_str().map(str::to_owned)))
 }
 
 /// The class that a claim names; null if there is none.

@@ -45,7 +45,7 @@ impl Shared {
         let readiness = readiness::of_module(manifest, &applied.judged);
         let (now, deadline) = (self.now(), causes::deadline(manifest));
         let late = readiness::not_within(deadline);
-        let due = since(manifest, &what, &late, now) + deadline;
+        let due = since(manifest, &what, &late, now).saturating_add(deadline).unwrap_or(Timestamp::MAX);
         let overdue = due <= now;
         let status = write(says(readiness, looked.found, &what, overdue.then_some(late)));
         let held = self.say(manifest, &status, looked.found).await?;
@@ -69,7 +69,8 @@ fn since(manifest: &Manifest, what: &str, late: &str, now: Timestamp) -> Timesta
         return Timestamp::MIN;
     }
     let at = said.last_update_time.as_ref().map_or(now, |at| at.0);
-    readiness::not_ready_since(manifest).map_or(at, |since| since.max(at))
+    // Nothing can have begun later, whatever a status says.
+    readiness::not_ready_since(manifest).map_or(at, |since| since.max(at)).min(now)
 }
 
 #[cfg(test)]
@@ -95,6 +96,15 @@ mod tests {
         assert_eq!(since_when("waiting for b"), at(500), "it gets on");
         assert_eq!(since_when("waiting for a; Deployment a/b: its image cannot be pulled"), at(60));
         assert_eq!(since_when("not ready within 60 s: waiting for a"), Timestamp::MIN, "it stays so");
+        let mut forged: Manifest =
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "m"}, "spec": {}, "status": {
+            "state": "Processing", "lastOperation": {"operation": "waiting for a"}}}))
+            .unwrap();
+        for last in [Timestamp::MAX, at(501)] {
+            let operation = forged.status.as_mut().unwrap().last_operation.as_mut().unwrap();
+            operation.last_update_time = Some(last.into());
+            assert_eq!(since(&forged, "waiting for a", "not ready within 60 s", at(500)), at(500));
+        }
     }
 
     #[test]

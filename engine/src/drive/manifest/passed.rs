@@ -117,6 +117,11 @@ impl Passes {
         self.kept.lock().remove(&key(kyma, name)).map(Passed::from)
     }
 
+    /// Forgets what the last pass has found: the next one looks at everything.
+    pub(in crate::drive) fn forget_one(&self, kyma: &str, name: &str) {
+        self.kept.lock().remove(&key(kyma, name));
+    }
+
     /// Forgets all of it.
     pub(in crate::drive) fn forget(&self) {
         *self.kept.lock() = Lru::new(REMEMBERED);
@@ -236,6 +241,9 @@ fn of_kind(object: &str) -> &str {
     object.find(' ').map_or(object, |end| &object[..=end])
 }
 
+/// Why work is tried again that was not begun, or was refused before it was.
+const NOT_BEGUN: [&str; 4] = ["held", "crowded", "parked", "answers"];
+
 /// The objects that the causes of work on a Manifest name, and the kinds, of `count` that there were; `None` where one of them may be
 /// about any object. An agent that lists anew says so of each kind that it watches.
 ///
@@ -255,8 +263,8 @@ pub(super) fn named(own: &WorkKey, causes: &[Cause], count: usize) -> Option<BTr
             Cause::Kcp { object, change } if *object == own && matches!(*change, "added" | "changed") => {}
             // Its Kyma's plan has changed it.
             Cause::Kcp { object, .. } if object.starts_with("Kyma/") => {}
-            // What a pass has left undone it has noted, or it has noted nothing.
-            Cause::Retry { key, .. } if *key == own => {}
+            // What a pass has left undone it has noted, or it has noted nothing. Where none was begun, nobody knows what it was for.
+            Cause::Retry { key, reason, .. } if *key == own && !NOT_BEGUN.contains(reason) => {}
             Cause::Due { .. } => {}
             _ => return None,
         }
@@ -298,6 +306,10 @@ mod tests {
             Cause::Retry { key: "Manifest/m".into(), attempt: 2, reason: "invalid" },
         ];
         let found = named(&own(), &causes, 5).unwrap();
+        for reason in NOT_BEGUN {
+            let retry = Cause::Retry { key: "Manifest/m".into(), attempt: 1, reason };
+            assert_eq!(named(&own(), &[retry], 1), None, "what was heard of before is in no cause: {reason}");
+        }
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Deployment.apps n/a"]);
     }
 

@@ -103,8 +103,7 @@ impl Shared {
         let is_settled = only.as_ref().is_some_and(|only| !only.is_anew());
         if grows {
             let status = not_looked(&manifest, &first, &all, self.now());
-            self.write_manifest_status(&manifest, &status).await?;
-            manifest.status = Some(status);
+            self.write_manifest_status_and_go_on(&mut manifest, status).await?;
         }
         if !is_settled {
             self.claim(kyma, &manifest, &all).await;

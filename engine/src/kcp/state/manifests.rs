@@ -309,7 +309,9 @@ impl KcpState {
         let synced = || self.manifests.inventory(&next.name_any());
         // What it warns of later is no reason to leave the other's objects where they are. By an inventory that is not whole, objects of
         // its own would be removed.
-        let settled = has_been_ready(&next, next.metadata.generation) && has_own_inventory(&next);
+        let settled = has_been_ready(&next, next.metadata.generation)
+            && has_own_inventory(&next)
+            && !self.suspicions.has(&format!("Manifest/{}", next.name_any()));
         Some(Successor { name: next.name_any(), settled: settled.then(synced) })
     }
 

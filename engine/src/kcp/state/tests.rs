@@ -493,6 +493,11 @@ fn a_successor_is_of_the_same_module_and_owner_and_there_to_stay() {
     written_by(&mut robbed.metadata, &[], None);
     state.apply_manifest(robbed);
     assert_eq!(state.successor("a", &old).unwrap().settled, None, "nobody knows what it has");
+    state.apply_manifest(ready.clone());
+    assert_eq!(state.successor("a", &old).unwrap().settled, None, "nobody has looked at it since");
+    let key = WorkKey::Manifest { kyma: "a".into(), name: "o".into() };
+    assert!(state.take_suspicion(&key).is_some());
+    assert!(state.successor("a", &old).unwrap().settled.is_some());
     let mut warns = of("o", "u", "Warning");
     state.apply_manifest(warns.clone());
     assert_eq!(state.successor("a", &old).unwrap().settled, None, "it was never ready");

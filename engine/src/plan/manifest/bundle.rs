@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{CRD, is};
 use crate::plan::{
     object::{Gvk, ObjectRef},
-    transform,
+    transform::{self, NoText},
 };
 
 /// Where a kind lives.
@@ -60,6 +60,9 @@ pub enum BundleError {
     /// An object lacks its identity.
     #[error("object {0} of the module's manifest has no apiVersion, kind or metadata.name")]
     NoIdentity(usize),
+    /// A Secret whose value is no text. An API server would quote it in its refusal.
+    #[error("{0} of the module's manifest: {1}")]
+    NoText(String, NoText),
     /// The same object twice.
     #[error("the module's manifest has {0} twice")]
     Twice(String),
@@ -110,7 +113,8 @@ pub fn bundle(
         }
         transform::strip(&mut object);
         if is(&identity.gvk, ("", "Secret")) {
-            transform::store_texts(&mut object);
+            let stored = transform::store_texts(&mut object);
+            stored.map_err(|why| BundleError::NoText(identity.to_string(), why))?;
         }
         transform::mark(&mut object, manifest);
         let phase = if is(&identity.gvk, CRD) || is(&identity.gvk, ("", "Namespace")) {

@@ -17,6 +17,7 @@ use crate::plan::{
     object::ObjectRef,
     readiness::{CrState, Readiness},
     status::{self, Says},
+    writers::{is_word_of_another, item_of_condition},
 };
 
 /// What is said while the objects of a new version are brought there. It names no cause, so nobody has to be told of it.
@@ -73,18 +74,22 @@ pub fn is_as_left(manifest: &Manifest) -> bool {
 }
 
 /// Whether the module is Ready, or was so before, for the spec of this generation. Of one that was, a condition of our own is all that
-/// is left: that it has come this far must outlive its troubles and the receiver, and be known without a write of its own.
+/// is left: that it has come this far must outlive its troubles and the receiver, and be known without a write of its own. What somebody else
+/// says counts for nothing.
 #[must_use]
 pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
     let Some(status) = &manifest.status else { return false };
+    let is_ours = |path: &[&str]| !is_word_of_another(&manifest.metadata, path);
+    let is_ready = status.state == State::Ready && is_ours(&["f:state"]);
     let holds = |c: &Condition| {
         // One whose default CR has a trouble is installed all the same.
-        status.state == State::Ready
+        is_ready
             || c.status == "True"
                 && [conditions::INSTALLATION, conditions::WAS_READY].contains(&c.type_.as_str())
+                && is_ours(&["f:conditions", &item_of_condition(&c.type_), "f:status"])
     };
     status.conditions.iter().any(|c| c.observed_generation == generation && holds(c))
-        || status.state == State::Ready && is_current(manifest, generation)
+        || is_ready && is_current(manifest, generation)
 }
 
 /// What became of a Manifest in one reconcile.

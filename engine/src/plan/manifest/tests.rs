@@ -254,9 +254,9 @@ fn what_the_go_manager_has_upgraded_is_ready_and_nothing_is_written_of_it() {
     let generation = theirs.metadata.generation;
     assert!(is_current(&theirs, generation) && has_been_ready(&theirs, generation));
     assert!(!is_current(&theirs, Some(3)), "of the next spec it says nothing");
-    let says = |manifest: &Manifest, progress: &Progress| {
-        manifest_status(manifest, progress, &[], Some(true), Timestamp::UNIX_EPOCH)
-    };
+    let now = "2026-02-01T00:00:00Z".parse().unwrap();
+    let says =
+        |manifest: &Manifest, progress: &Progress| manifest_status(manifest, progress, &[], Some(true), now);
     let ready = Progress::Applied(Readiness::Ready);
     assert_eq!(Some(says(&theirs, &ready)), theirs.status);
     assert!(

@@ -1,63 +1,48 @@
 //! Images of the component in place of those that a manifest names: a copy of a module in another registry works without a change of
 //! its manifests.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use oci_client::Reference;
 use serde_json::Value;
 
 use super::{CONTAINERS, INIT_CONTAINERS, containers_of};
 
-/// Images by what does not change from registry to registry: the last part of the name, and the tag.
+/// Images of the component, each with what does not change from registry to registry. The rule is the Go manager's, to the letter: another
+/// text for the same image would restart every workload of a fleet that is taken over.
 #[derive(Debug, Default)]
-pub(super) struct Images<'a> {
-    by_name: BTreeMap<&'a str, &'a str>,
-    /// They are right as they are.
-    all: BTreeSet<&'a str>,
+pub(super) struct Images(Vec<Image>);
+
+#[derive(Debug)]
+struct Image {
+    name: String,
+    /// In full: with `docker.io` and `library`, where the reference leaves them out.
+    text: String,
 }
 
-/// What counts of a reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts<'a> {
-    /// `name:tag`.
-    name: &'a str,
-    /// `sha256:…`.
-    digest: Option<&'a str>,
-}
-
-/// A reference with a tag; `None` for anything else, such as text that is none.
-fn parts(reference: &str) -> Option<Parts<'_>> {
-    let (rest, digest) = match reference.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest)),
-        None => (reference, None),
+/// A reference in full, and the last part of its name with its tag, if it has one. `None` for text that is no reference.
+fn image(text: &str) -> Option<Image> {
+    let reference: Reference = text.parse().ok()?;
+    let last = reference.repository().rsplit('/').next()?;
+    // The parser makes a tag of none.
+    let tag = reference.tag().filter(|tag| {
+        reference.digest().is_some() || text.strip_suffix(*tag).is_some_and(|t| t.ends_with(':'))
+    });
+    let name = tag.map_or_else(|| last.to_owned(), |tag| format!("{last}:{tag}"));
+    let text = match (tag, reference.digest()) {
+        (None, None) => format!("{}/{}", reference.registry(), reference.repository()),
+        _ => reference.whole(),
     };
-    let last = rest.rsplit('/').next()?;
-    let (name, tag) = last.split_once(':')?;
-    let plain = |text: &str, more: &str| {
-        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
-    };
-    let is_reference = plain(name, "._-")
-        && plain(tag, "._-")
-        && tag.len() <= 128
-        && rest.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:[]".contains(c))
-        && digest.is_none_or(|digest| plain(digest, ":+._-"));
-    is_reference.then_some(Parts { name: last, digest })
+    Some(Image { name, text })
 }
 
-impl<'a> Images<'a> {
+impl Images {
     /// Of the references in a Manifest. Of two with the same name and tag the first counts.
-    pub(super) fn of(references: &'a [String]) -> Self {
-        let mut images = Self::default();
-        for reference in references {
-            let Some(Parts { name, .. }) = parts(reference) else { continue };
-            images.by_name.entry(name).or_insert(reference);
-            images.all.insert(reference);
-        }
-        images
+    pub(super) fn of(references: &[String]) -> Self {
+        Self(references.iter().filter_map(|reference| image(reference)).collect())
     }
 
     /// In all containers of a Deployment or a `StatefulSet`: their images, and the environment variables that name one.
     pub(super) fn localise(&self, object: &mut Value) {
-        if self.by_name.is_empty() {
+        if self.0.is_empty() {
             return;
         }
         for kind in [CONTAINERS, INIT_CONTAINERS] {
@@ -74,15 +59,14 @@ impl<'a> Images<'a> {
     }
 
     fn replace(&self, value: &mut Value) {
-        let Some(text) = value.as_str().filter(|text| !self.all.contains(text)) else { return };
-        let Some(Parts { name, digest }) = parts(text) else { return };
-        let Some(image) = self.by_name.get(name) else { return };
-        // The same content, wherever it is read from.
-        let localised = match digest {
-            Some(digest) if !image.contains('@') => format!("{image}@{digest}"),
-            _ => (*image).to_owned(),
+        let Some(text) = value.as_str().filter(|text| self.0.iter().any(|image| text.contains(&image.name)))
+        else {
+            return;
         };
-        *value = localised.into();
+        let Some(Image { name, .. }) = image(text) else { return };
+        if let Some(image) = self.0.iter().find(|image| image.name == name) {
+            *value = image.text.clone().into();
+        }
     }
 }
 
@@ -94,38 +78,49 @@ mod tests {
 
     #[test]
     fn the_same_name_and_tag_is_the_same_image() {
+        let digest = |of: char| format!("sha256:{}", of.to_string().repeat(64));
+        let (theirs, component) = (digest('a'), digest('1'));
         let ours = [
             "copy.test/a/web:1.2".to_owned(),
             "copy.test/b/web:1.2".into(),
-            "copy.test/db:3@sha256:1f".into(),
+            format!("copy.test/db:3@{component}"),
+            format!("copy.test/cache@{component}"),
+            "worker:7".into(),
+            "team/tool:2".into(),
         ];
         let images = Images::of(&ours);
         for (before, after) in [
             ("example.test/web:1.2", "copy.test/a/web:1.2"),
             ("example.test:5000/deep/er/web:1.2", "copy.test/a/web:1.2"),
             ("web:1.2", "copy.test/a/web:1.2"),
-            // A digest says what it is; that of the component counts.
-            ("example.test/web:1.2@sha256:ab", "copy.test/a/web:1.2@sha256:ab"),
-            ("example.test/db:3@sha256:ab", "copy.test/db:3@sha256:1f"),
-            ("example.test/db:3", "copy.test/db:3@sha256:1f"),
-            // Right already, though another one comes first.
-            ("copy.test/b/web:1.2", "copy.test/b/web:1.2"),
+            // What the component says counts, with its digest or without one.
+            (&format!("example.test/web:1.2@{theirs}"), "copy.test/a/web:1.2"),
+            (&format!("example.test/db:3@{theirs}"), &format!("copy.test/db:3@{component}")),
+            ("example.test/db:3", &format!("copy.test/db:3@{component}")),
+            ("copy.test/b/web:1.2", "copy.test/a/web:1.2"),
+            // Without a tag, on both sides.
+            (&format!("example.test/cache@{theirs}"), &format!("copy.test/cache@{component}")),
+            ("example.test/cache", &format!("copy.test/cache@{component}")),
+            ("example.test/cache:latest", "example.test/cache:latest"),
+            // In full.
+            ("example.test/worker:7", "docker.io/library/worker:7"),
+            ("example.test/tool:2", "docker.io/team/tool:2"),
             ("example.test/web:1.3", "example.test/web:1.3"),
             ("example.test/website:1.2", "example.test/website:1.2"),
             ("example.test/web", "example.test/web"),
-            ("example.test/web@sha256:ab", "example.test/web@sha256:ab"),
+            (&format!("example.test/web@{theirs}"), &format!("example.test/web@{theirs}")),
         ] {
             let mut value = json!(before);
             images.replace(&mut value);
-            assert_eq!(value, json!(after));
+            assert_eq!(value, json!(after), "{before}");
         }
     }
 
     #[test]
     fn text_that_is_no_reference_stays() {
-        let ours = ["copy.test/web:1".to_owned(), "no reference".into(), "copy.test/untagged".into()];
+        let ours = ["copy.test/web:1".to_owned(), "no reference".into()];
         let images = Images::of(&ours);
-        assert_eq!(images.by_name.len(), 1);
+        assert_eq!(images.0.len(), 1);
         for text in
             ["", ":", "web:", ":1", "run web:1", "--image=web:1", "http://h/web:1?x", "a,web:1", "web:1 "]
         {
