@@ -21,7 +21,7 @@ pub(crate) enum Command {
         /// The module's Kubernetes objects (YAML).
         #[arg(long, value_name = "FILE")]
         manifest: PathBuf,
-        /// Its default custom resource (YAML).
+        /// Its default custom resource (YAML): one object.
         #[arg(long, value_name = "FILE")]
         default_cr: Option<PathBuf>,
         /// An image that the module runs (repeatable).

@@ -31,7 +31,7 @@ mod standing;
 mod tell;
 mod windows;
 
-pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, is_of_definition};
+pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
 pub use gate::{Mode, Recorder, Side, Tried};
 pub use inputs::Played;
 
@@ -50,7 +50,7 @@ use crate::{
         self, KcpState, SET_RIGHT,
         state::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
     },
-    key::{Cause, Guard, Outcome, WorkKey},
+    key::{Cause, Guard, Outcome, Report, WorkKey},
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
@@ -435,6 +435,8 @@ impl Shared {
             cause_count: lease.cause_count,
             class: lease.class.label(),
             outcome,
+            state: report_of(&result).map(|report| report.state),
+            is_found: report_of(&result).is_some_and(|report| report.is_found),
             looked: !matches!(result, Ok(Finish::Unneeded)),
             message,
             finished_at: self.now(),
@@ -542,6 +544,14 @@ fn still(lost: &Lost, causes: &[Cause]) -> Vec<Cause> {
         _ => false,
     };
     causes.iter().filter(keeps).cloned().collect()
+}
+
+/// What a failure is in the status; `None` without one, or where it is not told there.
+const fn report_of(result: &Result<Finish, Lost>) -> Option<&Report> {
+    match result {
+        Ok(Finish::Settled(report) | Finish::Failed(report, _)) => Some(report),
+        _ => None,
+    }
 }
 
 /// Whether nothing but the time asks for a reconcile.

@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use serde::Serialize;
+use tidewatch_api::State;
 
 use crate::{
     key::{Cause, Outcome, WorkKey},
@@ -41,6 +42,12 @@ pub struct Record {
     pub class: &'static str,
     /// How it ended.
     pub outcome: Outcome,
+    /// What its failure is in the status, if it has failed and could say so. Not kept: the status has it.
+    #[serde(skip)]
+    pub state: Option<State>,
+    /// Whether its failure is what a look at everything has found. Not kept.
+    #[serde(skip)]
+    pub is_found: bool,
     /// Whether anything was read for it; if not, it has seen nothing.
     #[serde(skip)]
     pub looked: bool,
@@ -61,6 +68,18 @@ pub struct Record {
     /// Why it is tried again, or what of: one word. Not kept: the next record has it as its cause.
     #[serde(skip)]
     pub next_try_for: Option<&'static str>,
+}
+
+impl Record {
+    /// Whether it ended in an error. What is a Warning waits for somebody, or for its time.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        match self.outcome {
+            Outcome::Done | Outcome::Waiting => false,
+            Outcome::Failed => self.state == Some(State::Error),
+            Outcome::Lost => true,
+        }
+    }
 }
 
 /// The last reconciles of every runtime.
@@ -131,6 +150,8 @@ impl Book {
             cause_count: held.cause_count as usize,
             class: held.class,
             outcome: held.outcome,
+            state: None,
+            is_found: false,
             looked: held.looked,
             finished_at: held.finished_at,
             queued_seconds: held.queued_seconds,
@@ -219,6 +240,8 @@ mod tests {
             cause_count: 2,
             class: "resync",
             outcome: Outcome::Done,
+            state: None,
+            is_found: false,
             looked: true,
             message: "no such module".into(),
             finished_at: Timestamp::UNIX_EPOCH,
@@ -248,6 +271,21 @@ mod tests {
         let book = history.0.read();
         assert!(book.texts.is_empty(), "a text is held that no record has");
         assert_eq!((book.causes.len(), book.stages.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_error_is_what_the_status_calls_so_and_what_it_could_not_tell() {
+        for (outcome, state, is_error) in [
+            (Outcome::Done, None, false),
+            (Outcome::Waiting, None, false),
+            (Outcome::Failed, Some(State::Warning), false),
+            (Outcome::Failed, Some(State::Processing), false),
+            (Outcome::Failed, Some(State::Error), true),
+            (Outcome::Lost, None, true),
+        ] {
+            let record = Record { outcome, state, ..record("k") };
+            assert_eq!(record.is_error(), is_error, "{outcome:?} {state:?}");
+        }
     }
 
     #[test]

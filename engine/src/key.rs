@@ -276,6 +276,8 @@ pub struct Report {
     pub state: State,
     /// The cause and what ends it.
     pub message: String,
+    /// Whether all was looked at, and this was found; and not that something could not be looked at.
+    pub is_found: bool,
 }
 
 #[cfg(test)]

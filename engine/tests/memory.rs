@@ -44,6 +44,8 @@ fn record(key: &WorkKey) -> Record {
         cause_count: 1,
         class: "user_edit",
         outcome: Outcome::Done,
+        state: None,
+        is_found: false,
         looked: true,
         message: String::new(),
         finished_at: Timestamp::UNIX_EPOCH,

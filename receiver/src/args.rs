@@ -2,7 +2,8 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use tidewatch_engine::oci::BaseUrl;
 use tidewatch_telemetry::logging::Format;
 
 use crate::{dry_run::Output, lease::DURATIONS, limits::LimitArgs, paths::Settings};
@@ -38,7 +39,11 @@ impl Program {
             });
         }
         let mut matches = command.try_get_matches_from_mut(args)?;
-        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+        let program = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
+        match program.args.unusable() {
+            Some(why) => Err(command.error(ErrorKind::ValueValidation, why)),
+            None => Ok(program),
+        }
     }
 }
 
@@ -127,7 +132,7 @@ pub struct Args {
     #[arg(long)]
     pub keep_watcher: bool,
     /// Modules that only those Kymas get whom the kymaSelector of the ModuleReleaseMeta selects (separated by commas).
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = listed_name)]
     pub restricted_default_modules: Vec<String>,
     /// Secret in the control plane's namespace by which modules pull their images: it is brought to the namespace kyma-system of every
     /// runtime, and named in the workloads of modules.
@@ -158,6 +163,14 @@ pub struct Args {
     /// What is logged: a level, or targets with levels (default: info, and warn in a dry run, which tells what it finds by its list).
     #[arg(long, env = "TIDEWATCH_LOG", value_name = "LEVELS")]
     pub log_level: Option<String>,
+}
+
+impl Args {
+    /// What no argument says by itself: whether the registry may be talked to without TLS stands in another one.
+    fn unusable(&self) -> Option<String> {
+        let base = BaseUrl::parse(&self.modules, &self.insecure_registry);
+        base.err().map(|error| format!("--modules cannot be used: {error}"))
+    }
 }
 
 /// A look at what would change (`docs/takeover.md`).
@@ -274,6 +287,15 @@ fn registry_place(text: &str) -> Result<String, String> {
     })
 }
 
+/// One name of a list; blanks around it mean nothing.
+fn listed_name(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let is_named = !name.is_empty();
+    is_named
+        .then(|| name.to_owned())
+        .ok_or_else(|| "a name is empty; use NAME or NAME,NAME, or leave the flag out".to_owned())
+}
+
 fn workers(text: &str) -> Result<usize, String> {
     let said = text.parse().ok().filter(|count| (1..=1024).contains(count));
     said.ok_or_else(|| "use a number from 1 to 1024".to_owned())
@@ -347,6 +369,44 @@ mod tests {
         let files = ["--client-ca", "ca.pem", "--tls-cert", "tls.pem", "--tls-key", "key.pem"];
         let serves = Program::of([&modules[..], &files].concat()).unwrap();
         assert!(!serves.dry.dry_run && serves.args.client_ca.ends_with("ca.pem"));
+    }
+
+    fn look(args: &[&str]) -> Result<Program, clap::Error> {
+        Program::of([&["tidewatch-receiver", "--dry-run"], args].concat())
+    }
+
+    #[test]
+    fn a_registry_that_the_engine_could_not_use_is_refused() {
+        for good in ["registry.example.com/modules", "http://localhost:5000", "https://ghcr.example/a"] {
+            assert!(look(&["--modules", good]).is_ok(), "{good}");
+        }
+        for (bad, why) in [
+            ("http://x y", "registry address is not valid: it must be host[:port]"),
+            ("", "registry address is not valid: it must be host[:port]"),
+            ("ghcr.example/UPPER", "repository is not valid"),
+            ("ftp://ghcr.example", "only http and https are known"),
+            ("http://ghcr.example", "list it as insecure"),
+        ] {
+            let error = look(&["--modules", bad]).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("--modules cannot be used: ") && text.contains(why), "{bad}: {text}");
+            assert_eq!(error.exit_code(), 2, "{bad}");
+        }
+        let listed = ["--modules", "http://ghcr.example", "--insecure-registry", "ghcr.example"];
+        assert!(look(&listed).is_ok());
+    }
+
+    #[test]
+    fn names_of_a_list_are_trimmed_and_none_is_empty() {
+        let names = |list: &str| {
+            let program = look(&["--modules", "ghcr.example", "--restricted-default-modules", list]);
+            program.map(|program| program.args.restricted_default_modules)
+        };
+        assert_eq!(names("x, raft ,y").unwrap(), ["x", "raft", "y"]);
+        for wrong in ["", " ", "x,", "x,,y", "x, ,y"] {
+            let error = names(wrong).unwrap_err().to_string();
+            assert!(error.contains("a name is empty"), "{wrong:?}: {error}");
+        }
     }
 
     #[test]

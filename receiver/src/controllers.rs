@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
-use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome};
+use tidewatch_engine::{Engine, WorkKey, history::Record};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 
 use crate::lease;
@@ -156,7 +156,7 @@ impl ControllerMetrics {
         let Some(name) = controller(key) else { return };
         let (of, queue) = ([name], [name, name]);
         let again = record.next_try_seconds.is_some();
-        let failed = matches!(record.outcome, Outcome::Failed | Outcome::Lost);
+        let failed = record.is_error();
         let result = match (failed, again) {
             (true, _) => "error",
             (false, true) => "requeue_after",
@@ -258,10 +258,13 @@ pub fn register_sizes(registry: &Registry, engine: &Engine, workers: usize) -> R
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use tidewatch_api::State;
+    use tidewatch_engine::key::Outcome;
     use tidewatch_telemetry::BuildInfo;
 
     use super::*;
 
+    /// Of one that failed, the status says Error.
     fn record(outcome: Outcome, next: Option<f64>) -> Record {
         Record {
             key: String::new(),
@@ -269,6 +272,8 @@ mod tests {
             cause_count: 0,
             class: "retry",
             outcome,
+            state: (outcome == Outcome::Failed).then_some(State::Error),
+            is_found: false,
             looked: true,
             message: String::new(),
             finished_at: Timestamp::UNIX_EPOCH,
@@ -331,6 +336,27 @@ mod tests {
             "workqueue_work_duration_seconds_sum{controller=\"kyma\",name=\"kyma\"} 1",
         ] {
             assert!(page().contains(&format!("\n{line}\n")), "{line}\n{}", page());
+        }
+    }
+
+    #[test]
+    fn a_warning_is_no_error() {
+        let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+        let registry = Registry::new("p", build).unwrap();
+        let metrics = ControllerMetrics::register(&registry).unwrap();
+        for next in [None, Some(1.0)] {
+            let warns = Record { state: Some(State::Warning), ..record(Outcome::Failed, next) };
+            metrics.reconciled(&WorkKey::Kyma { kyma: "k".into() }, &warns);
+        }
+        let page = registry.encode().unwrap();
+        for line in [
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"error\"} 0",
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"requeue_after\"} 1",
+            "controller_runtime_reconcile_total{controller=\"kyma\",result=\"success\"} 1",
+            "controller_runtime_reconcile_errors_total{controller=\"kyma\"} 0",
+            "controller_runtime_terminal_reconcile_errors_total{controller=\"kyma\"} 0",
+        ] {
+            assert!(page.contains(&format!("\n{line}\n")), "{line}\n{page}");
         }
     }
 

@@ -15,7 +15,9 @@ use tidewatch_api::{
     Kyma, Manifest, State,
     names::{annotations, labels},
 };
-use tidewatch_engine::{Engine, WorkKey, history::Record, key::Outcome, runtime::ErrorClass, stages::Stage};
+use tidewatch_engine::{
+    Engine, WorkKey, drive::Mode, history::Record, key::Outcome, runtime::ErrorClass, stages::Stage,
+};
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
 
@@ -131,10 +133,7 @@ fn reconcile_took(durations: &GaugeVec, name: &str, seconds: f64) {
 fn requeue(key: &WorkKey, record: &Record) -> Option<(&'static str, &'static str)> {
     let Record { outcome, stages, next_try_for, .. } = record;
     let outcome = *outcome;
-    let kind = match outcome {
-        Outcome::Done | Outcome::Waiting => "intended",
-        Outcome::Failed | Outcome::Lost => "unexpected",
-    };
+    let kind = if record.is_error() { "unexpected" } else { "intended" };
     // What is said of it is written at the end, whatever happened before.
     let said = |stage: &Stage| matches!(stage, Stage::WriteKcp | Stage::WriteRuntime);
     let steps = || stages.iter().map(|time| time.stage);
@@ -228,6 +227,11 @@ fn is_close(end: Timestamp, now: Timestamp) -> bool {
     end.duration_since(now) < CLOSE_TO_EXPIRY
 }
 
+/// Whether this receiver works. One that only waits shows none of what there is of each object: a sum over both would count it twice.
+fn works(engine: &Engine) -> bool {
+    !matches!(engine.mode(), Mode::Standby)
+}
+
 fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates, MetricsError> {
     let (certificates, known) = (Certificates::default(), engine.clone());
     let seen = certificates.clone();
@@ -237,7 +241,16 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         &["kyma_name"],
         move |set| {
             let names: HashSet<String> = known.state().read().kymas().into_iter().collect();
-            seen.each(|kyma| names.contains(kyma), Timestamp::now(), |kyma, value| set(&[kyma], value));
+            let works = works(&known);
+            seen.each(
+                |kyma| names.contains(kyma),
+                Timestamp::now(),
+                |kyma, value| {
+                    if works {
+                        set(&[kyma], value);
+                    }
+                },
+            );
         },
     )?;
     let known = engine.clone();
@@ -246,7 +259,7 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         "1 for the state that a Kyma is in.",
         &["kyma_name", "state", "shoot", "instance_id"],
         move |set| {
-            for kyma in kymas(&known) {
+            for kyma in kyma_series(&known) {
                 for_each_state(&KYMA_STATES, kyma.state, |state, value| {
                     set(&[&kyma.name, state, &kyma.shoot, &kyma.instance], value);
                 });
@@ -259,7 +272,7 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         "1 for the state that a Kyma tells of a module.",
         &["module_name", "kyma_name", "state", "shoot", "instance_id"],
         move |set| {
-            for kyma in kymas(&known) {
+            for kyma in kyma_series(&known) {
                 let modules = known.state().read().modules_of(&kyma.name);
                 for (module, now) in modules.iter() {
                     for_each_state(&MODULE_STATES, *now, |state, value| {
@@ -275,7 +288,7 @@ fn register_objects(registry: &Registry, engine: &Engine) -> Result<Certificates
         "1 for the state that a mandatory module of a Kyma is in.",
         &["module_name", "kyma_name", "state"],
         move |set| {
-            for kyma in known.state().read().kymas() {
+            for kyma in kymas(&known) {
                 for module in mandatory_modules(&known, &kyma) {
                     for_each_state(&MODULE_STATES, module.state, |state, value| {
                         set(&[&module.name, &kyma, state], value);
@@ -316,9 +329,14 @@ impl From<&Kyma> for KymaSeries {
     }
 }
 
+/// The Kymas that are told of; none by a receiver that only waits.
+fn kymas(engine: &Engine) -> Vec<String> {
+    if works(engine) { engine.state().read().kymas() } else { Vec::new() }
+}
+
 /// One after the other, so that no reconcile waits until all of a fleet are looked at.
-fn kymas(engine: &Engine) -> impl Iterator<Item = KymaSeries> {
-    let names = engine.state().read().kymas();
+fn kyma_series(engine: &Engine) -> impl Iterator<Item = KymaSeries> {
+    let names = kymas(engine);
     names.into_iter().filter_map(|name| engine.state().read().kyma(&name)).map(|kyma| KymaSeries::from(&kyma))
 }
 

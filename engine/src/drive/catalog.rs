@@ -229,12 +229,12 @@ impl Shared {
         let (said, parked) = match synced {
             Ok(parked) if says.0 && self.has_said_catalog(name).await => (Ok(true), parked),
             Ok(parked) => {
-                let said = self.say_catalog_in_runtime(&kyma, &runtime, &says);
+                let said = self.say_catalog_in_runtime(&runtime, &says);
                 (stage(Stage::WriteRuntime, said).await, parked)
             }
             Err(error) => {
                 // Its user is told if that is possible at all.
-                let _told = self.say_catalog_in_runtime(&kyma, &runtime, &says).await;
+                let _told = self.say_catalog_in_runtime(&runtime, &says).await;
                 (Err(error), Vec::new())
             }
         };
@@ -363,7 +363,8 @@ impl Shared {
         }
         let before = fresh.status.clone().unwrap_or_default().conditions;
         let now = status::whole_seconds(self.now());
-        let condition = status::condition(&before, says(*holds, message), fresh.metadata.generation, now);
+        // It is about no generation of the spec: `kubectl wait` would not believe one of another generation.
+        let condition = status::condition(&before, says(*holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": name}, "status": {"conditions": [condition]}
@@ -375,7 +376,6 @@ impl Shared {
     /// The same in the runtime. `false` if its Kyma has no status yet.
     async fn say_catalog_in_runtime(
         &self,
-        kyma: &Kyma,
         runtime: &Gated,
         (holds, message): &(bool, String),
     ) -> Result<bool, ObjectError> {
@@ -389,7 +389,7 @@ impl Shared {
         let before = serde_json::from_value(remote["status"]["conditions"].clone()).unwrap_or_default();
         let before: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> = before;
         let now = status::whole_seconds(self.now());
-        let condition = status::condition(&before, says(*holds, message), kyma.metadata.generation, now);
+        let condition = status::condition(&before, says(*holds, message), None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": names::RUNTIME_KYMA_NAME, "namespace": names::RUNTIME_NAMESPACE},

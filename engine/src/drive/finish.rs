@@ -145,5 +145,10 @@ impl Shared {
 }
 
 pub(crate) fn error_report(message: String) -> Report {
-    Report { state: State::Error, message }
+    Report { state: State::Error, message, is_found: false }
+}
+
+/// An Error or Warning that a look at everything has found.
+pub(crate) const fn found_report(state: State, message: String) -> Report {
+    Report { state, message, is_found: true }
 }

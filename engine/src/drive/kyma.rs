@@ -22,10 +22,10 @@ use tidewatch_api::{
 use super::{
     Finish, Lost, Shared, Why,
     apply::ObjectError,
-    error_report,
+    error_report, found_report,
     gate::{Gated, Mode},
     kcp_writes::lost,
-    kyma_deletion::shares_with,
+    kyma_deletion::{remote_kyma, shares_with},
     parked::Parked,
     prepare::{Schema, is_of_prepared},
     sources::rest_of,
@@ -157,13 +157,14 @@ impl Shared {
         why: Why<'_>,
     ) -> Result<Finish, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
-        if let Some(other) = stage(Stage::ReadRuntime, self.has_already(&name, runtime)).await? {
+        let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
+        if let Some(other) = self.has_taken(&name, &found).await {
             return Ok(self.blocked(kyma, shares_with(&other)).await?);
         }
         let kept = stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
         self.want_agent(&name, causes).await;
         self.want_exchange(&name, causes.first().cloned()).await;
-        let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime)).await?;
+        let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime, found)).await?;
         self.observer.reachable(&name, true);
         let wanted = match wishes(&remote) {
             Ok(wanted) => wanted,
@@ -428,10 +429,12 @@ fn present_finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
     let message = || plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     match plan.status.state {
         State::Ready => Finish::Done,
-        _ if plan.retry => {
-            Finish::failed(Report { state: plan.status.state, message: message() }, "module", rest)
-        }
-        state @ (State::Error | State::Warning) => Finish::Settled(Report { state, message: message() }),
+        _ if plan.retry => Finish::failed(
+            Report { is_found: false, ..found_report(plan.status.state, message()) },
+            "module",
+            rest,
+        ),
+        state @ (State::Error | State::Warning) => Finish::Settled(found_report(state, message())),
         _ => Finish::Waiting(message()),
     }
 }

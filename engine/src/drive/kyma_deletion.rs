@@ -6,7 +6,7 @@ use kube::{ResourceExt, api::ListParams};
 use serde_json::Value;
 use tidewatch_api::{
     Kyma, KymaStatus, Manifest,
-    names::{finalizers, labels},
+    names::{annotations, finalizers, labels},
 };
 
 use super::{
@@ -77,8 +77,10 @@ impl Deletion<'_> {
 /// Why nothing is done for a Kyma whose runtime is another one's.
 pub(super) fn shares_with(other: &str) -> String {
     format!(
-        "the Kyma '{other}' of the control plane has this runtime: both have the same label {}; nothing is changed for this one; delete \
-         it, or give it the id and the kubeconfig of a runtime of its own",
+        "the Kyma '{other}' of the control plane has this runtime: the Kyma in it says so (annotation {}); nothing is changed for this one; \
+         delete it, or give it the id (label {}) and the kubeconfig of a runtime of its own; if '{other}' has another runtime by now, take \
+         that annotation off",
+        annotations::OWNED_BY,
         labels::RUNTIME_ID
     )
 }
@@ -223,6 +225,22 @@ impl Shared {
         Ok(owner.filter(|owner| others.contains(owner)))
     }
 
+    /// The same by what the Kyma in the runtime says alone, whatever KCP calls both: what was found is known to all that is done in it from
+    /// then on.
+    pub(super) async fn has_taken(&self, kyma: &str, remote: &Value) -> Option<String> {
+        let owner = self.has_instead(kyma, remote).await;
+        let (owner, is_known) = {
+            let state = self.look("taken").await;
+            let owner = owner.filter(|owner| state.stays(owner));
+            let is_known = state.taken_by(kyma) == owner.as_ref();
+            (owner, is_known)
+        };
+        if !is_known {
+            self.change("taken").await.note_taken(kyma, owner.clone());
+        }
+        owner
+    }
+
     /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.
     pub(super) async fn owner_now(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
@@ -349,7 +367,7 @@ impl Shared {
 }
 
 /// The Kyma in a runtime; null if there is none.
-async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
+pub(super) async fn remote_kyma(runtime: &Gated) -> Result<Value, ObjectError> {
     match apply::get(runtime, &runtime_kyma()).await {
         Ok(found) => Ok(found.unwrap_or_default()),
         Err(error) if error.is_kind_missing() => Ok(Value::Null),

@@ -8,12 +8,13 @@ use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tidewatch_api::{
-    Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate,
+    Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State,
     names::{self, field_managers, finalizers, labels},
 };
 
 use super::{
-    Finish, Lost, Shared, Why, error_report, kcp_writes::lost, kyma::Executed, next_try, sources::rest_of,
+    Finish, Lost, Shared, Why, error_report, found_report, kcp_writes::lost, kyma::Executed, next_try,
+    sources::rest_of,
 };
 use crate::{
     plan::mandatory::{Input, is_legacy, plan},
@@ -99,7 +100,7 @@ impl Shared {
             let next = next_try(self.now(), rest);
             Finish::failed(error_report(format!("{text}; {next}")), "module", rest)
         } else {
-            Finish::Settled(error_report(text))
+            Finish::Settled(found_report(State::Error, text))
         }))
     }
 

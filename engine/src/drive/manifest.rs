@@ -43,7 +43,7 @@ use self::{
 use super::{
     Finish, Lost, Shared, Why,
     apply::ObjectError,
-    error_report,
+    error_report, found_report,
     gate::{Gated, Mode},
     is_of_definition,
     kcp_writes::lost,
@@ -389,7 +389,7 @@ impl Shared {
         let (readiness, unready) = (readiness::of_module(manifest, &applied.judged), applied.unready());
         let parked = applied.parked.iter().find(|one| !one.is_trial()).or(applied.parked.first());
         if let (Readiness::Ready, Some(first)) = (&readiness, parked) {
-            let report = Report { state: State::Warning, message: first.message() };
+            let report = found_report(State::Warning, first.message());
             let warned = manifest.status.as_ref().is_some_and(|status| status.state == State::Warning);
             if first.is_trial() && warned {
                 // What is said there is still so, until that is over.
@@ -449,9 +449,9 @@ impl Shared {
                 ),
                 Readiness::Processing(what) => Finish::Recheck(what),
                 Readiness::Error(message) if unready.is_empty() || told => {
-                    Finish::Settled(error_report(message))
+                    Finish::Settled(found_report(State::Error, message))
                 }
-                Readiness::Error(message) => Finish::Failed(error_report(message), "unready"),
+                Readiness::Error(message) => Finish::Failed(found_report(State::Error, message), "unready"),
                 Readiness::Ready => Finish::Done,
             },
         );
@@ -535,7 +535,7 @@ impl Shared {
         } else {
             (State::Error, Progress::Failed { state: State::Error, message: message.clone() })
         };
-        let report = Report { state, message };
+        let report = Report { state, message, is_found: false };
         let finish = if stopped.retryable {
             Finish::failed(report, class, stopped.retry_after)
         } else {

@@ -49,7 +49,7 @@ impl Shared {
             message: told.message.clone(),
         };
         let now = status::whole_seconds(self.now());
-        let condition = status::condition(&before.conditions, says, kyma.metadata.generation, now);
+        let condition = status::condition(&before.conditions, says, None, now);
         let body = json!({
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}

@@ -5,7 +5,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tidewatch_api::names;
+use tidewatch_api::{State, names};
 
 use super::*;
 use crate::{key::Acknowledge, plan::kyma::Plan, queue::Push};
@@ -341,4 +341,17 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
     engine.set_mode(Mode::Live);
     assert_eq!(work_once(&engine).await, Outcome::Done);
     assert!(!engine.state().read().doubts_manifests_of("harbour"));
+}
+
+#[test]
+fn a_failure_is_told_with_the_state_that_it_has_in_the_status() {
+    let report = |state| Report { state, message: String::new(), is_found: false };
+    for (result, state) in [
+        (Ok(Finish::Settled(report(State::Warning))), Some(State::Warning)),
+        (Ok(Finish::Failed(report(State::Error), "module")), Some(State::Error)),
+        (Ok(Finish::Waiting("what".into())), None),
+        (Err(Lost::Behind("k".into())), None),
+    ] {
+        assert_eq!(report_of(&result).map(|report| report.state), state, "{result:?}");
+    }
 }

@@ -317,6 +317,10 @@ where
                 for name in known.difference(&listed) {
                     pending.extend(gone(name, remove(&mut context.state.write(), name)));
                 }
+                // That there is no policy is one, too.
+                if first && kind == "ConfigMap" && listed.is_empty() {
+                    pending.extend(gone(policy::NAME, remove(&mut context.state.write(), policy::NAME)));
+                }
                 known = std::mem::take(&mut listed);
                 context.push(&kind, &mut pending, first);
                 if std::mem::take(&mut first) {

@@ -100,6 +100,8 @@ pub struct KcpState {
     definitions: HashMap<String, BTreeSet<String>>,
     /// Kymas whose runtimes do not serve all kinds that their agents should watch.
     lacking: HashSet<String>,
+    /// Kymas whose runtime was found to be another one's → whose.
+    taken: BTreeMap<String, String>,
     /// By Kyma: the modules that modules of its list require.
     required: HashMap<String, BTreeSet<String>>,
     /// By Kyma: what its mandatory modules require.
@@ -284,6 +286,9 @@ impl KcpState {
                 wanted.extend(self.of_runtime(id, "another Kyma of the runtime goes"));
             }
         }
+        if change.is_some() && kyma.metadata.deletion_timestamp.is_some() {
+            wanted.extend(self.of_taken(&name, "another Kyma of the runtime goes"));
+        }
         if let Some(id) = kyma.runtime_id() {
             let names = self.by_runtime.entry(id.to_owned()).or_default();
             names.reserve_exact(1);
@@ -332,6 +337,8 @@ impl KcpState {
             self.unregister(id, name);
             wanted.extend(self.of_runtime(id, "another Kyma of the runtime is gone"));
         }
+        wanted.extend(self.of_taken(name, "another Kyma of the runtime is gone"));
+        self.taken.remove(name);
         self.told.forget(name);
         self.own_writes.remove(&format!("Kyma/{name}"));
         self.suspicions.forget(&format!("Kyma/{name}"));
@@ -473,11 +480,40 @@ impl KcpState {
         }
     }
 
-    /// Other Kymas that are said to have the same runtime and are not on their way out. The events of its agent are nobody's then.
+    /// Other Kymas that are said to have the same runtime and are not on their way out: by the label, of which the agent's events are nobody's
+    /// then, or by what the Kyma in the runtime has said.
     pub fn others_of_runtime(&self, kyma: &str) -> Vec<String> {
         let id = self.kymas.get(kyma).as_ref().and_then(Kyma::runtime_id).map(str::to_owned);
         let all = id.and_then(|id| self.by_runtime.get(&id)).into_iter().flatten();
-        all.filter(|other| *other != kyma && !self.kymas.is_leaving(other)).cloned().collect()
+        let mut all: Vec<String> =
+            all.filter(|other| *other != kyma).chain(self.taken.get(kyma)).cloned().collect();
+        all.retain(|other| self.stays(other));
+        all.dedup();
+        all
+    }
+
+    /// Whether a Kyma is there, and not on its way out.
+    pub fn stays(&self, kyma: &str) -> bool {
+        self.kymas.contains_key(kyma) && !self.kymas.is_leaving(kyma)
+    }
+
+    /// Which other Kyma a Kyma's runtime was last found to be of.
+    pub fn taken_by(&self, kyma: &str) -> Option<&String> {
+        self.taken.get(kyma)
+    }
+
+    /// A Kyma's runtime was found to be another's, or nobody else's. When that other one goes, this one is asked for.
+    pub fn note_taken(&mut self, kyma: &str, by: Option<String>) {
+        match by {
+            Some(other) => drop(self.taken.insert(kyma.to_owned(), other)),
+            None => drop(self.taken.remove(kyma)),
+        }
+    }
+
+    /// The Kymas whose runtime is another one's.
+    fn of_taken(&self, by: &str, change: &'static str) -> Vec<Wanted> {
+        let all = self.taken.iter().filter(|(_, other)| *other == by);
+        all.map(|(kyma, _)| (kyma_key(kyma), change)).collect()
     }
 
     /// Whether a Watcher names this manager.

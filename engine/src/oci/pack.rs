@@ -13,7 +13,7 @@ use super::{
     BaseUrl, Credentials, Digest, OciError, Reference, Registry, Scheme,
     reference::Selector,
     registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE, within},
-    render::manifests_of,
+    render::{is_one_object, manifests_of},
     unpack::tar_of,
 };
 use crate::plan::object::ObjectRef;
@@ -109,6 +109,12 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     let mut layers = vec![resource_layer("raw-manifest", "manifest.yaml", raw_manifest)?];
     if let Some(cr) = default_cr {
         layers.push(resource_layer("default-cr", "default-cr.yaml", cr)?);
+        // The template names one, and by that one it is known.
+        if !is_one_object(cr) {
+            let reason =
+                "it has to be exactly one object (apiVersion, kind, metadata.name), and no list".to_owned();
+            return Err(OciError::Invalid { what: "default custom resource", reason });
+        }
     }
     for (name, yaml) in sources {
         // It becomes part of JSON that is not escaped.
@@ -467,6 +473,32 @@ mod tests {
         ] {
             let error = packed(manifest, more).unwrap_err().to_string();
             assert!(error.contains("ConfigMap") && error.contains("twice"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_module_has_one_default_custom_resource() {
+        let tide = |name: &str| format!("---\napiVersion: x.io/v1\nkind: Tide\nmetadata: {{name: {name}}}\n");
+        let packed =
+            |cr: String| pack(&ModulePackage { default_cr: Some(cr), ..package() }, &home()).map(drop);
+        assert!(packed(tide("a")).is_ok());
+        let listed =
+            "apiVersion: v1\nkind: List\nitems: [{apiVersion: x.io/v1, kind: Tide, metadata: {name: a}}]\n";
+        for wrong in [tide("a") + &tide("b"), listed.to_owned()] {
+            let error = packed(wrong.clone()).unwrap_err().to_string();
+            assert!(
+                error.contains("default custom resource is not valid: it has to be exactly one object"),
+                "{wrong}: {error}"
+            );
+        }
+        for (wrong, why) in [
+            ("apiVersion: x.io/v1\nkind: Tide\n", "metadata.name is missing"),
+            ("kind: Tide\nmetadata: {name: a}\n", "apiVersion is missing"),
+            ("apiVersion: x.io/v1\nmetadata: {name: a}\n", "kind is missing"),
+        ] {
+            let error = packed(wrong.to_owned()).unwrap_err();
+            let OciError::Manifests { what, source } = &error else { panic!("{error}") };
+            assert!(what == "default-cr" && source.to_string().contains(why), "{source}");
         }
     }
 

@@ -92,6 +92,15 @@ pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, Render
     manifests_within(MAX_NODES, bytes, media_type)
 }
 
+/// Whether a YAML text is one Kubernetes object: no list, and not the first of several.
+pub(super) fn is_one_object(yaml: &str) -> bool {
+    let file = File { path: String::new(), text: yaml.to_owned() };
+    let objects = manifests_of(yaml.as_bytes(), "").unwrap_or_default();
+    documents(&file, MAX_NODES).is_ok_and(|written| {
+        matches!((objects.as_slice(), written.as_slice()), ([object], [(document, _)]) if object == document)
+    })
+}
+
 fn manifests_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
     let mut files =
         unpack::files(bytes, media_type, CAPS).map_err(|e| RenderError::Archive { reason: e.to_string() })?;
@@ -230,6 +239,22 @@ mod tests {
 
     fn object(name: &str) -> String {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n")
+    }
+
+    #[test]
+    fn one_object_is_one_document_that_is_no_list() {
+        const LIST: &str = "apiVersion: v1\nkind: List\nitems: ";
+        for (yaml, is_one) in [
+            (object("a"), true),
+            (format!("# licence\n---\n{}---\n", object("a")), true),
+            (PAIR.to_owned(), false),
+            (format!("{LIST}[{{apiVersion: v1, kind: A, metadata: {{name: a}}}}]\n"), false),
+            ("apiVersion: v1\nkind: A\n".to_owned(), false),
+            (String::new(), false),
+            ("x: [".to_owned(), false),
+        ] {
+            assert_eq!(is_one_object(&yaml), is_one, "{yaml}");
+        }
     }
 
     #[test]

@@ -123,9 +123,20 @@ pub enum PolicyError {
     /// Too many rules.
     #[error("the policy has more than {MAX_RULES} rules")]
     TooMany,
-    /// Not one.
-    #[error("the policy cannot be read: {0}")]
+    /// Not one. Where and why is for whoever writes it: users of modules are told that it is so.
+    #[error("the policy cannot be read")]
     Unreadable(String),
+}
+
+impl PolicyError {
+    /// Where it is wrong, on one line, without what it says there.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Unreadable(detail) => detail,
+            _ => "",
+        }
+    }
 }
 
 /// Reads a policy.
@@ -133,8 +144,11 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
     if text.len() > MAX_BYTES {
         return Err(PolicyError::TooLong);
     }
-    let policy: Policy = serde_saphyr::from_str(text)
-        .map_err(|error| PolicyError::Unreadable(error.to_string().chars().take(300).collect()))?;
+    let quiet = serde_saphyr::options! { with_snippet: false };
+    let detail =
+        |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect();
+    let policy: Policy = serde_saphyr::from_str_with_options(text, quiet)
+        .map_err(|error| PolicyError::Unreadable(detail(error.to_string())))?;
     if policy.rules.len() > MAX_RULES {
         return Err(PolicyError::TooMany);
     }
@@ -406,6 +420,15 @@ rules:
         ] {
             assert!(matches!(read(bad), Err(PolicyError::Unreadable(_))), "{bad}");
         }
+        let text = "rules:\n- match: {matchLabels: {plan: trial}}\n  oops: hidden\n";
+        let error = read(text).unwrap_err();
+        assert_eq!(error.to_string(), "the policy cannot be read", "that is all that users are told");
+        let detail = error.detail();
+        assert!(detail.contains("line 3") && detail.contains("oops"), "{detail}");
+        assert!(
+            !detail.contains("hidden") && !detail.contains("trial") && !detail.contains('\n'),
+            "{detail}"
+        );
         for bad in [
             "operator: NotIn, value: [a]",
             "operator: NotIn",

@@ -72,7 +72,7 @@ impl Change {
         let is_way = |field: &String| {
             let of_itself =
                 field.starts_with("status.conditions[") && field.ends_with("].observedGeneration");
-            ways.contains(field) || self.side == "runtime" && of_itself
+            ways.iter().any(|way| field.starts_with(way)) || self.side == "runtime" && of_itself
         };
         let status_only = self.operations.iter().all(|operation| matches!(*operation, "status" | "merge"));
         let is_exchange = match (self.side, self.kind()) {
@@ -102,6 +102,7 @@ struct Inner {
     /// By Kyma (empty: of none), side and object.
     changes: BTreeMap<(String, &'static str, String), Change>,
     failures: BTreeMap<String, BTreeSet<String>>,
+    troubles: BTreeMap<String, BTreeSet<String>>,
     looked_at: BTreeSet<String>,
     left_out: usize,
 }
@@ -115,6 +116,8 @@ pub(super) struct Book(Mutex<Inner>);
 pub(super) struct Page {
     pub(super) changes: Vec<Change>,
     pub(super) failures: Vec<String>,
+    /// What was found to be in Error or Warning, as it is for who works on it now.
+    pub(super) troubles: Vec<String>,
     pub(super) looked_at: bool,
 }
 
@@ -133,10 +136,13 @@ impl Book {
     pub(super) fn page(&self, kyma: &str) -> Page {
         let inner = self.0.lock();
         let changes = inner.changes.iter().filter(|((of, ..), _)| of == kyma);
-        let failures = inner.failures.get(kyma).into_iter().flatten();
+        let of = |lines: &BTreeMap<String, BTreeSet<String>>| -> Vec<String> {
+            lines.get(kyma).into_iter().flatten().cloned().collect()
+        };
         Page {
             changes: changes.map(|(_, change)| change.clone()).collect(),
-            failures: failures.cloned().collect(),
+            failures: of(&inner.failures),
+            troubles: of(&inner.troubles),
             looked_at: inner.looked_at.contains(kyma),
         }
     }
@@ -181,9 +187,10 @@ impl Observer for Book {
             inner.looked_at.insert(kyma.clone());
         }
         if matches!(record.outcome, Outcome::Failed | Outcome::Lost) {
-            let failures = inner.failures.entry(key.kyma().to_owned()).or_default();
-            if failures.len() < FAILURES {
-                failures.insert(format!("{}: {}", record.key, record.message));
+            let lines = if record.is_found { &mut inner.troubles } else { &mut inner.failures };
+            let lines = lines.entry(key.kyma().to_owned()).or_default();
+            if lines.len() < FAILURES {
+                lines.insert(format!("{}: {}", record.key, record.message));
             }
         }
     }

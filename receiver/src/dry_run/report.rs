@@ -74,6 +74,8 @@ pub struct Entry {
     pub marks: Vec<Write>,
     /// What could not be looked at, and why.
     pub failures: Vec<String>,
+    /// What is in Error or Warning, and why: it was looked at, and is so already or is listed as a change.
+    pub troubles: Vec<String>,
     /// Fields of ours that it uses: the Go manager would not act on them.
     pub extensions: Vec<String>,
 }
@@ -106,7 +108,8 @@ impl From<Change> for Write {
 
 impl Entry {
     pub(super) fn of(page: Page, extensions: Vec<String>, left_alone: bool) -> Self {
-        let mut entry = Self { failures: page.failures, extensions, left_alone, ..Self::default() };
+        let Page { failures, troubles, .. } = page;
+        let mut entry = Self { left_alone, failures, troubles, extensions, ..Self::default() };
         for change in page.changes {
             let list = match change.group() {
                 Group::Exchange => &mut entry.exchange,
@@ -214,7 +217,11 @@ fn paragraph(text: &mut String, title: &str, entry: &Entry) {
             );
         }
     }
-    for (words, lines) in [("not looked at", &entry.failures), ("fields of our own", &entry.extensions)] {
+    for (words, lines) in [
+        ("not looked at", &entry.failures),
+        ("in trouble", &entry.troubles),
+        ("fields of our own", &entry.extensions),
+    ] {
         for line in lines {
             let _ = writeln!(text, "  {words}: {line}");
         }
@@ -238,12 +245,30 @@ mod tests {
 
     fn entry(changes: Vec<Change>, failures: &[&str]) -> Entry {
         let failures = failures.iter().map(|f| (*f).to_owned()).collect();
-        Entry::of(Page { changes, failures, looked_at: true }, Vec::new(), false)
+        let page = Page { changes, failures, looked_at: true, ..Page::default() };
+        Entry::of(page, Vec::new(), false)
     }
 
     fn report(entries: Vec<(&str, Entry)>, missing: &[&str]) -> Report {
         let runtimes = entries.into_iter().map(|(kyma, entry)| (kyma.to_owned(), entry)).collect();
         Report::new(Entry::default(), runtimes, missing.iter().map(|m| (*m).to_owned()).collect())
+    }
+
+    #[test]
+    fn what_is_in_trouble_already_was_looked_at_all_the_same() {
+        let page =
+            Page { troubles: vec!["Kyma/a: no such channel".into()], looked_at: true, ..Page::default() };
+        let report = Report::new(
+            Entry::default(),
+            BTreeMap::from([("a".to_owned(), Entry::of(page, Vec::new(), false))]),
+            Vec::new(),
+        );
+        assert_eq!(report.verdict, Verdict::Expected);
+        let text = report.render(Output::Text);
+        assert!(
+            text.contains("  in trouble: Kyma/a: no such channel") && text.contains(" 0 not looked at"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use serde_json::json;
-use tidewatch_engine::stages::StageTime;
+use tidewatch_engine::{EngineConfig, history::Observer, stages::StageTime};
 use tidewatch_telemetry::BuildInfo;
 
 use super::*;
@@ -12,10 +12,11 @@ fn manifest() -> WorkKey {
     WorkKey::Manifest { kyma: "k".into(), name: "m".into() }
 }
 
-/// A reconcile that ended so, after these steps.
+/// A reconcile that ended so, after these steps. Of one that failed, the status says Error.
 fn ended(outcome: Outcome, all: &[Stage]) -> Record {
     let stages = all.iter().map(|stage| StageTime { stage: *stage, seconds: 0.1 }).collect();
-    Record { outcome, stages, ..record(None, 0.0) }
+    let state = (outcome == Outcome::Failed).then_some(State::Error);
+    Record { outcome, state, stages, ..record(None, 0.0) }
 }
 
 #[test]
@@ -42,6 +43,16 @@ fn a_requeue_has_the_words_that_are_known() {
     assert_eq!(failed(&manifest(), &[ReadKcp, Apply, Delete]), "manifest_prune_diff");
     assert_eq!(of(&kyma(), Outcome::Waiting, &[ReadKcp, Delete, WriteKcp]).unwrap().0, "kyma_deletion");
     assert_eq!(of(&WorkKey::Watcher { name: "w".into() }, Outcome::Failed, &[]), None);
+}
+
+#[test]
+fn a_warning_waits() {
+    for (key, word) in
+        [(kyma(), "processing_kyma_state"), (manifest(), "manifest_sync_resources_enqueue_required")]
+    {
+        let warns = Record { state: Some(State::Warning), ..ended(Outcome::Failed, &[Stage::Apply]) };
+        assert_eq!(requeue(&key, &warns), Some((word, "intended")));
+    }
 }
 
 #[test]
@@ -91,6 +102,8 @@ fn record(next: Option<f64>, seconds: f64) -> Record {
         cause_count: 0,
         class: "retry",
         outcome: Outcome::Waiting,
+        state: None,
+        is_found: false,
         looked: true,
         message: String::new(),
         finished_at: Timestamp::UNIX_EPOCH,
@@ -164,6 +177,62 @@ fn a_kyma_and_a_module_have_their_labels() {
     assert_eq!(mandatory_module(&manifest(mandatory.clone(), "false")), guard(State::Ready));
     assert_eq!(mandatory_module(&manifest(mandatory, "true")), guard(State::Unmanaged));
     assert_eq!(mandatory_module(&manifest(json!({}), "false")), None);
+}
+
+struct Unseen;
+
+impl Observer for Unseen {
+    fn reconciled(&self, _: &WorkKey, _: &Record) {}
+
+    fn reachable(&self, _kyma: &str, _reachable: bool) {}
+}
+
+/// On a KCP that is never called, which has one Kyma with a module, and a mandatory one.
+fn engine() -> Engine {
+    let kcp = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+    let engine =
+        Engine::new(kcp, EngineConfig::default(), Arc::new(Unseen), Arc::new(Timestamp::now)).unwrap();
+    let kyma: Kyma = serde_json::from_value(json!({
+        "metadata": {"name": "harbour"}, "spec": {"channel": "regular"},
+        "status": {"state": "Ready", "modules": [{"name": "beam", "state": "Ready"}]}
+    }))
+    .unwrap();
+    let guard: Manifest = serde_json::from_value(json!({
+        "metadata": {"name": "m", "labels": {labels::KYMA_NAME: "harbour", labels::MODULE_NAME: "guard",
+                     "operator.kyma-project.io/mandatory-module": "true"}},
+        "spec": {"remote": true, "install": {"name": "raw-manifest", "source": {}}},
+        "status": {"state": "Ready"}
+    }))
+    .unwrap();
+    {
+        let mut state = engine.state().write();
+        state.apply_kyma(kyma);
+        state.apply_manifest(guard);
+    }
+    engine
+}
+
+#[tokio::test]
+async fn only_a_receiver_that_works_tells_of_each_object() {
+    let build = BuildInfo { name: "test", version: "1.2.3", commit: "abc" };
+    let (registry, engine) = (Registry::new("p", build).unwrap(), engine());
+    let certificates = register_objects(&registry.named_as("lifecycle_mgr"), &engine).unwrap();
+    certificates.seen("harbour", Timestamp::UNIX_EPOCH);
+    let all = ["kyma_state", "mandatory_module_state", "module_state", "self_signed_cert_not_renew"];
+    // In turn: what one that waits does not tell is not forgotten.
+    for (mode, told) in [
+        (Mode::Live, &all[..]),
+        (Mode::Standby, &all[..0]),
+        (Mode::Paused, &all[..]),
+        (Mode::Standby, &all[..0]),
+    ] {
+        let label = mode.label();
+        engine.set_mode(mode);
+        let page = registry.encode().unwrap();
+        let shown: Vec<_> =
+            all.into_iter().filter(|name| page.contains(&format!("\nlifecycle_mgr_{name}{{"))).collect();
+        assert_eq!(shown, told, "{label}\n{page}");
+    }
 }
 
 #[test]

@@ -128,8 +128,6 @@ async fn two_kymas_that_name_one_runtime_do_not_take_each_others_modules() -> Re
     let (mark, uid) =
         (remote(&solo).get("default").await?.metadata.annotations, uid_of(&solo, "dock").await?);
     let kymas: Api<Kyma> = Api::namespaced(solo.kcp.clone(), solo.namespace);
-    let twin = Member { cluster: solo.cluster, kyma: "twin", id: solo.kyma };
-    fleet::register(&solo.kcp, solo.namespace, &twin).await?;
     let refused = |kyma: &Kyma| {
         kyma.status.as_ref().is_some_and(|status| {
             let said = status.last_operation.as_ref().map(|op| op.operation.as_str());
@@ -139,21 +137,32 @@ async fn two_kymas_that_name_one_runtime_do_not_take_each_others_modules() -> Re
                 })
         })
     };
-    fleet::kyma_where(kymas.clone(), "twin", "to be refused", refused).await?;
-    kymas.delete("twin", &DeleteParams::default()).await?;
-    wait::until("the twin to be gone", SOON, || async {
-        Ok(kymas.get_opt("twin").await?.is_none().then_some(()))
-    })
-    .await?;
-    fleet::settled(&solo.receiver).await?;
-    ensure!(
-        remote(&solo).get("default").await?.metadata.annotations == mark,
-        "the runtime has changed hands"
-    );
-    ensure!(
-        uid.is_some() && uid_of(&solo, "dock").await? == uid,
-        "the module was removed with the other Kyma"
-    );
+    // By the same label, and by kubeconfigs that lead to the same place alone.
+    for id in [solo.kyma, "twins"] {
+        let twin = Member { cluster: solo.cluster, kyma: "twin", id };
+        fleet::register(&solo.kcp, solo.namespace, &twin).await?;
+        fleet::kyma_where(kymas.clone(), "twin", "to be refused", refused).await?;
+        kymas.delete("twin", &DeleteParams::default()).await?;
+        wait::until("the twin to be gone", SOON, || async {
+            Ok(kymas.get_opt("twin").await?.is_none().then_some(()))
+        })
+        .await?;
+        fleet::settled(&solo.receiver).await?;
+        ensure!(
+            remote(&solo).get("default").await?.metadata.annotations == mark,
+            "the runtime has changed hands: {id}"
+        );
+        ensure!(
+            uid.is_some() && uid_of(&solo, "dock").await? == uid,
+            "the module was removed with the other Kyma: {id}"
+        );
+    }
+    // When the one that has it goes, the other gets it.
+    let twin = Member { cluster: solo.cluster, kyma: "twin", id: "twins" };
+    fleet::register(&solo.kcp, solo.namespace, &twin).await?;
+    fleet::kyma_where(kymas.clone(), "twin", "to be refused again", refused).await?;
+    kymas.delete(solo.kyma, &DeleteParams::default()).await?;
+    fleet::kyma_in_state(&solo.kcp, solo.namespace, "twin", State::Ready).await?;
     observed::no_panic(&solo.receiver.process)
 }
 

@@ -37,12 +37,19 @@ pub(in crate::drive) fn runtime_kyma() -> ObjectRef {
 }
 
 impl Shared {
-    /// The runtime's Kyma, freshly read; created from KCP's if it does not exist, with our labels on it.
-    pub(super) async fn runtime_kyma_of(&self, kyma: &Kyma, runtime: &Gated) -> Result<Value, ObjectError> {
+    /// The runtime's Kyma as it was `found` in this reconcile (null: it was not, or its kind was not served yet); created from KCP's if it does
+    /// not exist, with our labels on it.
+    pub(super) async fn runtime_kyma_of(
+        &self,
+        kyma: &Kyma,
+        runtime: &Gated,
+        found: Value,
+    ) -> Result<Value, ObjectError> {
         let id = runtime_kyma();
         let mark = runtime_mark(kyma, &self.config.namespace);
         let lost = self.prepared.is_lost(&kyma.name_any());
-        let remote = match apply::get(runtime, &id).await? {
+        let there = if found.is_null() { apply::get(runtime, &id).await? } else { Some(found) };
+        let remote = match there {
             Some(remote) => {
                 if lost {
                     self.found_kyma(&kyma.name_any(), runtime).await?;

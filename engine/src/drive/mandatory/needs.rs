@@ -10,11 +10,11 @@ use tidewatch_api::{GroupVersionKind, Module, State};
 
 use crate::{
     drive::{
-        Finish, Lost, Shared, Why, apply, is_of_definition,
+        Finish, Lost, Shared, Why, apply, found_report, is_of_definition,
         kyma::needs::{gvk_of, served},
     },
     kcp::state::Awaits,
-    key::{Cause, Report},
+    key::Cause,
     plan::{
         mandatory::Offer,
         needs::{Waits, defined_groups, kinds, required, unmet},
@@ -63,7 +63,7 @@ impl Needs {
             return Finish::Patient(format!("{what}; which kinds are served cannot be found out: {why}"));
         }
         if self.waits.values().any(|waits| waits.state == State::Warning) {
-            return Finish::Settled(Report { state: State::Warning, message: what });
+            return Finish::Settled(found_report(State::Warning, what));
         }
         Finish::Waiting(what)
     }

@@ -273,7 +273,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::key::Report;
+    use crate::drive::error_report;
 
     #[test]
     fn a_claim_that_does_not_tell_is_looked_into() {
@@ -309,7 +309,7 @@ mod tests {
         assert!(matches!(looking_again(Some(at(5)), Finish::Recheck("r".into())), Finish::Recheck(_)));
         assert!(matches!(looking_again(Some(at(5)), Finish::Done), Finish::Done));
 
-        let settled = || Finish::Settled(Report { state: tidewatch_api::State::Error, message: "e".into() });
+        let settled = || Finish::Settled(error_report("e".into()));
         assert!(matches!(looking_again(Some(at(5)), settled()), Finish::Settled(_)));
         let at_of = |finish: Finish| match finish {
             Finish::RecheckAt(at, _) => Some(at),

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use tidewatch_api::{Manifest, State};
 
 use crate::{
-    drive::{Finish, Lost, Shared, error_report, kcp_writes::lost},
+    drive::{Finish, Lost, Shared, found_report, kcp_writes::lost},
     plan::{
         kyma::Stray,
         manifest::{self as plan, Progress},
@@ -32,7 +32,7 @@ impl Shared {
         {
             return Ok(Some(Finish::Again(left, message)));
         }
-        let report = error_report(message.clone());
+        let report = found_report(State::Error, message.clone());
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let progress = Progress::Failed { state: State::Error, message };
         let status = plan::manifest_status(manifest, &progress, &inventory, None, self.now());

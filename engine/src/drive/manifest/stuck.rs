@@ -11,8 +11,7 @@ use tidewatch_api::{Manifest, ManifestStatus, State};
 
 use super::{apply::Applied, causes::looking_again, told::namespace_kind};
 use crate::{
-    drive::{Finish, Lost, Shared, apply, gate::Gated},
-    key::Report,
+    drive::{Finish, Lost, Shared, apply, found_report, gate::Gated},
     plan::{manifest::Progress, namespace::stuck, object::ObjectRef},
     stages::{Stage, stage},
 };
@@ -59,7 +58,7 @@ impl Shared {
         let message = format!("{}; {objects}; everything else goes on", said.join("; "));
         let mut held = None;
         if for_long {
-            let report = Report { state: State::Warning, message: message.clone() };
+            let report = found_report(State::Warning, message.clone());
             let status = write(Progress::Failed { state: report.state, message: report.message });
             self.write_manifest_status(manifest, &status).await?;
         } else {

@@ -18,9 +18,7 @@ impl KcpState {
             if is_true(kyma.labels().get(labels::RUNTIME_TEMPLATES)) {
                 used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
             }
-            if kyma.annotations().contains_key(annotations::FORCE_DELETE) {
-                used.push(format!("annotation {}", annotations::FORCE_DELETE));
-            }
+            used.extend(forced(&kyma));
         }
         for (module, want) in self.users.wants_of(kyma) {
             if let Some(version) = &want.pin {
@@ -66,6 +64,12 @@ impl KcpState {
     }
 }
 
+/// Somebody wants it gone by force, once it is deleted.
+fn forced(object: &impl ResourceExt) -> Option<String> {
+    let is_there = object.annotations().contains_key(annotations::FORCE_DELETE);
+    is_there.then(|| format!("annotation {}", annotations::FORCE_DELETE))
+}
+
 fn of_manifest(manifest: &Manifest) -> Vec<String> {
     let mut used = match manifest.terms() {
         Ok(terms) => of_terms(&terms).into_iter().map(str::to_owned).collect(),
@@ -74,6 +78,7 @@ fn of_manifest(manifest: &Manifest) -> Vec<String> {
     if manifest.annotations().contains_key(annotations::RUNTIME_TEMPLATE) {
         used.push("a ModuleTemplate of the runtime's own".to_owned());
     }
+    used.extend(forced(manifest));
     used
 }
 
@@ -123,10 +128,15 @@ mod tests {
             state.apply_kyma(read::<Kyma>(
                 json!({"metadata": {"name": kyma, "labels": marks, "annotations": force}, "spec": {}}),
             ));
+            let of_manifest = if kyma == "keen" {
+                json!({annotations::MODULE_TERMS: r#"{"recreate":[{"group":"batch","kind":"Job"}],"sources":["crds"]}"#,
+                       annotations::FORCE_DELETE: "it hangs"})
+            } else {
+                json!({annotations::MODULE_TERMS:
+                       r#"{"associatedResources":[{"group":"x.dev","version":"v1","kind":"Beam"}]}"#})
+            };
             state.apply_manifest(read::<Manifest>(json!({"metadata": {"name": format!("{kyma}-beam"), "labels": {
-                labels::KYMA_NAME: kyma, labels::MODULE_NAME: "beam"}, "annotations": {annotations::MODULE_TERMS:
-                if kyma == "keen" { r#"{"recreate":[{"group":"batch","kind":"Job"}],"sources":["crds"]}"# }
-                else { r#"{"associatedResources":[{"group":"x.dev","version":"v1","kind":"Beam"}]}"# }}}, "spec": {}})));
+                labels::KYMA_NAME: kyma, labels::MODULE_NAME: "beam"}, "annotations": of_manifest}, "spec": {}})));
         }
         let wishes = |module: Value| read::<KymaSpec>(json!({"channel": "regular", "modules": [module]}));
         state.note("plain", &wishes(json!({"name": "beam", "channel": "fast"})));
@@ -137,6 +147,7 @@ mod tests {
             [
                 "annotation tidewatch.kyma-project.io/force-delete",
                 "label tidewatch.kyma-project.io/runtime-templates",
+                "module beam: annotation tidewatch.kyma-project.io/force-delete",
                 "module beam: recreate",
                 "module beam: sources",
                 "module quay: spec.modules[].version 1.2.3",

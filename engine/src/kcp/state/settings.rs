@@ -10,8 +10,11 @@ use crate::plan::policy::{self, Policy, PolicyError};
 /// The central policy as it was last read.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// The last one that could be read. One that cannot be read changes nothing: what it forbids would appear everywhere.
+    /// The last one that could be read; none where there was no ConfigMap. One that cannot be read changes nothing: what it forbids would
+    /// appear everywhere.
     policy: Option<Arc<Policy>>,
+    /// Whether that is known: one was read, or there was none.
+    is_known: bool,
     /// Why the present one cannot be read.
     fault: Option<PolicyError>,
 }
@@ -19,9 +22,9 @@ pub(super) struct Settings {
 impl KcpState {
     /// The policy that counts; none without a ConfigMap. An error only if none could be read yet.
     pub fn policy(&self) -> Result<Option<Arc<Policy>>, PolicyError> {
-        match (&self.policy.policy, &self.policy.fault) {
-            (None, Some(fault)) => Err(fault.clone()),
-            (policy, _) => Ok(policy.clone()),
+        match &self.policy.fault {
+            Some(fault) if !self.policy.is_known => Err(fault.clone()),
+            _ => Ok(self.policy.policy.clone()),
         }
     }
 
@@ -46,13 +49,14 @@ impl KcpState {
         let new = match read {
             Ok(new) => new,
             Err(fault) => {
-                tracing::error!(error = %fault, "the central policy cannot be used; the one before stays in force");
+                let detail = fault.detail();
+                tracing::error!(error = %fault, detail, "the central policy cannot be used; the one before stays in force");
                 self.policy.fault = Some(fault);
                 return Vec::new();
             }
         };
-        let unread = self.policy.policy.is_none() && self.policy.fault.is_some();
-        self.policy.fault = None;
+        let unread = !self.policy.is_known && self.policy.fault.is_some();
+        (self.policy.is_known, self.policy.fault) = (true, None);
         let old = std::mem::replace(&mut self.policy.policy, new.clone());
         let rules = |policy: &Option<Arc<Policy>>, kyma: &tidewatch_api::Kyma| -> Vec<policy::Rule> {
             let rules = policy.iter().flat_map(|p| &p.rules);
@@ -108,5 +112,9 @@ mod tests {
         assert!(state.apply_policy(Some(None)).is_empty());
         assert_eq!(state.policy_fault(), Some(&PolicyError::NoKey));
         assert_eq!(state.policy().unwrap().unwrap().rules[0].forbid, ["crane"]);
+        // Without the ConfigMap there are no rules, and that stays so.
+        assert_eq!(state.apply_policy(None).len(), 2);
+        assert!(state.apply_policy(Some(Some("rules: {"))).is_empty());
+        assert_eq!((state.policy(), state.policy_fault().is_some()), (Ok(None), true));
     }
 }
