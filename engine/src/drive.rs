@@ -50,7 +50,7 @@ use crate::{
         self, KcpState, SET_RIGHT,
         state::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
     },
-    key::{Cause, Guard, Outcome, Report, WorkKey},
+    key::{Cause, Guard, Outcome, WorkKey},
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
@@ -408,7 +408,7 @@ impl Shared {
             Err(lost) => (Outcome::Lost, chain(lost), Some((retry, lost.class()))),
         };
         // What is only tried is looked at once, unless it has not been.
-        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
+        let is_dry = self.is_dry();
         let is_unseen = matches!(&result, Err(Lost::Behind(_) | Lost::Crowded(_)));
         let (next, look_at) = if is_dry { (next.filter(|_| is_unseen), None) } else { (next, look_at) };
         match outcome {
@@ -425,7 +425,8 @@ impl Shared {
         let well = !failed && matches!(self.gate.mode(), Mode::Live);
         waiting.extend(self.seen.end(&key, well));
         let guards = lease.take_guards().into_iter().chain(waiting);
-        let why_still = result.as_ref().err().map(|lost| still(lost, &lease.causes)).unwrap_or_default();
+        let why_still = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
+        let report = result.as_ref().ok().and_then(Finish::report);
         let ended_at = self.queue.now();
         let (queued, work) =
             (lease.started_at.saturating_sub(lease.queued_at), ended_at.saturating_sub(lease.started_at));
@@ -435,8 +436,8 @@ impl Shared {
             cause_count: lease.cause_count,
             class: lease.class.label(),
             outcome,
-            state: report_of(&result).map(|report| report.state),
-            is_found: report_of(&result).is_some_and(|report| report.is_found),
+            state: report.map(|report| report.state),
+            is_found: report.is_some_and(|report| report.is_found),
             looked: !matches!(result, Ok(Finish::Unneeded)),
             message,
             finished_at: self.now(),
@@ -530,27 +531,6 @@ impl Shared {
             WorkKey::Release { module } => self.reconcile_release(module).await,
             WorkKey::Watcher { name } => self.reconcile_watcher(name).await,
         }
-    }
-}
-
-/// Why work is still to be done that was not begun, or has found that what it knew was not the newest: a retry alone is nobody's in
-/// particular, may be left for later, and trusts what was found before.
-fn still(lost: &Lost, causes: &[Cause]) -> Vec<Cause> {
-    let keeps = |cause: &&Cause| match (lost, cause) {
-        (_, Cause::Retry { .. }) => false,
-        (Lost::Held(_) | Lost::Behind(_) | Lost::Crowded(_), _) => true,
-        // Who was heard of has had its try, or somebody tries for all.
-        (Lost::Parked(..), cause) => cause.is_whole_look(),
-        _ => false,
-    };
-    causes.iter().filter(keeps).cloned().collect()
-}
-
-/// What a failure is in the status; `None` without one, or where it is not told there.
-const fn report_of(result: &Result<Finish, Lost>) -> Option<&Report> {
-    match result {
-        Ok(Finish::Settled(report) | Finish::Failed(report, _)) => Some(report),
-        _ => None,
     }
 }
 

@@ -48,6 +48,14 @@ impl Finish {
             None => failed,
         }
     }
+
+    /// What a failure is in the status; `None` without one.
+    pub(crate) const fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Settled(report) | Self::Failed(report, _) => Some(report),
+            _ => None,
+        }
+    }
 }
 
 /// Why work was asked for.
@@ -116,6 +124,19 @@ impl Lost {
             },
             _ => None,
         }
+    }
+
+    /// Which of its causes work still has that was not begun, or has found that what it knew was not the newest: a retry alone is nobody's in
+    /// particular, may be left for later, and trusts what was found before.
+    pub(super) fn leaves(&self, causes: &[Cause]) -> Vec<Cause> {
+        let keeps = |cause: &&Cause| match (self, cause) {
+            (_, Cause::Retry { .. }) => false,
+            (Self::Held(_) | Self::Behind(_) | Self::Crowded(_), _) => true,
+            // Who was heard of has had its try, or somebody tries for all.
+            (Self::Parked(..), cause) => cause.is_whole_look(),
+            _ => false,
+        };
+        causes.iter().filter(keeps).cloned().collect()
     }
 
     pub(super) const fn class(&self) -> &'static str {

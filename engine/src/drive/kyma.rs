@@ -23,7 +23,7 @@ use super::{
     Finish, Lost, Shared, Why,
     apply::ObjectError,
     error_report, found_report,
-    gate::{Gated, Mode},
+    gate::Gated,
     kcp_writes::lost,
     kyma_deletion::{remote_kyma, shares_with},
     parked::Parked,
@@ -280,8 +280,7 @@ impl Shared {
     /// How a dry run ends that could not read what an installed version consists of. A receiver would go by what its Manifest says, and
     /// nobody would hear that another one of its modules can never be installed.
     pub(super) fn unread(&self, sources: &Sources) -> Option<Finish> {
-        let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let fault = sources.faults().next().filter(|_| is_dry)?;
+        let fault = sources.faults().next().filter(|_| self.is_dry())?;
         let message = format!("what an installed module consists of cannot be read: {}", fault.message);
         Some(Finish::failed(error_report(message), "module", None))
     }
@@ -426,16 +425,13 @@ fn finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
 }
 
 fn present_finish_of(plan: &Plan, rest: Option<Duration>) -> Finish {
-    let message = || plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
+    let message = plan.status.last_operation.as_ref().map(|op| op.operation.clone()).unwrap_or_default();
     match plan.status.state {
         State::Ready => Finish::Done,
-        _ if plan.retry => Finish::failed(
-            Report { is_found: false, ..found_report(plan.status.state, message()) },
-            "module",
-            rest,
-        ),
-        state @ (State::Error | State::Warning) => Finish::Settled(found_report(state, message())),
-        _ => Finish::Waiting(message()),
+        // Something could not be read, or not be asked for.
+        state if plan.retry => Finish::failed(Report { state, message, is_found: false }, "module", rest),
+        state @ (State::Error | State::Warning) => Finish::Settled(found_report(state, message)),
+        _ => Finish::Waiting(message),
     }
 }
 

@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 use tidewatch_api::{State, names};
 
 use super::*;
-use crate::{key::Acknowledge, plan::kyma::Plan, queue::Push};
+use crate::{
+    key::{Acknowledge, Report},
+    plan::kyma::Plan,
+    queue::Push,
+};
 
 struct Nobody;
 
@@ -297,7 +301,7 @@ fn what_was_not_begun_is_asked_for_again_for_the_same_reasons() {
         (Lost::Parked("p".into(), Duration::ZERO), vec![Cause::SafetyResync]),
         (Lost::Deadline(Duration::ZERO), vec![]),
     ] {
-        assert_eq!(still(&lost, &all), kept, "{lost}");
+        assert_eq!(lost.leaves(&all), kept, "{lost}");
     }
 }
 
@@ -346,12 +350,11 @@ async fn what_somebody_has_written_while_nothing_may_be_written_is_looked_at_wha
 #[test]
 fn a_failure_is_told_with_the_state_that_it_has_in_the_status() {
     let report = |state| Report { state, message: String::new(), is_found: false };
-    for (result, state) in [
-        (Ok(Finish::Settled(report(State::Warning))), Some(State::Warning)),
-        (Ok(Finish::Failed(report(State::Error), "module")), Some(State::Error)),
-        (Ok(Finish::Waiting("what".into())), None),
-        (Err(Lost::Behind("k".into())), None),
+    for (finish, state) in [
+        (Finish::Settled(report(State::Warning)), Some(State::Warning)),
+        (Finish::Failed(report(State::Error), "module"), Some(State::Error)),
+        (Finish::Waiting("what".into()), None),
     ] {
-        assert_eq!(report_of(&result).map(|report| report.state), state, "{result:?}");
+        assert_eq!(finish.report().map(|report| report.state), state, "{finish:?}");
     }
 }
