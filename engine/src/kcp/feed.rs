@@ -1,11 +1,8 @@
 //! The watches on KCP that keep [`KcpState`] up to date and ask for reconciles.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt::Debug,
-    sync::Arc,
-    time::Duration,
-};
+mod known;
+
+use std::{collections::HashMap, fmt::Debug, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::{
@@ -22,6 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
 use tokio::{sync::watch, task::JoinSet};
 
+use self::known::{Known, Others};
 use super::{
     Source,
     inlets::{self, played},
@@ -97,6 +95,9 @@ impl Feeds {
                 feed!($kind, nothing, $apply, $remove)
             };
             ($kind:ty, $keep:expr, $apply:expr, $remove:expr) => {
+                feed!($kind, $keep, $apply, $remove, None)
+            };
+            ($kind:ty, $keep:expr, $apply:expr, $remove:expr, $others:expr) => {
                 let kind = <$kind as Resource>::kind(&()).into_owned();
                 let events = match &mut source {
                     Source::Live(client, namespace) => {
@@ -105,11 +106,13 @@ impl Feeds {
                     }
                     Source::Played(inlets) => played::<$kind>(inlets.add(&kind)),
                 };
-                tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove));
+                tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove, $others));
             };
         }
-        feed!(Kyma, keep_writers, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma);
-        feed!(Manifest, keep_writers, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest);
+        let kymas = Some(KcpState::kymas_besides as Others);
+        feed!(Kyma, keep_writers, |s, _, o| s.apply_kyma(o), KcpState::delete_kyma, kymas);
+        let manifests = Some(KcpState::manifests_besides as Others);
+        feed!(Manifest, keep_writers, |s, _, o| s.apply_manifest(o), KcpState::delete_manifest, manifests);
         feed!(ModuleTemplate, |s, n, o| s.apply_template(n, Some(o)), |s, n| s.apply_template(n, None));
         feed!(
             ModuleReleaseMeta,
@@ -133,6 +136,7 @@ impl Feeds {
                 s.apply_policy(Some(o.data.as_ref().and_then(|d| d.get(policy::KEY)).map(String::as_str)))
             },
             |s, _| s.apply_policy(None),
+            None,
         ));
         if let Some(name) = &config.pull_secret {
             let seen: Mutex<Option<String>> = Mutex::default();
@@ -154,6 +158,7 @@ impl Feeds {
                     if before == version { Vec::new() } else { s.pull_secret_changed() }
                 },
                 |s, _| s.pull_secret_changed(),
+                None,
             ));
         }
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
@@ -185,6 +190,7 @@ impl Feeds {
                 Some(kyma) => s.apply_secret(&kyma, n, None),
                 None => Vec::new(),
             },
+            None,
         ));
         let count = tasks.len();
         Self { tasks, ready, count }
@@ -281,14 +287,20 @@ fn forbidden(error: &watcher::Error) -> Option<&str> {
     (status.code == 403).then_some(&*status.message)
 }
 
-async fn run<K, A, R>(context: Arc<Context>, kind: String, mut stream: Events<K>, apply: A, remove: R)
-where
+/// Follows a watch to its end. With `others`, all that it shows is in the state.
+async fn run<K, A, R>(
+    context: Arc<Context>,
+    kind: String,
+    mut stream: Events<K>,
+    apply: A,
+    remove: R,
+    others: Option<Others>,
+) where
     K: Serialize + Send + 'static,
     A: Fn(&mut KcpState, &str, K) -> Vec<Wanted> + Send,
     R: Fn(&mut KcpState, &str) -> Vec<Wanted> + Send,
 {
-    let mut known: HashSet<String> = HashSet::new();
-    let mut listed: HashSet<String> = HashSet::new();
+    let mut known = Known::new(others);
     let mut pending: Vec<Asked> = Vec::new();
     let gone = |name: &str, wanted: Vec<Wanted>| asked(name, &"gone".into(), wanted);
     let mut first = true;
@@ -305,30 +317,30 @@ where
             // What a list that broke off has asked for stays asked for: its objects are in the state already.
             Ok(watcher::Event::Init) => {
                 context.journal.note(|| inlets::line(&kind, KcpChange::Init, ""));
-                // They are in the state: one that is gone by the next list is to be taken out of it.
-                known.extend(listed.drain());
+                known.list_begins();
             }
             Ok(watcher::Event::InitApply(seen)) => {
-                listed.insert(seen.name.clone());
+                known.listed(&seen.name);
                 pending.extend(context.apply(&kind, KcpChange::InitApply, seen, &apply));
             }
             Ok(watcher::Event::InitDone) => {
                 context.journal.note(|| inlets::line(&kind, KcpChange::InitDone, ""));
-                for name in known.difference(&listed) {
+                let is_empty = known.is_list_empty();
+                let over = known.list_ends(&context.state.read());
+                for name in &over {
                     pending.extend(gone(name, remove(&mut context.state.write(), name)));
                 }
                 // That there is no policy is one, too.
-                if first && kind == "ConfigMap" && listed.is_empty() {
+                if first && kind == "ConfigMap" && is_empty {
                     pending.extend(gone(policy::NAME, remove(&mut context.state.write(), policy::NAME)));
                 }
-                known = std::mem::take(&mut listed);
                 context.push(&kind, &mut pending, first);
                 if std::mem::take(&mut first) {
                     context.ready.send_modify(|n| *n += 1);
                 }
             }
             Ok(watcher::Event::Apply(seen)) => {
-                known.insert(seen.name.clone());
+                known.shown(&seen.name);
                 pending.extend(context.apply(&kind, KcpChange::Apply, seen, &apply));
                 context.push(&kind, &mut pending, false);
             }
@@ -337,7 +349,7 @@ where
                 context.journal.note(|| inlets::line(&kind, KcpChange::Delete, &seen.name));
                 pending.extend(gone(&seen.name, remove(&mut state, &seen.name)));
                 drop(state);
-                known.remove(&seen.name);
+                known.gone(&seen.name);
                 context.push(&kind, &mut pending, false);
             }
         }

@@ -463,6 +463,16 @@ impl KcpState {
         self.kymas.keys().cloned().collect()
     }
 
+    /// Names of all Kymas but these.
+    pub(super) fn kymas_besides(&self, names: &HashSet<String>) -> Vec<String> {
+        self.kymas.keys().filter(|name| !names.contains(*name)).cloned().collect()
+    }
+
+    /// Names of all Manifests but these.
+    pub(super) fn manifests_besides(&self, names: &HashSet<String>) -> Vec<String> {
+        self.manifests.names().filter(|name| !names.contains(*name)).cloned().collect()
+    }
+
     /// The kubeconfig Secrets of a Kyma.
     pub fn secrets_of(&self, kyma: &str) -> Vec<SecretRef> {
         self.secrets.get(kyma).cloned().unwrap_or_default()

@@ -66,8 +66,48 @@ async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
     ];
     let events = futures::stream::iter(events.map(Ok)).boxed();
     let remove = KcpState::delete_manifest;
-    run(Arc::clone(&context), "Manifest".to_owned(), events, |s, _, o| s.apply_manifest(o), remove).await;
+    let others = Some(KcpState::manifests_besides as Others);
+    run(Arc::clone(&context), "Manifest".to_owned(), events, |s, _, o| s.apply_manifest(o), remove, others)
+        .await;
     assert!(context.state.read().manifests_of("a").is_empty());
+}
+
+#[test]
+fn a_list_tells_what_is_gone_wherever_the_names_stand() {
+    let manifest = |name: &str| -> Manifest {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "spec": {}})).unwrap()
+    };
+    for others in [None, Some(KcpState::manifests_besides as Others)] {
+        let (mut known, mut state) = (Known::new(others), KcpState::default());
+        let list = |known: &mut Known, state: &mut KcpState, names: &[&str]| {
+            known.list_begins();
+            for name in names {
+                known.listed(name);
+                state.apply_manifest(manifest(name));
+            }
+        };
+        list(&mut known, &mut state, &["broken", "off"]);
+        list(&mut known, &mut state, &["a", "b"]);
+        let mut gone = known.list_ends(&state);
+        gone.sort();
+        assert_eq!(gone, ["broken", "off"]);
+        for name in gone {
+            state.delete_manifest(&name);
+        }
+        for name in ["c", "d"] {
+            known.shown(name);
+            state.apply_manifest(manifest(name));
+        }
+        known.gone("d");
+        state.delete_manifest("d");
+        list(&mut known, &mut state, &["b"]);
+        assert!(!known.is_list_empty());
+        let mut gone = known.list_ends(&state);
+        gone.sort();
+        assert_eq!(gone, ["a", "c"]);
+        known.list_begins();
+        assert!(known.is_list_empty(), "each list stands for itself");
+    }
 }
 
 #[test]

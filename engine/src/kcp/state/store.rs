@@ -115,6 +115,11 @@ impl Store {
         Manifest { metadata, status, ..Manifest::default() }
     }
 
+    /// Of all of them.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.held.keys()
+    }
+
     /// Without its spec, and without its inventory.
     pub(super) fn get(&self, name: &str) -> Option<Manifest> {
         self.held.get(name).map(|held| self.thin(held))
