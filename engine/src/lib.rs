@@ -15,6 +15,7 @@ pub mod journal;
 pub mod kcp;
 pub mod key;
 mod lists;
+mod lru;
 pub mod oci;
 pub mod plan;
 pub mod queue;

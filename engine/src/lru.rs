@@ -1,4 +1,4 @@
-//! A small map with a weight budget that forgets what was not used for longest.
+//! A map with a weight budget that forgets what was not used for longest.
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 

@@ -14,7 +14,6 @@ mod descriptor;
 mod distribution;
 mod docker_config;
 mod error;
-pub(crate) mod lru;
 mod pack;
 mod reference;
 mod registry;

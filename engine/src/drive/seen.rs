@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     key::{Guard, WorkKey},
-    oci::lru::Lru,
+    lru::Lru,
     plan::object::ObjectRef,
 };
 

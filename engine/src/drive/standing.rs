@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     key::WorkKey,
-    oci::lru::Lru,
+    lru::Lru,
     plan::{
         fight::{Fight, Verdict},
         object::ObjectRef,

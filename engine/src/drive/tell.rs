@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{Lost, Shared, apply, chain, gate::Gated, kcp_writes::lost, kyma::runtime_kyma};
 use crate::{
-    oci::lru::Lru,
+    lru::Lru,
     plan::notice::{About, Notice},
 };
 

@@ -12,7 +12,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Digest, lru::Lru};
+use super::Digest;
+use crate::lru::Lru;
 
 /// Content-addressed store. Nothing is given out that does not match its digest.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use super::{
     OciError, Reference, Scheme,
     breaker::Breakers,
-    lru::Lru,
     reference::{Selector, allows_plain_http},
 };
+use crate::lru::Lru;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::RuntimeClient;
-use crate::oci::lru::Lru;
+use crate::lru::Lru;
 
 /// Which state of which Secret a client was built from.
 #[derive(Debug, Clone, PartialEq, Eq)]

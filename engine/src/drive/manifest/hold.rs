@@ -10,7 +10,7 @@ use tidewatch_api::{Manifest, ManifestStatus};
 
 use crate::{
     drive::{Finish, Lost, Shared},
-    oci::lru::Lru,
+    lru::Lru,
     plan::manifest as plan,
 };
 

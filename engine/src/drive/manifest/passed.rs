@@ -17,7 +17,7 @@ use crate::{
     alike,
     kcp::state::SecretRef,
     key::{Cause, WorkKey},
-    oci::lru::Lru,
+    lru::Lru,
     plan::{
         manifest::Definitions,
         object::ObjectRef,

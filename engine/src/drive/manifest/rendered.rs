@@ -11,10 +11,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::Stopped;
-use crate::{
-    drive::chain,
-    oci::{self, lru::Lru},
-};
+use crate::{drive::chain, lru::Lru, oci};
 
 /// Bytes of parsed layers that are kept, by estimate. One that is heavier than that is parsed anew each time.
 const KEPT: u64 = 64 * 1024 * 1024;
