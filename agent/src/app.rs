@@ -219,7 +219,11 @@ pub async fn start_within<T: Transport>(
         Outbox::new(epoch, BTreeMap::new()),
         taken,
         way(connector.clone()),
-        Settings { max_names: config.max_kept_names, ..Settings::default() },
+        Settings {
+            max_names: config.max_kept_names,
+            connection_age: Duration::from_secs(receiver.connection_age_seconds),
+            ..Settings::default()
+        },
         metrics.clone(),
         clock,
         readiness.register("receiver"),

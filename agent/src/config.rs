@@ -103,6 +103,9 @@ pub struct Receiver {
     /// What it speaks: `v3` (the default), or `v2` for a listener that knows the Go agent only.
     #[serde(default)]
     pub protocol: Protocol,
+    /// A connection is replaced by a new one after so many seconds, or up to half of them before; 10 to 604,800 (default a day).
+    #[serde(default = "default_connection_age")]
+    pub connection_age_seconds: u64,
 }
 
 /// The contract's version that the receiver is spoken to in.
@@ -199,6 +202,15 @@ fn default_max_names() -> usize {
     DEFAULT_MAX_NAMES
 }
 
+/// The default of [`Receiver::connection_age_seconds`]. Who is at the other end, where a name or a load balancer now leads to, and
+/// where in its memory the receiver keeps the connection, is then never older than that. More often would show in what an idle agent sends: a
+/// handshake and what follows are as much as a quarter of an hour of rest.
+pub(crate) const DEFAULT_CONNECTION_AGE: u64 = 86_400;
+
+fn default_connection_age() -> u64 {
+    DEFAULT_CONNECTION_AGE
+}
+
 fn default_check_every() -> u64 {
     60
 }
@@ -261,6 +273,9 @@ impl Config {
             return Err(wrong("runtimeId", format!("must have 1 to {MAX_RUNTIME_ID} characters")));
         }
         receiver.endpoint()?;
+        if !(10..=604_800).contains(&receiver.connection_age_seconds) {
+            return Err(wrong("receiver.connectionAgeSeconds", "must be 10 to 604800"));
+        }
         if *max_objects_per_watch == 0 {
             return Err(wrong("maxObjectsPerWatch", "must be at least 1"));
         }
@@ -464,7 +479,7 @@ watches:
     fn a_good_file_is_read() {
         let config = Config::parse(GOOD).unwrap();
         assert_eq!((config.max_objects_per_watch, config.max_kept_names), (100_000, 200_000));
-        assert_eq!(config.check_every_seconds, 60);
+        assert_eq!((config.check_every_seconds, config.receiver.connection_age_seconds), (60, 86_400));
         assert_eq!(config.receiver.protocol, Protocol::V3);
         let v2 = Config::parse(&GOOD.replace("keyFile: tls.key", "keyFile: tls.key, protocol: v2"));
         assert_eq!(v2.unwrap().receiver.protocol, Protocol::V2);
@@ -496,6 +511,11 @@ watches:
             ("version: v1", "version: ../x", "watches[1].version"),
             ("field: status", "field: data", "data"),
             ("keyFile: tls.key", "keyFile: tls.key, protocol: v1", "v1"),
+            (
+                "keyFile: tls.key",
+                "keyFile: tls.key, connectionAgeSeconds: 9",
+                "receiver.connectionAgeSeconds",
+            ),
             ("field: status", "feld: status", "feld"),
             ("watched-by: kyma", "watched-by: 'kyma,x=y'", "watches[0].labels"),
             ("namespace: kyma-system", "namespace: 'a/b'", "watches[1].namespace"),

@@ -80,13 +80,16 @@ pub struct Simulate {
     /// here thousands share one, and with many the lists alone take all of it.
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400))]
     agents_check: u64,
+    /// How long a connection of an agent lasts, in seconds (`receiver.connectionAgeSeconds` of its configuration).
+    #[arg(long, default_value_t = 86_400, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=604_800))]
+    agents_connection_age: u64,
     /// Have the receiver write a record of what goes into its engine, for `tidewatch replay`. It ends at the receiver's
     /// --record-limit; a receiver that the scenario starts again begins a new one, and the one before is FILE.old.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
     /// pressed, then play the scenario and measure whatever controller works on them.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "record"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "agents_connection_age", "record"])]
     serve: Option<PathBuf>,
     /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
     #[arg(long, requires = "serve")]
@@ -212,6 +215,7 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
         polling: simulate.polling,
         args,
         agents_check: simulate.agents_check,
+        agents_connection_age: simulate.agents_connection_age,
     });
     let size = Size { modules, objects };
     Ok((Settings { runtimes, size, seed, scenario, folder, receiver }, taken))

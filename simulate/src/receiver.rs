@@ -38,6 +38,8 @@ pub struct Settings {
     pub args: Vec<String>,
     /// How often its agents compare each watch with a list, in seconds.
     pub agents_check: u64,
+    /// How long a connection of an agent lasts, in seconds.
+    pub agents_connection_age: u64,
 }
 
 /// The process, as it ends and begins anew.

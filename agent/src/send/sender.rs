@@ -404,6 +404,7 @@ impl<T: Transport> Sender<T> {
                 let begin = now.max(self.patience);
                 (self.batch_after, self.poll_after, self.heartbeat_at) = (begin, begin, begin);
                 self.canary_after = begin;
+                self.upkeep.made(now, self.settings.connection_age, (self.jitter)());
                 self.look();
             }
             Event::Connected(Err(error)) => self.failed("connect", &error, None),

@@ -178,6 +178,7 @@ impl World {
         };
         let mut config = fleet::agent_config(files, &fleet::watches());
         config["receiver"]["proxy"] = Value::from("direct");
+        config["receiver"]["connectionAgeSeconds"] = self.setup.connection_age.into();
         config["checkEverySeconds"] = self.setup.check_every.into();
         Ok(Config::parse(&config.to_string())?)
     }

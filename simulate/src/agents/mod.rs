@@ -50,6 +50,8 @@ pub struct Setup {
     pub secret: String,
     /// How often they compare each watch with a list, in seconds.
     pub check_every: u64,
+    /// How long a connection of theirs lasts, in seconds.
+    pub connection_age: u64,
 }
 
 /// What it is told to do.

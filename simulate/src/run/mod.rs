@@ -264,6 +264,7 @@ impl Ours {
             api_ca: fleet.server.ca_pem().to_owned(),
             secret: fleet.secret.clone(),
             check_every: settings.agents_check,
+            connection_age: settings.agents_connection_age,
         };
         let program = std::env::current_exe().context("the path of this program is not known")?;
         let agents = Agents::start(folder, &program, &setup, drain).await?;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tidewatch_delivery::backoff::Backoff;
 use tidewatch_wire::limits;
 
-use crate::{config::DEFAULT_MAX_NAMES, send::spread::Spread};
+use crate::{
+    config::{DEFAULT_CONNECTION_AGE, DEFAULT_MAX_NAMES},
+    send::spread::Spread,
+};
 
 /// How long things take and wait, and how much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct Settings {
     pub backoff: Backoff,
     /// Before a new connection, when one was lost or could not be made.
     pub spread: Spread,
+    /// A connection is replaced after this, or up to half of it before.
+    pub connection_age: Duration,
     /// After a renewal of the certificate, the connection is replaced within this.
     pub replace_within: Duration,
     /// After a replacement that failed.
@@ -51,6 +56,7 @@ impl Default for Settings {
             heartbeat: Duration::from_secs(65),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
             spread: Spread::default(),
+            connection_age: Duration::from_secs(DEFAULT_CONNECTION_AGE),
             replace_within: Duration::from_mins(3),
             replace_backoff: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(2) },
             max_dirty: 1_000_000,

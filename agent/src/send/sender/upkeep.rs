@@ -1,4 +1,4 @@
-//! The connection's own life: lost and made again, replaced after a renewal, ended when it may not be used any more.
+//! The connection's own life: lost and made again, replaced after a renewal or when it is old, ended when it may not be used any more.
 
 use super::Sender;
 use crate::send::{
@@ -19,6 +19,8 @@ const MARGIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Upkeep {
     look_at: Instant,
+    /// From then on the connection is replaced, whatever it is good for.
+    old_at: Instant,
     replace_at: Option<Instant>,
     /// Replacements that failed in a row.
     failures: u32,
@@ -26,7 +28,13 @@ pub(super) struct Upkeep {
 
 impl Upkeep {
     pub(super) fn new(now: Instant) -> Self {
-        Self { look_at: now + LOOK, replace_at: None, failures: 0 }
+        Self { look_at: now + LOOK, old_at: now + LOOK, replace_at: None, failures: 0 }
+    }
+
+    /// A connection was made that is old after `age`, or up to half of it before: agents that came together, as after a restart of
+    /// the receiver, do not come together again. `random` is in `[0, 1)`.
+    pub(super) fn made(&mut self, now: Instant, age: Duration, random: f64) {
+        self.old_at = now + age.mul_f64(1.0 - random / 2.0);
     }
 
     /// When there is something to do, if nothing happens before.
@@ -58,14 +66,22 @@ impl<T: Transport> Sender<T> {
         let Link::Up(up) = &self.link else { return };
         let left = up.connection.not_after().duration_since((self.clock)());
         let left = Duration::try_from(left).unwrap_or_default();
+        let old_at = self.upkeep.old_at;
         self.upkeep.look_at = now + left.clamp(Duration::from_secs(1), LOOK);
+        if now < old_at {
+            self.upkeep.look_at = self.upkeep.look_at.min(old_at);
+        }
         match self.connector.fate(&up.connection) {
-            Fate::Keep => self.upkeep.replace_at = None,
+            Fate::Keep if now < old_at => self.upkeep.replace_at = None,
+            // What is old is spread already.
+            Fate::Keep if self.upkeep.replace_at.is_none() && up.replacement.is_none() => {
+                self.upkeep.replace_at = Some(now);
+            }
             Fate::Replace if self.upkeep.replace_at.is_none() && up.replacement.is_none() => {
                 let window = self.settings.replace_within.min(left.saturating_sub(MARGIN));
                 self.upkeep.replace_at = Some(now + window.mul_f64((self.jitter)()));
             }
-            Fate::Replace => {}
+            Fate::Keep | Fate::Replace => {}
             Fate::End(reason) => {
                 tracing::info!(reason, "ending the connection to the receiver");
                 self.metrics.connections_ended.with_label_values(&[reason]).inc();
@@ -78,10 +94,13 @@ impl<T: Transport> Sender<T> {
     pub(super) fn replaced(&mut self, made: Result<T::Connection, SendError>) {
         match made {
             Ok(connection) => {
-                tracing::info!("the connection to the receiver was replaced");
+                let now = Instant::now();
+                let reason = if self.upkeep.old_at <= now { "old" } else { "renewed" };
+                tracing::info!(reason, "the connection to the receiver was replaced");
                 self.metrics.connections.inc();
-                self.metrics.connections_ended.with_label_values(&["renewed"]).inc();
+                self.metrics.connections_ended.with_label_values(&[reason]).inc();
                 self.upkeep.failures = 0;
+                self.upkeep.made(now, self.settings.connection_age, (self.jitter)());
                 if let Link::Up(up) = &mut self.link {
                     up.connection = connection;
                     // It would be answered on the old connection; asking again costs nothing.

@@ -14,6 +14,7 @@ pub(super) type Script = fn(&v3::Request<'static>) -> (Duration, Result<v3::Resp
 /// Keeps what it is asked.
 #[derive(Clone)]
 pub(super) struct Scripted {
+    connected: Arc<Mutex<Vec<Instant>>>,
     told: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
     script: Script,
 }
@@ -21,7 +22,7 @@ pub(super) struct Scripted {
 impl Scripted {
     /// One that nobody has asked anything yet.
     pub(super) fn new(script: Script) -> Self {
-        Self { told: Arc::default(), script }
+        Self { connected: Arc::default(), told: Arc::default(), script }
     }
 
     /// What it was asked so far, and when.
@@ -34,6 +35,7 @@ impl Transport for Scripted {
     type Connection = Self;
 
     async fn connect(self) -> Result<Self, SendError> {
+        self.connected.lock().push(Instant::now());
         Ok(self)
     }
 
@@ -114,6 +116,16 @@ impl Bench {
         let (bench, run) = Self::new(script);
         tokio::spawn(run);
         bench
+    }
+
+    /// When it has connected.
+    pub(super) fn connected(&self) -> Vec<Instant> {
+        self.transport.connected.lock().clone()
+    }
+
+    /// When it has asked.
+    pub(super) fn told(&self) -> Vec<Instant> {
+        self.transport.told().into_iter().map(|(at, _)| at).collect()
     }
 
     /// How long after `since` the first request was made for which `is` holds.

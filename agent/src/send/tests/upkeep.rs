@@ -1,6 +1,9 @@
-//! The connection's own life: through a proxy, renewed, distrusted, after a pause.
+//! The connection's own life: through a proxy, renewed, grown old, distrusted, after a pause.
 
-use super::*;
+use super::{
+    scripted::{Bench, response},
+    *,
+};
 
 /// Refuses the first tunnel and opens each later one to `to`.
 async fn egress_proxy(to: SocketAddr) -> (SocketAddr, mpsc::Receiver<String>) {
@@ -175,4 +178,21 @@ async fn an_agent_with_a_change_does_not_wait_for_its_turn() {
     agent.see("a").await;
     let asked = peer.next().await;
     assert_eq!((asked.seqs(), asked.connection), (vec![1], 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() {
+    let bench = Bench::start(|request| (Duration::ZERO, Ok(response(request))));
+    let (begun, day) = (Instant::now(), Duration::from_hours(24));
+    tokio::time::sleep(day * 4).await;
+    let made = bench.connected();
+    let lasted: Vec<Duration> = made.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(made[0] == begun && (4..=8).contains(&lasted.len()), "{lasted:?}");
+    let second = Duration::from_secs(1);
+    assert!(lasted.iter().all(|age| (day / 2..=day + second).contains(age)), "{lasted:?}");
+    assert!(lasted.iter().any(|age| *age != lasted[0]), "{lasted:?}");
+    // The signs of life do not wait for it.
+    let told = bench.told();
+    let silent = told.windows(2).map(|pair| pair[1] - pair[0]).max();
+    assert!(silent <= Some(Settings::default().heartbeat + second), "{silent:?}");
 }
