@@ -321,7 +321,8 @@ impl<T: Transport> Sender<T> {
                     let may = May { again: self.again_after <= now, older: self.older_after <= now };
                     due = self.outbox.next_batch_of(may, tick);
                     let lull = self.outbox.is_empty() || self.outbox.is_claiming();
-                    if lull && self.heartbeat_at <= now {
+                    // While a new connection is made, a sign of life waits for it: it is the first that is said there.
+                    if lull && self.heartbeat_at <= now && up.replacement.is_none() {
                         due = Some((self.outbox.heartbeat(), InFlight::default()));
                     }
                 } else if self.canary_after <= now {
@@ -373,6 +374,7 @@ impl<T: Transport> Sender<T> {
                 let polls = up.poll.as_ref().map_or(sent, |poll| poll.stale);
                 let poll = if polls { self.poll_after } else { idle };
                 let lull = self.outbox.is_empty() || self.outbox.is_claiming();
+                let lull = lull && up.replacement.is_none();
                 let heartbeat = if lull { self.heartbeat_at.max(self.batch_after) } else { idle };
                 // Never at once again: what is due was begun just now, or waits for something else.
                 batch.min(canary).min(poll).min(heartbeat).max(now + Duration::from_millis(1))

@@ -54,6 +54,10 @@ impl<T: Transport> Sender<T> {
             && up.replacement.is_none()
             && self.upkeep.replace_at.is_some_and(|at| at <= now)
         {
+            if self.patience > now {
+                self.upkeep.replace_at = Some(self.patience);
+                return;
+            }
             self.upkeep.replace_at = None;
             up.replacement = Some(self.connector.clone().connect().boxed());
         }
@@ -109,6 +113,8 @@ impl<T: Transport> Sender<T> {
                         batch.sent.elsewhere = true;
                     }
                 }
+                // A connection on which nothing is asked is one that the receiver ends.
+                self.heartbeat_at = now;
                 self.look();
             }
             Err(error) => {

@@ -191,8 +191,28 @@ async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() 
     let second = Duration::from_secs(1);
     assert!(lasted.iter().all(|age| (day / 2..=day + second).contains(age)), "{lasted:?}");
     assert!(lasted.iter().any(|age| *age != lasted[0]), "{lasted:?}");
-    // The signs of life do not wait for it.
+    // The receiver ends a connection on which nothing is asked for 30 s.
     let told = bench.told();
+    let asks = |at: &Instant| told.iter().any(|told| (*at..*at + second).contains(told));
+    assert!(made.iter().all(asks), "{made:?}");
+    // The signs of life do not wait for it.
     let silent = told.windows(2).map(|pair| pair[1] - pair[0]).max();
     assert!(silent <= Some(Settings::default().heartbeat + second), "{silent:?}");
+}
+
+/// Agrees to everything, and once a day asks for patience until long after the connection is old.
+fn patient(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
+    (Duration::ZERO, Ok(v3::Response { retry_after_ms: Some(300_000), ..response(request) }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_connection_is_replaced_while_the_receiver_asks_for_patience() {
+    let bench = Bench::start(patient);
+    tokio::time::sleep(Duration::from_hours(96)).await;
+    let (made, told) = (bench.connected(), bench.told());
+    assert!(made.len() > 3, "{made:?}");
+    let patience = Duration::from_mins(5);
+    let told_before =
+        |at: &Instant| told.iter().rev().find(|told| *told < at).is_some_and(|told| *at - *told >= patience);
+    assert!(made[1..].iter().all(told_before), "{made:?}");
 }
