@@ -202,9 +202,9 @@ fn default_max_names() -> usize {
     DEFAULT_MAX_NAMES
 }
 
-/// The default of [`Receiver::connection_age_seconds`]. Who is at the other end, where a name or a load balancer now leads to, and
-/// where in its memory the receiver keeps the connection, is then never older than that. More often would show in what an idle agent sends: a
-/// handshake and what follows are as much as a quarter of an hour of rest.
+/// The default of [`Receiver::connection_age_seconds`]. What the two ends have verified of each other, and where a name or a load
+/// balancer leads to, is then never older than that. More often would show in what an idle agent sends: a handshake is as much as a
+/// quarter of an hour of rest.
 pub(crate) const DEFAULT_CONNECTION_AGE: u64 = 86_400;
 
 fn default_connection_age() -> u64 {

@@ -14,6 +14,7 @@ pub mod history;
 pub mod journal;
 pub mod kcp;
 pub mod key;
+mod lines;
 mod lists;
 mod lru;
 pub mod oci;

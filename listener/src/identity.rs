@@ -134,8 +134,6 @@ mod tests {
             uris: vec!["spiffe://r1".into()],
             not_before: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::from_second(1_000).unwrap(),
-            serial: "1".into(),
-            fingerprint_sha256: "f".into(),
             certificate: Arc::from(*b"der"),
         }
     }

@@ -163,10 +163,14 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     let (_, tls) = stream.get_ref();
     let http2 = tls.alpn_protocol() == Some(b"h2");
     let chain = tls.peer_certificates();
-    let leaf = chain.and_then(<[_]>::first).map(|leaf| Arc::from(leaf.as_ref()));
-    let peer = Arc::new(Peer { identity: PeerIdentity::from_chain(chain), leaf });
+    let identity = PeerIdentity::from_chain(chain);
+    let leaf = match &identity {
+        Ok(identity) => Some(Arc::clone(&identity.certificate)),
+        Err(_) => chain.and_then(<[_]>::first).map(|leaf| Arc::from(leaf.as_ref())),
+    };
+    let peer = Arc::new(Peer { leaf, identity });
     let proxy = peer.leaf.as_ref().is_some_and(|leaf| intake.proxies.trusts(leaf));
-    let name = peer.identity.as_ref().map_or("", |peer| peer.common_name.as_str()).to_owned();
+    let name: Arc<str> = peer.identity.as_ref().map_or("", |peer| peer.common_name.as_str()).into();
     // Those whose certificate names nobody share a place. A proxy opens as many connections as it likes.
     let seat = (!proxy).then(|| peers.seat(&name));
     let left = peer.identity.as_ref().map_or(Duration::ZERO, |peer| {
@@ -193,7 +197,7 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     };
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
-    tracing::info!(runtime = name, reason, "ending a connection");
+    tracing::info!(runtime = &*name, reason, "ending a connection");
     intake.metrics.connections_ended.with_label_values(&[reason]).inc();
     if let Ok(result) = tokio::time::timeout(limits.farewell, serving).await {
         ended(result);

@@ -20,14 +20,14 @@ pub(crate) struct Peers {
 struct Seats {
     next: u64,
     /// Of each identity, the oldest first. No queue is empty.
-    by_identity: HashMap<String, VecDeque<(u64, Arc<Notify>)>>,
+    by_identity: HashMap<Arc<str>, VecDeque<(u64, Arc<Notify>)>>,
 }
 
 /// A connection's place among those of its identity. Dropped, it is free.
 #[derive(Debug)]
 pub(crate) struct Seat {
     peers: Arc<Peers>,
-    identity: String,
+    identity: Arc<str>,
     id: u64,
     superseded: Arc<Notify>,
 }
@@ -39,12 +39,12 @@ impl Peers {
     }
 
     /// A place for a new connection; the oldest loses its own if there are too many.
-    pub(crate) fn seat(self: &Arc<Self>, identity: &str) -> Seat {
+    pub(crate) fn seat(self: &Arc<Self>, identity: &Arc<str>) -> Seat {
         let mut seats = self.seats.lock();
         let id = seats.next;
         seats.next += 1;
         let superseded = Arc::new(Notify::new());
-        let queue = seats.by_identity.entry(identity.to_owned()).or_default();
+        let queue = seats.by_identity.entry(Arc::clone(identity)).or_default();
         queue.push_back((id, Arc::clone(&superseded)));
         if queue.len() > self.most
             && let Some((_, oldest)) = queue.pop_front()
@@ -52,7 +52,7 @@ impl Peers {
             // Kept for a task that does not wait yet.
             oldest.notify_one();
         }
-        Seat { peers: Arc::clone(self), identity: identity.to_owned(), id, superseded }
+        Seat { peers: Arc::clone(self), identity: Arc::clone(identity), id, superseded }
     }
 
     #[cfg(test)]
@@ -143,9 +143,10 @@ mod tests {
     #[test]
     fn the_oldest_connection_of_an_identity_makes_room() {
         let peers = Peers::new(2);
-        let (first, second, other) = (peers.seat("a"), peers.seat("a"), peers.seat("b"));
+        let (first, second, other) =
+            (peers.seat(&"a".into()), peers.seat(&"a".into()), peers.seat(&"b".into()));
         assert!(first.lost().now_or_never().is_none());
-        let third = peers.seat("a");
+        let third = peers.seat(&"a".into());
         assert!(first.lost().now_or_never().is_some());
         for stays in [&second, &third, &other] {
             assert!(stays.lost().now_or_never().is_none());
@@ -153,7 +154,7 @@ mod tests {
         // One that was told to go, and goes late, takes nobody's place with it.
         drop(first);
         drop(third);
-        let fourth = peers.seat("a");
+        let fourth = peers.seat(&"a".into());
         assert!(second.lost().now_or_never().is_none());
         drop((second, fourth, other));
         assert_eq!(peers.identities(), 0);

@@ -14,7 +14,10 @@ use super::{
     object::{Gvk, ObjectRef},
     watches,
 };
-use crate::alike::{Shared, hash_of};
+use crate::{
+    alike::{Shared, hash_of},
+    lines::Lines,
+};
 
 /// Who says so. Each speaker replaces only what it has claimed itself: a watch that lags behind must not
 /// take back what a reconcile has just claimed, or the first events about new objects would find no owner.
@@ -36,8 +39,7 @@ type Objects = Arc<Box<[Identity]>>;
 /// version of a module in two runtimes do, is held once: however many objects modules have, a runtime more costs its Manifests' names.
 #[derive(Debug, Default)]
 pub struct Owners {
-    /// By runtime its Manifests, sorted by name.
-    runtimes: HashMap<String, Vec<Claims>>,
+    runtimes: HashMap<Box<str>, Claims>,
     lists: Shared<Box<[Identity]>>,
     /// Runtime → Manifest → an object by which it is judged and that something else installs. Few have one.
     judged_by: HashMap<String, BTreeMap<String, ObjectRef>>,
@@ -45,20 +47,32 @@ pub struct Owners {
     awaited: HashMap<String, BTreeMap<(String, String), Awaiting>>,
 }
 
-/// What one Manifest owns, by who says so. One of the two has something.
-#[derive(Debug)]
+/// What the Manifests of a runtime own. In two pieces, as most of what is kept of a fleet (docs/scale.md).
+#[derive(Debug, Default)]
 struct Claims {
-    manifest: Box<str>,
+    /// Of the Manifests, sorted.
+    names: Lines,
+    /// Of each, in the same order. None has nothing.
+    of: Box<[Claim]>,
+}
+
+/// What one Manifest owns, by who says so.
+#[derive(Debug, Clone, Default)]
+struct Claim {
     watch: Option<Objects>,
     reconcile: Option<Objects>,
 }
 
-impl Claims {
+impl Claim {
     const fn by(&mut self, speaker: Speaker) -> &mut Option<Objects> {
         match speaker {
             Speaker::Watch => &mut self.watch,
             Speaker::Reconcile => &mut self.reconcile,
         }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.watch.is_none() && self.reconcile.is_none()
     }
 
     /// Whether any speaker names an object that begins like this: with group and kind, or all four parts.
@@ -68,6 +82,23 @@ impl Claims {
         };
         let names = |objects: &Objects| objects.binary_search_by(parts).is_ok();
         self.watch.iter().chain(&self.reconcile).any(names)
+    }
+}
+
+impl Claims {
+    /// All of them, by name.
+    fn iter(&self) -> impl Iterator<Item = (&str, &Claim)> {
+        self.names.iter().zip(&self.of)
+    }
+
+    fn set(&mut self, speaker: Speaker, manifest: &str, objects: Option<Objects>) {
+        let mut all: BTreeMap<&str, Claim> =
+            self.names.iter().zip(std::mem::take(&mut self.of).into_vec()).collect();
+        *all.entry(manifest).or_default().by(speaker) = objects;
+        all.retain(|_, claim| !claim.is_empty());
+        let names = Lines::of(all.keys().copied());
+        self.of = all.into_values().collect();
+        self.names = names;
     }
 }
 
@@ -121,28 +152,13 @@ impl Owners {
             let objects: Box<[Identity]> = objects.into_iter().collect();
             self.lists.share(hash_of(&objects), objects)
         });
-        let all = match self.runtimes.get_mut(runtime) {
-            Some(all) => all,
+        let claims = match self.runtimes.get_mut(runtime) {
+            Some(claims) => claims,
             None if claimed.is_none() => return,
-            None => self.runtimes.entry(runtime.to_owned()).or_default(),
+            None => self.runtimes.entry(runtime.into()).or_default(),
         };
-        match all.binary_search_by(|claims| (*claims.manifest).cmp(manifest)) {
-            Ok(at) => {
-                if let Some(claims) = all.get_mut(at) {
-                    *claims.by(speaker) = claimed;
-                }
-                all.retain(|claims| claims.watch.is_some() || claims.reconcile.is_some());
-            }
-            Err(at) if claimed.is_some() => {
-                let mut claims = Claims { manifest: manifest.into(), watch: None, reconcile: None };
-                *claims.by(speaker) = claimed;
-                // Few runtimes grow: most have what they have.
-                all.reserve_exact(1);
-                all.insert(at, claims);
-            }
-            Err(_) => {}
-        }
-        if all.is_empty() {
+        claims.set(speaker, manifest, claimed);
+        if claims.of.is_empty() {
             self.runtimes.remove(runtime);
         }
     }
@@ -286,8 +302,8 @@ impl Owners {
 
     /// The Manifests that own an object that begins like this, sorted.
     fn with(&self, runtime: &str, start: &[&str]) -> Vec<String> {
-        let all = self.runtimes.get(runtime).into_iter().flatten();
-        all.filter(|claims| claims.has(start)).map(|claims| claims.manifest.to_string()).collect()
+        let all = self.runtimes.get(runtime).into_iter().flat_map(Claims::iter);
+        all.filter(|(_, claim)| claim.has(start)).map(|(manifest, _)| manifest.to_owned()).collect()
     }
 }
 

@@ -134,8 +134,6 @@ impl Bench {
             uris: Vec::new(),
             not_before: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::MAX,
-            serial: "1".to_owned(),
-            fingerprint_sha256: String::new(),
             certificate: Arc::from(*b"der"),
         };
         let peer = Arc::new(Peer { leaf: None, identity: Ok(identity) });

@@ -3,7 +3,6 @@
 use crate::bundle::timestamp;
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 use std::{net::IpAddr, sync::Arc};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -26,10 +25,6 @@ pub struct PeerIdentity {
     pub not_before: Timestamp,
     /// When the certificate ends.
     pub not_after: Timestamp,
-    /// The serial number in lower-case hex.
-    pub serial: String,
-    /// SHA-256 over the certificate in lower-case hex.
-    pub fingerprint_sha256: String,
     /// The certificate itself (DER).
     pub certificate: Arc<[u8]>,
 }
@@ -90,8 +85,6 @@ impl PeerIdentity {
             uris: Vec::new(),
             not_before: timestamp(parsed.validity().not_before.timestamp()),
             not_after: timestamp(parsed.validity().not_after.timestamp()),
-            serial: hex::encode(parsed.raw_serial()),
-            fingerprint_sha256: hex::encode(Sha256::digest(leaf)),
             certificate: Arc::from(leaf.as_ref()),
         };
         // An error here is an extension that does not parse or is there twice.

@@ -249,8 +249,6 @@ fn identity(runtime: usize) -> PeerIdentity {
         uris: Vec::new(),
         not_before: jiff::Timestamp::UNIX_EPOCH,
         not_after: jiff::Timestamp::MAX,
-        serial: "1".into(),
-        fingerprint_sha256: "f".into(),
         certificate: Arc::from([]),
     }
 }

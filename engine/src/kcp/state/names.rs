@@ -1,19 +1,17 @@
-//! The names of a Kyma's Manifests, in one piece. Each as an allocation of its own, and the nodes of a set, would lie among what comes and
-//! goes while a fleet is installed, and keep the pages around them (docs/scale.md).
+//! The names of a Kyma's Manifests.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// What no name of an object has in it (RFC 1123), and each ends with here.
-const END: char = '\n';
+use crate::lines::Lines;
 
 /// Sets of names, by Kyma. None is empty.
 #[derive(Debug, Default)]
-pub(super) struct Names(HashMap<String, Box<str>>);
+pub(super) struct Names(HashMap<String, Lines>);
 
 impl Names {
     /// Those of a Kyma, in order.
     pub(super) fn of(&self, kyma: &str) -> impl Iterator<Item = &str> {
-        self.0.get(kyma).into_iter().flat_map(|names| names.split_terminator(END))
+        self.0.get(kyma).into_iter().flat_map(Lines::iter)
     }
 
     /// Whether a Kyma has any.
@@ -28,7 +26,7 @@ impl Names {
     pub(super) fn insert(&mut self, kyma: &str, name: &str) {
         if !self.contains(kyma, name) {
             let all: BTreeSet<&str> = self.of(kyma).chain([name]).collect();
-            let all = joined(&all);
+            let all = Lines::of(all.iter().copied());
             self.0.insert(kyma.to_owned(), all);
         }
     }
@@ -41,20 +39,10 @@ impl Names {
         if all.is_empty() {
             self.0.remove(kyma);
         } else {
-            let all = joined(&all);
+            let all = Lines::of(all.iter().copied());
             self.0.insert(kyma.to_owned(), all);
         }
     }
-}
-
-fn joined(names: &BTreeSet<&str>) -> Box<str> {
-    let size = names.iter().map(|name| name.len() + END.len_utf8()).sum();
-    let mut all = String::with_capacity(size);
-    for name in names {
-        all.push_str(name);
-        all.push(END);
-    }
-    all.into()
 }
 
 #[cfg(test)]
