@@ -203,8 +203,7 @@ fn default_max_names() -> usize {
 }
 
 /// The default of [`Receiver::connection_age_seconds`]. What the two ends have verified of each other, and where a name or a load
-/// balancer leads to, is then never older than that. More often would show in what an idle agent sends: a handshake is as much as a
-/// quarter of an hour of rest.
+/// balancer leads to, is then never older than that. More often would show in what an idle agent sends, which is little.
 pub(crate) const DEFAULT_CONNECTION_AGE: u64 = 86_400;
 
 fn default_connection_age() -> u64 {

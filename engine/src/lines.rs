@@ -5,7 +5,7 @@
 const END: char = '\n';
 
 /// Names, in the order in which they were given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Lines(Box<str>);
 
 impl Lines {

@@ -57,7 +57,7 @@ struct Claims {
 }
 
 /// What one Manifest owns, by who says so.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Claim {
     watch: Option<Objects>,
     reconcile: Option<Objects>,

@@ -200,7 +200,7 @@ async fn an_old_connection_is_replaced_each_day_and_not_by_all_agents_at_once() 
     assert!(silent <= Some(Settings::default().heartbeat + second), "{silent:?}");
 }
 
-/// Agrees to everything, and once a day asks for patience until long after the connection is old.
+/// Agrees to everything, and asks for patience each time.
 fn patient(request: &v3::Request<'static>) -> (Duration, Result<v3::Response, SendError>) {
     (Duration::ZERO, Ok(v3::Response { retry_after_ms: Some(300_000), ..response(request) }))
 }
