@@ -77,10 +77,12 @@ pub(crate) struct Cluster {
     pub(crate) ending: bool,
     /// What the present agent was told of.
     pub(crate) shown: BTreeSet<usize>,
-    /// What the present watch has shown as being there.
+    /// What was shown as being there: by the last list, and by the watch since.
     known: BTreeSet<usize>,
     /// Objects whose coming and going were both swallowed, and the number of that change. No list can show them.
     pub(crate) unnoticed: BTreeMap<usize, u64>,
+    /// Objects that went before a watch had shown them. If the agent ends before that tells it, they are unnoticed.
+    untold: BTreeSet<usize>,
     /// Whether the present agent has a list: with each further one it reports what it cannot name.
     listed: bool,
     pub(crate) changed: Arc<Notify>,
@@ -100,6 +102,7 @@ impl Cluster {
             shown: BTreeSet::new(),
             known: BTreeSet::new(),
             unnoticed: BTreeMap::new(),
+            untold: BTreeSet::new(),
             listed: false,
             changed: Arc::default(),
         }
@@ -108,7 +111,6 @@ impl Cluster {
     /// A new agent knows nothing. What the one before had no way to know of may be just as unknown to it.
     pub(crate) fn forgotten(&mut self) {
         self.shown.clear();
-        self.known.clear();
         self.listed = false;
     }
 
@@ -130,6 +132,7 @@ impl Cluster {
         self.version += 1;
         let stored = Stored { uid, generation, version: self.version };
         self.objects.insert(object, stored.clone());
+        self.untold.remove(&object);
         self.log(object, stored, false);
     }
 
@@ -153,6 +156,9 @@ impl Cluster {
     pub(crate) fn delete(&mut self, object: usize) {
         if let Some(stored) = self.objects.remove(&object) {
             self.version += 1;
+            if !self.known.contains(&object) {
+                self.untold.insert(object);
+            }
             let stored = Stored { version: self.version, ..stored };
             self.log(object, stored, true);
         }
@@ -212,7 +218,7 @@ fn refused(code: u16) -> Box<Status> {
 
 enum Phase {
     Start,
-    Listing { left: VecDeque<Metadata>, version: u64 },
+    Listing { left: VecDeque<Metadata>, version: u64, listed: BTreeSet<usize> },
     Watching { version: u64 },
 }
 
@@ -264,12 +270,17 @@ async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Ev
         Phase::Start => {
             let delay = world.lock().rng.millis(1, 50);
             tokio::time::sleep(delay).await;
-            let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
-            cluster.known.clear();
-            *phase = Phase::Listing { left: cluster.list(), version: cluster.version };
+            let state = &mut *world.lock();
+            let cluster = &mut state.runtimes[runtime].watched[number_of];
+            if !cluster.listed {
+                let gone = cluster.untold.iter().map(|n| (*n, state.oracle.actual((runtime, *n))));
+                cluster.unnoticed.extend(gone);
+            }
+            let listed = cluster.objects.keys().copied().collect();
+            *phase = Phase::Listing { left: cluster.list(), version: cluster.version, listed };
             Some(Ok(watcher::Event::Init))
         }
-        Phase::Listing { left, version } => {
+        Phase::Listing { left, version, listed } => {
             world.point(Point::AgentListing, Process::Agent(runtime), 3).await;
             if world.rolls(runtime, Kind::ListBroken, 55) {
                 let delay = world.lock().rng.millis(500, 5_000);
@@ -282,14 +293,15 @@ async fn next(world: &Arc<World>, watch: &Watch, phase: &mut Phase) -> Option<Ev
                     let shown = number(object.metadata.name.as_deref().unwrap_or_default());
                     let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
                     cluster.shown.insert(shown);
-                    cluster.known.insert(shown);
                     Some(Ok(watcher::Event::InitApply(object)))
                 }
                 None => {
                     let cluster = &mut world.lock().runtimes[runtime].watched[number_of];
                     if std::mem::replace(&mut cluster.listed, true) {
                         cluster.unnoticed.clear();
+                        cluster.untold.clear();
                     }
+                    cluster.known = std::mem::take(listed);
                     *phase = Phase::Watching { version: *version };
                     Some(Ok(watcher::Event::InitDone))
                 }
@@ -364,6 +376,7 @@ fn step(world: &World, watch: &Watch, phase: &mut Phase) -> Next {
         state.trace.add(world.at_ms(), Kind::Swallowed, runtime, logged.version);
     };
     cluster.unnoticed.remove(&logged.object);
+    cluster.untold.remove(&logged.object);
     if logged.gone {
         cluster.known.remove(&logged.object);
     } else {

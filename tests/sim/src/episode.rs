@@ -248,7 +248,7 @@ fn act(world: &Arc<World>) {
             world.step(Kind::ServiceSlow, 9, more);
             world.lock().service.slow = Some(until);
         }
-        _ => change(world, runtime, object, choice % 11),
+        _ => change(world, runtime, object, choice % 12),
     }
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn change(world: &World, runtime: usize, object: usize, what: u64) {
         0..=2 => (Kind::Update, &[true]),
         3..=5 if down => (Kind::DeletedDown, &[false]),
         3..=5 => (Kind::Delete, &[false]),
-        6 | 7 => (Kind::Recreate, &[false, true]),
+        6..=8 => (Kind::Recreate, &[false, true]),
         _ => (Kind::Noise, &[]),
     };
     match kind {
@@ -341,7 +341,7 @@ async fn restarts(world: &Arc<World>) {
     for runtime in 0..RUNTIMES {
         let (how, changes) = {
             let rng = &mut world.lock().rng;
-            (rng.below(3), [None, None, Some((rng.index(OBJECTS), rng.below(10)))][rng.index(3)])
+            (rng.below(5), [None, None, Some((rng.index(OBJECTS), rng.below(10)))][rng.index(3)])
         };
         // A backup from a calm hour has a digest that was confirmed once.
         let backup = world.lock().rng.below(4);
@@ -352,7 +352,7 @@ async fn restarts(world: &Arc<World>) {
         }
         match how {
             0 => {}
-            1 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
+            1 | 2 => world.crash(Point::AgentAnywhere, Process::Agent(runtime)),
             _ => world.restart_agent(runtime),
         }
         if let Some((object, what)) = changes {
