@@ -2,6 +2,7 @@
 
 mod agents;
 mod catalog;
+mod dense;
 mod extensions;
 mod kymas;
 mod mandatory;

@@ -1,5 +1,5 @@
 //! Objects that are almost like others: what is kept of one is how its text differs from a pattern, the text of another one of its
-//! kind, such as a Manifest of the same version.
+//! kind, such as a Manifest of the same version. Both as bytes in which UUIDs and times are short ([`dense`]).
 
 use std::{
     collections::HashMap,
@@ -9,6 +9,7 @@ use std::{
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::dense;
 use crate::{
     lists::{List, Lists},
     texts::as_number,
@@ -34,7 +35,7 @@ pub(super) struct Patterns {
 #[must_use]
 pub(super) struct Packed {
     pattern: Arc<[u8]>,
-    /// Of the text, in bytes.
+    /// Of the text, as it is kept, in bytes.
     size: u32,
     /// The same of the differences.
     taken: u32,
@@ -45,7 +46,7 @@ impl Patterns {
     /// Packs one of a kind, which is any number. As most of a fleet is at rest most of the time, those that are `settled` are patterns
     /// for the others. It has no maps but those of texts: such cannot fail.
     pub(super) fn pack(&mut self, kind: u64, object: &impl Serialize, settled: bool) -> Packed {
-        let text = serde_json::to_vec(object).unwrap_or_default();
+        let text = dense::dense(&serde_json::to_string(object).unwrap_or_default());
         if let Some(pattern) = self.last.get(&kind).and_then(Weak::upgrade) {
             let differences = compress_with_dict(&text, &pattern);
             if !settled || differences.len() * WORTH <= text.len() {
@@ -77,7 +78,8 @@ impl Patterns {
             self.differences.of(&packed.differences).flatten().copied().collect::<Vec<u8>>();
         differences.truncate(packed.taken as usize);
         let text = decompress_with_dict(&differences, packed.size as usize, &packed.pattern);
-        let object = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let text = text.ok().and_then(|text| dense::text(&text));
+        let object = text.and_then(|text| serde_json::from_slice(&text).ok());
         // What was packed is unpacked: neither can fail.
         debug_assert!(object.is_some(), "what is kept cannot be unpacked");
         if object.is_none() {
