@@ -2,6 +2,7 @@
 //! they would be the larger part.
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
 /// Bytes that no UTF-8 has: what follows one of them is no text.
 const UUID: u8 = 0xff;
@@ -39,7 +40,7 @@ pub(super) fn text(dense: &[u8]) -> Option<Vec<u8>> {
         rest = match first {
             UUID => {
                 let (uuid, after) = after.split_first_chunk::<16>()?;
-                text.extend(format!("\"{}\"", uuid_text(u128::from_be_bytes(*uuid))).bytes());
+                text.extend(format!("\"{}\"", Uuid::from_bytes(*uuid)).bytes());
                 after
             }
             TIME => {
@@ -62,16 +63,10 @@ fn quoted(bytes: &[u8], size: usize) -> Option<&str> {
     if end.first() == Some(&b'"') { std::str::from_utf8(inner).ok() } else { None }
 }
 
-/// Only what is written as [`uuid_text`] does.
+/// Only what is written as UUIDs are by us.
 fn uuid(text: &str) -> Option<[u8; 16]> {
-    let digits = text.replace('-', "");
-    let number = u128::from_str_radix(&digits, 16).ok()?;
-    (uuid_text(number) == text).then(|| number.to_be_bytes())
-}
-
-fn uuid_text(number: u128) -> String {
-    let digits = format!("{number:032x}");
-    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+    let uuid = Uuid::try_parse(text).ok()?;
+    (uuid.to_string() == text).then(|| uuid.into_bytes())
 }
 
 /// Only what is written as [`time_text`] does.
