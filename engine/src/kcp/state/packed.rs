@@ -25,8 +25,8 @@ const BLOCK: usize = 60;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
-    /// The last pattern of each kind.
-    last: HashMap<u64, Weak<[u8]>>,
+    /// The last pattern of each kind, and whether it is the text of one that was settled.
+    last: HashMap<u64, (Weak<[u8]>, bool)>,
     differences: Lists<[u8; BLOCK]>,
 }
 
@@ -47,17 +47,20 @@ impl Patterns {
     /// for the others. It has no maps but those of texts: such cannot fail.
     pub(super) fn pack(&mut self, kind: u64, object: &impl Serialize, settled: bool) -> Packed {
         let text = dense::dense(&serde_json::to_string(object).unwrap_or_default());
-        if let Some(pattern) = self.last.get(&kind).and_then(Weak::upgrade) {
+        let last =
+            self.last.get(&kind).and_then(|(pattern, of_settled)| Some((pattern.upgrade()?, *of_settled)));
+        if let Some((pattern, of_settled)) = last {
             let differences = compress_with_dict(&text, &pattern);
-            if !settled || differences.len() * WORTH <= text.len() {
+            // The first one of a kind is new: what all of them have when they are settled it has not.
+            if !settled || of_settled && differences.len() * WORTH <= text.len() {
                 return self.keep(pattern, text.len(), &differences);
             }
         }
         if self.last.len() >= SHELF {
-            self.last.retain(|_, pattern| pattern.strong_count() > 0);
+            self.last.retain(|_, (pattern, _)| pattern.strong_count() > 0);
         }
         let pattern: Arc<[u8]> = text.into();
-        self.last.insert(kind, Arc::downgrade(&pattern));
+        self.last.insert(kind, (Arc::downgrade(&pattern), settled));
         let differences = compress_with_dict(&pattern, &pattern);
         self.keep(Arc::clone(&pattern), pattern.len(), &differences)
     }
@@ -107,6 +110,10 @@ mod tests {
 
     use super::*;
 
+    fn uuid(of: &str) -> String {
+        uuid::Uuid::from_u128(xxhash_rust::xxh3::xxh3_128(of.as_bytes())).to_string()
+    }
+
     fn manifest(runtime: &str, state: &str) -> Manifest {
         let condition = |type_: &str, second: usize| {
             json!({"type": type_, "status": "True", "reason": "Ready", "message": "all that is to be there is there",
@@ -118,13 +125,13 @@ mod tests {
             .map(|(n, t)| condition(t, n))
             .collect();
         serde_json::from_value(json!({
-            "metadata": {"name": format!("{runtime}-crane-3405691582"), "namespace": "kcp-system", "uid": format!("0d8f-{runtime}"),
+            "metadata": {"name": format!("{runtime}-crane-3405691582"), "namespace": "kcp-system", "uid": uuid(runtime),
                 "resourceVersion": format!("{}", runtime.len()), "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z",
                 "labels": {"operator.kyma-project.io/kyma-name": runtime, "operator.kyma-project.io/module-name": "crane",
                            "operator.kyma-project.io/channel": "regular", "operator.kyma-project.io/managed-by": "kcp"},
                 "annotations": {"operator.kyma-project.io/fqdn": "example.dev/crane"},
                 "finalizers": ["declarative.kyma-project.io/finalizer"],
-                "ownerReferences": [{"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "name": runtime, "uid": format!("{runtime}-1")}]},
+                "ownerReferences": [{"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "name": runtime, "uid": uuid(&format!("{runtime}-1"))}]},
             "spec": {},
             "status": {"state": state, "conditions": conditions}
         }))
@@ -146,6 +153,10 @@ mod tests {
         let kept: usize = all.iter().map(|packed| packed.taken as usize).sum();
         let size: usize = all.iter().map(|packed| packed.size as usize).sum();
         assert!(kept * 4 < size, "{kept} of {size} bytes");
+        let text = |name: &str| serde_json::to_vec(&manifest(name, "Ready")).unwrap();
+        let pattern = text("kyma-1");
+        let as_text: usize = names.iter().map(|name| compress_with_dict(&text(name), &pattern).len()).sum();
+        assert!(kept * 10 < as_text * 9, "{kept} bytes, as text {as_text}");
         for (packed, name) in all.iter().zip(&names) {
             assert_eq!(patterns.unpack::<Manifest>(packed), manifest(name, "Ready"));
         }
