@@ -197,7 +197,7 @@ fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &
     }
     let name = named(key)?;
     let items = wanted.as_array()?;
-    let at = items.iter().position(|item| name.fits(item))?;
+    let at = name.place(items).or_else(|| items.iter().position(|item| name.fits(item)))?;
     let in_live = live.as_array().and_then(|items| name.find(items));
     Some((Step::Item(at, key.to_owned()), in_live.unwrap_or(&Value::Null), &items[at]))
 }
@@ -221,7 +221,8 @@ fn named(key: &str) -> Option<Name> {
 }
 
 impl Name {
-    /// Whether it is the wanted item's. A key that is not written has its default, which only the API server knows.
+    /// Whether it may be the wanted item's. A key that is not written has its default, which only the API server knows: an item that
+    /// has the key comes first.
     fn fits(&self, item: &Value) -> bool {
         match self {
             Self::Value(value) => item == value,
@@ -229,12 +230,16 @@ impl Name {
         }
     }
 
-    /// The item of an object that an API server has completed.
-    fn find<'a>(&self, items: &'a [Value]) -> Option<&'a Value> {
-        items.iter().find(|item| match self {
-            Self::Value(value) => *item == value,
+    /// The place of the item that has all of the name, as each has in an object that an API server has completed.
+    fn place(&self, items: &[Value]) -> Option<usize> {
+        items.iter().position(|item| match self {
+            Self::Value(value) => item == value,
             Self::Keys(keys) => keys.iter().all(|(k, v)| item.get(k).is_some_and(|i| same_number(i, v))),
         })
+    }
+
+    fn find<'a>(&self, items: &'a [Value]) -> Option<&'a Value> {
+        items.get(self.place(items)?)
     }
 }
 

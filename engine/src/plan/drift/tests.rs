@@ -94,6 +94,30 @@ fn what_was_applied_stands_whatever_the_server_adds() {
 }
 
 #[test]
+fn an_item_that_has_all_of_its_name_comes_before_one_that_leaves_some_to_the_server() {
+    let key = |protocol: &str| format!("k:{{\"port\":53,\"protocol\":\"{protocol}\"}}");
+    let owned = json!({".": {}, "f:port": {}, "f:protocol": {}, "f:name": {}});
+    let (over_tcp, over_udp) =
+        (json!({"port": 53, "name": "dns-tcp"}), json!({"port": 53, "protocol": "UDP", "name": "dns"}));
+    for ports in [[over_tcp.clone(), over_udp.clone()], [over_udp, over_tcp]] {
+        let wanted = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": ports}});
+        let mut live = wanted.clone();
+        for port in live["spec"]["ports"].as_array_mut().unwrap() {
+            let port = port.as_object_mut().unwrap();
+            port.entry("protocol").or_insert_with(|| "TCP".into());
+        }
+        live["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+            "fieldsV1": {"f:spec": {"f:ports": {key("TCP"): {".": {}, "f:port": {}, "f:name": {}}, key("UDP"): owned}}}}]);
+        assert_eq!(differs(&live, &wanted), None, "{wanted}");
+        for port in 0..2 {
+            let mut edited = live.clone();
+            edited["spec"]["ports"][port]["name"] = "other".into();
+            assert!(differs(&edited, &wanted).is_some_and(|(path, _)| path.ends_with("name")), "{port}");
+        }
+    }
+}
+
+#[test]
 fn an_object_that_only_has_a_name_stands() {
     let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": null}, "data": {"a": "1000m"}});
     let mut live = wanted.clone();
