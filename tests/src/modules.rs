@@ -34,6 +34,8 @@ pub struct Version {
     pub pushed_by: Option<(String, String)>,
     /// The channels that get this version.
     pub channels: Vec<String>,
+    /// More labels of its template.
+    pub labels: Value,
     /// More of its template's spec: `data`, `requires`, `associatedResources` and so on.
     pub template: Value,
     /// More of its release's spec: `versions`, `allowDowngrade`, `kymaSelector` and so on.
@@ -51,6 +53,7 @@ impl Version {
             sources: Vec::new(),
             pushed_by: None,
             channels: vec!["regular".to_owned()],
+            labels: json!({}),
             template: json!({}),
             release: json!({}),
         }
@@ -90,6 +93,7 @@ impl Version {
             "metadata": {"name": name, "labels": {labels::MODULE_NAME: self.module}},
             "spec": {"moduleName": self.module, "version": self.version, "descriptor": {}}
         });
+        extend(&mut template["metadata"]["labels"], &self.labels);
         extend(&mut template["spec"], &self.template);
         let params = PatchParams::apply(MANAGER).force();
         let api: Api<ModuleTemplate> = Api::namespaced(kcp.clone(), namespace);

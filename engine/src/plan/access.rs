@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::labels};
+use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, marks::is_enabled, names::labels};
 
 use super::versions::{Catalog, Choice};
 
@@ -29,7 +29,8 @@ pub enum Denied {
 }
 
 /// Whether a Kyma with these labels may have a module. `restricted` names the modules that only those get whom the release meta
-/// selects; a selector that is empty or not there selects nobody. Without a template, only the release decides.
+/// selects; a selector that is empty or not there selects nobody. Without a template, only the release decides. Its deprecated fields
+/// `beta` and `internal` decide nothing, as with the Go manager: a fleet that has them loses no module by a take-over.
 pub fn allowed(
     kyma: &BTreeMap<String, String>,
     release: Option<&ModuleReleaseMeta>,
@@ -37,17 +38,14 @@ pub fn allowed(
     restricted: &[String],
     module: &str,
 ) -> Result<(), Denied> {
-    let has = |label: &str| kyma.get(label).is_some_and(|value| value == "true");
-    let spec = release.map(|r| &r.spec);
-    let internal = template.is_some_and(ModuleTemplate::is_internal) || spec.is_some_and(|s| s.internal);
-    if internal && !has(labels::INTERNAL) {
+    let has = |label: &str| kyma.get(label).is_some_and(|value| is_enabled(value));
+    if template.is_some_and(ModuleTemplate::is_internal) && !has(labels::INTERNAL) {
         return Err(Denied::Internal);
     }
-    let beta = template.is_some_and(ModuleTemplate::is_beta) || spec.is_some_and(|s| s.beta);
-    if beta && !has(labels::BETA) {
+    if template.is_some_and(ModuleTemplate::is_beta) && !has(labels::BETA) {
         return Err(Denied::Beta);
     }
-    let selector = spec.and_then(|s| s.kyma_selector.as_ref());
+    let selector = release.and_then(|r| r.spec.kyma_selector.as_ref());
     match (restricted.iter().any(|name| name == module), selector) {
         (false, None) => Ok(()),
         (false, Some(_)) => Err(Denied::NotSetUp),
@@ -132,29 +130,27 @@ mod tests {
     }
 
     #[test]
-    fn internal_and_beta_by_the_template_or_the_release() {
-        let of = |kyma_labels: &[&str], release_says: serde_json::Value, template_labels: &[&str]| {
-            let (release, template) = (release(&release_says), template(template_labels));
-            allowed(&kyma(kyma_labels), Some(&release), Some(&template), &[], "m")
+    fn internal_and_beta_by_the_templates_label() {
+        let of = |kyma_labels: &[&str], template_labels: &[&str]| {
+            // What its release meta says of it is deprecated, and was never heard.
+            let release = release(&json!({"internal": true, "beta": true}));
+            allowed(&kyma(kyma_labels), Some(&release), Some(&template(template_labels)), &[], "m")
         };
-        let nothing = || json!({});
-        assert_eq!(of(&[], nothing(), &[]), Ok(()));
-        assert_eq!(of(&["internal", "beta"], nothing(), &[]), Ok(()));
-        for (labels, says) in [(&["internal"][..], nothing()), (&[][..], json!({"internal": true}))] {
-            assert_eq!(of(&[], says.clone(), labels), Err(Denied::Internal));
-            assert_eq!(of(&["beta"], says.clone(), labels), Err(Denied::Internal));
-            assert_eq!(of(&["internal=false"], says.clone(), labels), Err(Denied::Internal));
-            assert_eq!(of(&["internal"], says, labels), Ok(()));
+        assert_eq!(of(&[], &[]), Ok(()));
+        assert_eq!(of(&["internal", "beta"], &[]), Ok(()));
+        assert_eq!(of(&[], &["internal"]), Err(Denied::Internal));
+        assert_eq!(of(&["beta"], &["internal"]), Err(Denied::Internal));
+        assert_eq!(of(&["internal=false"], &["internal"]), Err(Denied::Internal));
+        assert_eq!(of(&["internal"], &["internal"]), Ok(()));
+        assert_eq!(of(&["internal"], &["beta"]), Err(Denied::Beta));
+        assert_eq!(of(&["beta"], &["beta"]), Ok(()));
+        assert_eq!(of(&["internal"], &["beta", "internal"]), Err(Denied::Beta), "both count");
+        for value in ["True", "TRUE"] {
+            let (is, of_kyma) = (format!("internal={value}"), format!("beta={value}"));
+            assert_eq!(of(&[], &[&is]), Err(Denied::Internal), "however it is written");
+            assert_eq!(of(&[&of_kyma], &["beta"]), Ok(()), "however it is written");
         }
-        for (labels, says) in [(&["beta"][..], nothing()), (&[][..], json!({"beta": true}))] {
-            assert_eq!(of(&["internal"], says.clone(), labels), Err(Denied::Beta));
-            assert_eq!(of(&["beta"], says, labels), Ok(()));
-        }
-        assert_eq!(of(&["internal"], nothing(), &["beta", "internal"]), Err(Denied::Beta), "both count");
-        assert_eq!(
-            allowed(&kyma(&[]), Some(&release(&json!({"beta": true}))), None, &[], "m"),
-            Err(Denied::Beta)
-        );
+        assert_eq!(allowed(&kyma(&[]), Some(&release(&json!({"beta": true}))), None, &[], "m"), Ok(()));
     }
 
     #[test]

@@ -23,9 +23,15 @@ pub(crate) fn annotation<'a>(object: &'a impl ResourceExt, key: &str) -> Option<
     mark(object.annotations(), key)
 }
 
-/// Whether the object carries this label with the value `true`.
+/// Whether the object carries this label, and its value says so.
 pub(crate) fn is_true(object: &impl ResourceExt, key: &str) -> bool {
-    label(object, key) == Some("true")
+    label(object, key).is_some_and(is_enabled)
+}
+
+/// Whether the value of a label says yes: `true`, in upper or lower case as the Go manager reads it.
+#[must_use]
+pub fn is_enabled(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true")
 }
 
 #[cfg(test)]
@@ -37,5 +43,11 @@ mod tests {
         let marks = ["a/b", "a/bc", "a/c"].map(|key| (key.to_owned(), format!("of {key}"))).into();
         assert_eq!(mark(&marks, "a/bc"), Some("of a/bc"));
         assert_eq!((mark(&marks, "a/"), mark(&marks, "a/cd")), (None, None));
+    }
+
+    #[test]
+    fn a_label_says_yes_in_any_case() {
+        assert!(["true", "True", "TRUE"].into_iter().all(is_enabled));
+        assert!(!["", "yes", "1", "false", " true"].into_iter().any(is_enabled));
     }
 }

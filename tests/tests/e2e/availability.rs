@@ -7,7 +7,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tidewatch_api::State;
+use tidewatch_api::{State, names::labels};
 use tidewatch_tests::{modules::Version, observed, solo::Solo};
 
 use crate::windows::gauge_becomes;
@@ -17,6 +17,10 @@ const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
 fn version(module: &str, release: Value) -> Version {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": module, "namespace": "kyma-system"}});
     Version { release, ..Version::new(module, "1.0.0", vec![object]) }
+}
+
+fn labelled(module: &str, labels: &Value) -> Version {
+    Version { labels: labels.clone(), ..version(module, json!({})) }
 }
 
 async fn is_installed(solo: &Solo, module: &str) -> Result<bool> {
@@ -35,12 +39,13 @@ async fn denied(solo: &Solo, module: &str, why: &str) -> Result<()> {
 async fn losing_access_removes_the_module_and_says_why() -> Result<()> {
     let restricted = vec!["--restricted-default-modules=urchin,other".to_owned()];
     let solo = Solo::start_with("kcp-access", "lagoon", restricted).await?;
-    solo.offer(&version("kelp", json!({"beta": true}))).await?;
+    solo.offer(&labelled("kelp", &json!({labels::BETA: "true"}))).await?;
     let trial = json!({"kymaSelector": {"matchLabels": {"plan": "trial"}}});
     solo.offer(&version("urchin", trial.clone())).await?;
     solo.offer(&version("anemone", trial)).await?;
-    solo.offer(&version("cockle", json!({"internal": true}))).await?;
-    solo.offer(&version("limpet", json!({}))).await?;
+    solo.offer(&labelled("cockle", &json!({labels::INTERNAL: "True"}))).await?;
+    // Deprecated, and heard by nobody.
+    solo.offer(&version("limpet", json!({"beta": true, "internal": true}))).await?;
     let all = ["kelp", "urchin", "anemone", "cockle", "limpet"];
     solo.enable(&json!(all.map(|name| json!({"name": name})))).await?;
     denied(&solo, "kelp", "in beta").await?;

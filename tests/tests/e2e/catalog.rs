@@ -67,7 +67,8 @@ async fn told(solo: &Solo) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runtime_has_the_catalog_its_kyma_may_see() -> Result<()> {
     let mut solo = Solo::start("kcp-catalog", "wharf").await?;
-    solo.offer(&version("kelp", "1.0.0", json!({"beta": true}))).await?;
+    let kelp = Version { labels: json!({labels::BETA: "true"}), ..version("kelp", "1.0.0", json!({})) };
+    solo.offer(&kelp).await?;
     solo.offer(&version("limpet", "1.0.0", json!({}))).await?;
     solo.offer(&version("guard", "1.0.0", json!({"mandatory": {"version": "1.0.0"}}))).await?;
     let plain = has(&solo, &["limpet", "limpet-1.0.0"]).await?;

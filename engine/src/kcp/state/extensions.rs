@@ -14,8 +14,7 @@ impl KcpState {
     pub fn extensions_of(&self, kyma: &str) -> Vec<String> {
         let mut used = Vec::new();
         if let Some(kyma) = self.kymas.get(kyma) {
-            let is_true = |value: Option<&String>| value.is_some_and(|value| value == "true");
-            if is_true(kyma.labels().get(labels::RUNTIME_TEMPLATES)) {
+            if kyma.takes_runtime_templates() {
                 used.push(format!("label {}", labels::RUNTIME_TEMPLATES));
             }
             used.extend(forced(&kyma));

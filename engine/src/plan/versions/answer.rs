@@ -81,7 +81,7 @@ impl Answer {
         let terms = |answer: &Self| {
             answer.release.as_ref().map(|release| {
                 let spec = &release.spec;
-                (spec.allow_downgrade, spec.beta, spec.internal, spec.kyma_selector.clone())
+                (spec.allow_downgrade, spec.kyma_selector.clone())
             })
         };
         !outcomes || said(self) != said(other) || terms(self) != terms(other)
