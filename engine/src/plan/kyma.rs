@@ -24,7 +24,7 @@ pub(crate) use self::{
     orphans::{Stray, is_nobodys},
 };
 use self::{
-    manifest_of::{hold_version, ignoring},
+    manifest_of::{hold_version, ignoring, keep_as_left},
     orphans::{OfModule, orphaned},
     shown::Shown,
     stands::stands,
@@ -382,6 +382,7 @@ fn plan_module(
             // again: its generation is the same.
             let (state, message) = progress_at(old, old.metadata.generation);
             let status = says(state, message);
+            keep_as_left(old, &mut wanted);
             plan.apply.push(wanted);
             status
         }

@@ -63,13 +63,17 @@ pub(in crate::plan) fn manifest_for(
             name: Some(name.clone()),
             // An engine may be told to work in another namespace than the usual one.
             namespace: Some(namespace_of(kyma)),
-            labels: Some(BTreeMap::from([
-                entry(labels::CHANNEL, channel),
-                entry(labels::CONTROLLER_NAME, controller(chosen)),
-                entry(labels::KYMA_NAME, &kyma_name),
-                entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
-                entry(labels::MODULE_NAME, &module.name),
-            ])),
+            labels: Some(
+                [
+                    entry(labels::CHANNEL, channel),
+                    entry(labels::KYMA_NAME, &kyma_name),
+                    entry(labels::MANAGED_BY, labels::MANAGED_BY_KCP),
+                    entry(labels::MODULE_NAME, &module.name),
+                ]
+                .into_iter()
+                .chain(controller(chosen).map(|name| entry(labels::CONTROLLER_NAME, name)))
+                .collect(),
+            ),
             annotations: Some(
                 [
                     entry(annotations::FQDN, &chosen.component),
@@ -99,9 +103,11 @@ pub(in crate::plan) fn manifest_for(
     })
 }
 
-/// The controller that a Manifest names, as the Go manager has it. Nobody acts on it.
-pub(super) fn controller(chosen: &Chosen) -> &str {
-    mark(chosen.template.labels(), labels::CONTROLLER_NAME).unwrap_or_default()
+/// The controller that a Manifest names, as the Go manager has it: none if the template has no labels at all, and no name if it has
+/// others. Nobody acts on it.
+fn controller(chosen: &Chosen) -> Option<&str> {
+    let of_template = chosen.template.labels();
+    (!of_template.is_empty()).then(|| mark(of_template, labels::CONTROLLER_NAME).unwrap_or_default())
 }
 
 /// The default CR as the Go manager writes it: in the runtime's Kyma namespace unless it says otherwise, even if its kind has none, and
@@ -123,8 +129,10 @@ fn default_cr(data: &EmbeddedObject, manifest: &str) -> EmbeddedObject {
 /// Whether applying `wanted` would change nothing.
 pub(crate) fn same(existing: &Manifest, wanted: &Manifest) -> bool {
     let has = |map: &BTreeMap<String, String>, part: &BTreeMap<String, String>| {
-        // Nothing is written only to say which template it was: those that a Go manager has made do not say it.
-        part.iter().all(|(k, v)| k == annotations::TEMPLATE_UID || map.get(k) == Some(v))
+        // Nothing is written only to say which template it was: those that a Go manager has made do not say it. Nor for the
+        // controller's name, which a template may have got since.
+        let is_said_besides = |key: &str| [annotations::TEMPLATE_UID, labels::CONTROLLER_NAME].contains(&key);
+        part.iter().all(|(k, v)| is_said_besides(k) || map.get(k) == Some(v))
     };
     existing.spec == wanted.spec
         // A module that is mandatory no more is the user's to choose.
@@ -174,6 +182,14 @@ pub(super) fn hold_version(
              what is installed stays as it is; release what is new as another version"
         )));
     told.or(now)
+}
+
+/// Where nothing but marks is written on a Manifest that the Go manager has left, what that has said of it stays true
+/// ([`is_as_left`](crate::plan::manifest::is_as_left)): the mark by which our own word is told from its is for a spec of ours.
+pub(super) fn keep_as_left(old: &Manifest, wanted: &mut Manifest) {
+    if old.spec == wanted.spec && !old.annotations().contains_key(annotations::TEMPLATE_UID) {
+        wanted.annotations_mut().remove(annotations::TEMPLATE_UID);
+    }
 }
 
 /// Keeps the default CR that was made with what is installed, where another version names another one of its kind, or none: it is

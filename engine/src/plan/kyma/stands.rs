@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use tidewatch_api::{
     EmbeddedObject, EmbeddedPlace, InstallInfo, Kyma, Manifest, ManifestSpec, Module, ModuleTemplateSpec,
     ModuleTerms, RawObject,
+    marks::is_enabled,
     names::{self, annotations, labels},
 };
 
-use super::{Source, manifest_of::controller};
+use super::Source;
 use crate::plan::{
     naming::is_manifest_name,
     versions::{Chosen, Origin},
@@ -30,20 +31,14 @@ pub(super) fn stands(
         && existing.metadata.namespace.as_deref()
             == Some(kyma.metadata.namespace.as_deref().unwrap_or(names::KCP_NAMESPACE))
         && is_spec((name, &existing.spec), module, chosen, source)
-        && has_labels(existing.labels(), kyma_name, (module, channel), chosen)
+        && has_labels(existing.labels(), kyma_name, (module, channel))
         && has_annotations(existing.annotations(), chosen, source)
         && is_owned(existing, kyma, kyma_name)
 }
 
-fn has_labels(
-    present: &BTreeMap<String, String>,
-    kyma: &str,
-    (module, channel): (&Module, &str),
-    chosen: &Chosen,
-) -> bool {
+fn has_labels(present: &BTreeMap<String, String>, kyma: &str, (module, channel): (&Module, &str)) -> bool {
     let in_order = [
         (labels::CHANNEL, channel),
-        (labels::CONTROLLER_NAME, controller(chosen)),
         (labels::KYMA_NAME, kyma),
         (labels::MANAGED_BY, labels::MANAGED_BY_KCP),
         (labels::MODULE_NAME, &module.name),
@@ -55,7 +50,7 @@ fn has_labels(
             if value != wanted {
                 return false;
             }
-        } else if key == labels::MANDATORY_MODULE && value == "true" {
+        } else if key == labels::MANDATORY_MODULE && is_enabled(value) {
             return false;
         }
     }

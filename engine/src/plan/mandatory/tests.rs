@@ -123,6 +123,49 @@ fn every_kyma_gets_it_and_no_status_says_so() {
     assert!(nothing(&run(&catalog(), &made.plan.apply)), "what was planned is what is wanted");
 }
 
+/// As the Go manager has installed it once, and upgraded it since.
+#[test]
+fn what_the_go_manager_has_installed_is_left_as_it_is() {
+    let condition = |type_: &str, reason: &str| {
+        json!({"type": type_, "status": "True", "reason": reason, "message": "done", "observedGeneration": 1,
+               "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let component = "tidewatch.dev/module/guard";
+    let theirs: Manifest = serde_json::from_value(json!({
+        "apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Manifest",
+        "metadata": {
+            "name": manifest_name("harbour", component, "guard"), "namespace": "kcp-system", "generation": 4,
+            "annotations": {"operator.kyma-project.io/fqdn": component, "operator.kyma-project.io/ocm-component-name": component,
+                            "sync-oci-ref": "sha256:2.0.0"},
+            "finalizers": ["declarative.kyma-project.io/finalizer", "label-removal-finalizer", "resource.kyma-project.io/finalizer"],
+            "labels": {"operator.kyma-project.io/controller-name": "", "operator.kyma-project.io/kyma-name": "harbour",
+                       "operator.kyma-project.io/managed-by": "lifecycle-manager", "operator.kyma-project.io/mandatory-module": "true",
+                       "operator.kyma-project.io/module-name": "guard"},
+            "ownerReferences": [{"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma", "name": "harbour", "uid": "kyma-uid",
+                                 "controller": true, "blockOwnerDeletion": true}]},
+        "spec": {"customResourcePolicy": "CreateAndDelete", "remote": false, "version": "2.0.0",
+                 "resource": {"apiVersion": "guard.tidewatch.dev/v1", "kind": "Guard",
+                              "metadata": {"name": "default", "namespace": "kyma-system"}, "spec": {"posts": 2}},
+                 "install": {"name": "raw-manifest", "source": {
+                     "name": component, "ref": "sha256:2.0.0", "repo": "localhost:5000", "type": "oci-ref"}}},
+        "status": {"state": "Ready", "conditions": [condition("Resources", "ResourcesAvailable"), condition("Installation", "Ready"),
+                                                    condition("ModuleCR", "ModuleCRCreated")]}
+    }))
+    .unwrap();
+    let labelled = json!({"metadata": {"uid": "t-uid", "labels": {"operator.kyma-project.io/mandatory-module": "true"}}});
+    let terms =
+        json!({"spec": {"associatedResources": [{"group": "x.dev", "version": "v1", "kind": "Lamp"}]}});
+    for more in [json!({}), terms] {
+        let mut catalog = catalog();
+        let template = template("guard-2.0.0", "guard", "2.0.0", &more);
+        let mut object = serde_json::to_value(template.as_ref()).unwrap();
+        merge(&mut object, &labelled);
+        catalog.put(Arc::new(serde_json::from_value(object).unwrap()));
+        let made = run(&catalog, std::slice::from_ref(&theirs));
+        assert!(nothing(&made), "{more}: {:?}", made.plan.apply);
+    }
+}
+
 #[test]
 fn the_release_metas_version_counts_and_never_goes_down_unless_it_says_so() {
     let mut catalog = catalog();

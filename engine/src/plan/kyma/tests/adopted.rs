@@ -129,6 +129,42 @@ fn a_module_that_was_upgraded() {
     found.stays();
 }
 
+/// What we remember of a template beside a Manifest is written; what the Go manager has said of the Manifest stays true then.
+#[test]
+fn a_module_whose_template_has_terms_gets_marks_and_stays_ready() {
+    let mut found = found();
+    found.template(|template| {
+        let of = json!([{"group": "x.dev", "version": "v1", "kind": "Lamp"}]);
+        template.spec.associated_resources = serde_json::from_value(of).unwrap();
+    });
+    found.manifest["metadata"]["generation"] = 4.into();
+    let (plan, status) = found.plan();
+    assert_eq!((plan.delete, plan.give_up, &plan.status), (vec![], vec![], &status));
+    let [written] = plan.apply.try_into().expect("the marks");
+    let before: Manifest = serde_json::from_value(found.manifest.clone()).unwrap();
+    assert_eq!(written.spec, before.spec);
+    // As the API server stores it: no generation more, since the spec is the same.
+    for (key, value) in written.annotations() {
+        found.manifest["metadata"]["annotations"][key] = value.clone().into();
+    }
+    assert_ne!(
+        serde_json::from_value::<Manifest>(found.manifest.clone()).unwrap().annotations(),
+        before.annotations()
+    );
+    found.stays();
+}
+
+/// The Go manager takes the controller's label from the template's labels, if that had any when it made the Manifest.
+#[test]
+fn a_module_whose_template_has_no_labels_or_has_got_some_since() {
+    let mut found = found();
+    found.template(|template| template.metadata.labels = None);
+    found.manifest["metadata"]["labels"].as_object_mut().unwrap().remove(labels::CONTROLLER_NAME);
+    found.stays();
+    found.template(|template| template.metadata.labels = Some([("any".to_owned(), "x".to_owned())].into()));
+    found.stays();
+}
+
 #[test]
 fn a_module_whose_default_cr_is_its_users() {
     let mut found = found();
