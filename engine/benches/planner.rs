@@ -74,7 +74,7 @@ fn kyma(criterion: &mut Criterion) {
         group.bench_function("ours", |bencher| bencher.iter(|| plan(black_box(&input))));
         group.bench_function(YARDSTICK, |bencher| bencher.iter(yardstick));
         group.finish();
-        // All that is pure of a Kyma's reconcile.
+        // The choice of versions besides. Not what a reconcile does before: it unpacks what is kept of ten Manifests.
         let mut group = criterion.benchmark_group(group_of(", and its versions chosen"));
         group.bench_function("ours", |bencher| {
             bencher.iter(|| {

@@ -21,8 +21,9 @@ use tidewatch_engine::{
 use tidewatch_telemetry::metrics::{MetricsError, Registry, series};
 use tidewatch_tls::Store;
 
-/// How long before its end the receiver's certificate counts as close to it: whoever renews it should have done so long ago.
-const CLOSE_TO_EXPIRY: SignedDuration = SignedDuration::from_hours(24);
+/// How long before its end the receiver's certificate counts as close to it: 14 days, as the Go manager has it by default, so that an
+/// alert comes as early as before.
+const CLOSE_TO_EXPIRY: SignedDuration = SignedDuration::from_hours(14 * 24);
 /// Only reconciles of Manifests that take at least this long have a duration, as it is known.
 const LONG_RECONCILE_SECONDS: f64 = 60.0;
 /// Manifests whose long reconciles are shown; what is beyond is left out.

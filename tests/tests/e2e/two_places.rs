@@ -337,6 +337,8 @@ async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() ->
         let last = format!("for the {}. time", TIMES - 1);
         ensure!(said("Surveyed") == Some(("True", last.as_str())), "{name}: {all:?}");
         ensure!(said("Modules") == Some(("True", "all modules are in ready state")), "{name}: {all:?}");
+        // A third writer: the catalog has a reconcile of its own.
+        ensure!(said("ModuleCatalog").is_some_and(|(status, _)| status == "True"), "{name}: {all:?}");
     }
     observed::no_panic(&solo.receiver.process)
 }
