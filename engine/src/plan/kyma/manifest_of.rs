@@ -184,10 +184,10 @@ pub(super) fn hold_version(
     told.or(now)
 }
 
-/// Where nothing but marks is written on a Manifest that the Go manager has left, what that has said of it stays true
+/// Where nothing but marks is written on a Manifest that the Go manager has left (the spec is the same), what that has said of it stays true
 /// ([`is_as_left`](crate::plan::manifest::is_as_left)): the mark by which our own word is told from its is for a spec of ours.
 pub(super) fn keep_as_left(old: &Manifest, wanted: &mut Manifest) {
-    if old.spec == wanted.spec && !old.annotations().contains_key(annotations::TEMPLATE_UID) {
+    if !old.annotations().contains_key(annotations::TEMPLATE_UID) {
         wanted.annotations_mut().remove(annotations::TEMPLATE_UID);
     }
 }
