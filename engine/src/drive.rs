@@ -34,6 +34,7 @@ mod windows;
 pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
 pub use gate::{Mode, Recorder, Side, Tried};
 pub use inputs::Played;
+pub use seen::Version;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -54,7 +55,7 @@ use crate::{
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
-        Class, Ended,
+        Class, Ended, Push, Tick,
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector, CountedLayer},
@@ -252,17 +253,26 @@ impl Engine {
         &self.0.state
     }
 
-    /// Takes an event of a runtime about an object, in the version of this uid and resourceVersion, that is no news for a piece of
-    /// work: the very version was read or written by it. `guard` is let go then, as soon as that work has ended. Gives it back if
-    /// the event is news, and the work has to be asked for.
+    /// Takes an event of a runtime about a version of an object that is no news for a piece of work: the very version was read or
+    /// written by it. Its guards are let go then, as soon as that work has ended. While the work is in hand, it takes any event: what
+    /// turns out to be news is asked for when it ends. Gives back what the event asks for if it is news, for the caller to ask for.
     pub fn has_seen(
         &self,
         key: &WorkKey,
         object: &ObjectRef,
-        version: (&str, &str),
-        guard: Guard,
-    ) -> Result<(), Guard> {
-        self.0.seen.take(key, object, version, guard)
+        version: Version<'_>,
+        ask: Push<Cause, Guard>,
+    ) -> Result<(), Push<Cause, Guard>> {
+        match self.0.seen.take(key, object, version, ask, self.0.queue.now())? {
+            seen::Taken::NoNews(guards) => {
+                self.0.observer.no_news(1);
+                for guard in guards {
+                    guard.finished();
+                }
+            }
+            seen::Taken::Held => {}
+        }
+        Ok(())
     }
 
     /// Registries that did not work and are left alone for a while: the host of [`EngineConfig::modules`], whether it is among them, and
@@ -313,18 +323,7 @@ impl Engine {
                         () = stop.cancelled() => return,
                         lease = engine.0.queue.next() => lease,
                     };
-                    let trace = engine.0.journal.begin(
-                        lease.key(),
-                        lease.class,
-                        (&numbered(&lease), lease.cause_count, lease.repeats),
-                    );
-                    let key = lease.key().clone();
-                    // In a task of its own, so that a panic costs one reconcile and not the worker.
-                    let work = tokio::spawn(journal::within(trace, Arc::clone(&engine.0).work(lease)));
-                    if let Err(error) = work.await {
-                        tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
-                        engine.0.observer.panicked(&key);
-                    }
+                    engine.do_leased(lease).await;
                 }
             });
         }
@@ -334,6 +333,22 @@ impl Engine {
             () = feeds.failed() => tracing::error!("a watch on KCP ended by itself; the engine stops"),
         }
         workers.wait().await;
+    }
+
+    /// In a task of its own, so that a panic costs one reconcile and not the worker.
+    async fn do_leased(&self, lease: Lease<WorkKey, Cause, Guard>) {
+        let Shared { journal, observer, seen, .. } = &*self.0;
+        let causes = numbered(&lease);
+        let trace = journal.begin(lease.key(), lease.class, (&causes, lease.cause_count, lease.repeats));
+        let key = lease.key().clone();
+        let work = tokio::spawn(journal::within(trace, Arc::clone(&self.0).work(lease)));
+        if let Err(error) = work.await {
+            tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
+            observer.panicked(&key);
+            // What it has seen was worked on by nobody: its guards are dropped, and the agent sends that again.
+            let come = seen.end(&key, false);
+            self.0.ask_for(&key, come.news);
+        }
     }
 }
 
@@ -348,6 +363,15 @@ impl Shared {
         self.journal.change(place, &self.state).await
     }
 
+    /// Asks for a key's work, for events that it had in hand itself so far.
+    fn ask_for(&self, key: &WorkKey, news: Vec<(seen::Ask, Tick)>) {
+        for (ask, since) in news {
+            // To a record they are asked for now; the events before it say who had them in hand.
+            self.journal.note(|| inputs::asked(key, ask.class, ask.cause.as_ref()));
+            self.queue.push_of(key.clone(), ask, since);
+        }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.now(|| (self.clock)())
     }
@@ -355,7 +379,7 @@ impl Shared {
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
-        let mut waiting = self.seen.begin(&key);
+        self.seen.begin(&key);
         lease.causes = numbered(&lease);
         // Boxed: its future is large.
         let work = tokio::time::timeout(
@@ -423,8 +447,10 @@ impl Shared {
         // A failure may have left undone what is to be done about something that was seen.
         let failed = matches!(&result, Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)));
         let well = !failed && matches!(self.gate.mode(), Mode::Live);
-        waiting.extend(self.seen.end(&key, well));
-        let guards = lease.take_guards().into_iter().chain(waiting);
+        let come = self.seen.end(&key, well);
+        self.observer.no_news(come.waiting.len());
+        self.ask_for(&key, come.news);
+        let guards = lease.take_guards().into_iter().chain(come.waiting);
         let why_still = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
         let report = result.as_ref().ok().and_then(Finish::report);
         let ended_at = self.queue.now();

@@ -225,6 +225,8 @@ pub trait Observer: Send + Sync + 'static {
     fn reachable(&self, kyma: &str, reachable: bool);
     /// A reconcile has panicked, of which there is no record. Its key is tried again.
     fn panicked(&self, _key: &WorkKey) {}
+    /// So many events asked for no reconcile, since one had read or written that very version of the object, or deleted it.
+    fn no_news(&self, _events: usize) {}
     /// The API server of a runtime has answered a request, or has not.
     fn answered(&self, _method: &Method, _code: Option<StatusCode>) {}
 }

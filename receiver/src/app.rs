@@ -40,7 +40,7 @@ use crate::{
     config::{Config, StartError},
     controllers::{self, ControllerMetrics, RUNTIMES},
     forward::{Forwarders, lane},
-    host::{EngineHost, OWN_MANAGER, refused_metric, seen_metric},
+    host::{EngineHost, OWN_MANAGER, refused_metric},
     kcp_client::{kcp_client, kube_config, own_server},
     klm::{self, KlmMetrics},
     lease::Candidate,
@@ -153,7 +153,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), routes, lane::Limits::default(), &registry)?;
     let refused = refused_metric(&registry)?;
-    let seen = seen_metric(&registry)?;
     let known = Arc::new(AtomicBool::new(false));
     sizes::register(&registry, &engine, &deliveries, &paths)?;
     controllers::register_sizes(&registry, &engine, workers)?;
@@ -183,7 +182,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             ready: Arc::clone(&known),
             namespace: namespace.clone(),
             refused,
-            seen,
             certificates,
         }),
         deliveries: deliveries.clone(),
@@ -383,6 +381,10 @@ impl Observer for Observed {
 
     fn panicked(&self, key: &WorkKey) {
         self.controllers.panicked(key);
+    }
+
+    fn no_news(&self, events: usize) {
+        self.metrics.no_news.inc_by(events as u64);
     }
 
     fn answered(&self, method: &Method, code: Option<StatusCode>) {

@@ -6,10 +6,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use prometheus::{IntCounter, IntCounterVec};
+use prometheus::IntCounterVec;
 use tidewatch_api::Watcher;
 use tidewatch_engine::{
-    Acknowledge, Engine, WorkKey,
+    Acknowledge, Cause, Engine, WorkKey,
+    drive::Version,
     journal::{Line, RuntimeEvent, WorkName},
     kcp,
     plan::{agent::watch_name, object::ObjectRef},
@@ -34,6 +35,9 @@ use crate::{
 /// The manager that stands for our own engine in v2 paths.
 pub const OWN_MANAGER: &str = "lifecycle-manager";
 
+/// What an event asks the engine for.
+type Ask = Push<Cause, Box<dyn Acknowledge>>;
+
 /// Feeds the engine's queue and the other managers' lanes.
 pub struct EngineHost {
     /// The engine.
@@ -50,8 +54,6 @@ pub struct EngineHost {
     pub namespace: String,
     /// By reason.
     pub refused: IntCounterVec,
-    /// Events about a version that a reconcile has seen.
-    pub seen: IntCounter,
     /// Whose certificates should have been renewed, if there is a metric of it.
     pub certificates: Option<Certificates>,
 }
@@ -59,14 +61,6 @@ pub struct EngineHost {
 /// Declares the metric of refused events.
 pub fn refused_metric(registry: &Registry) -> Result<IntCounterVec, MetricsError> {
     registry.counter_vec("refused_events_total", "Events that were refused, by reason.", &["reason"])
-}
-
-/// Declares the metric of events that were no news.
-pub fn seen_metric(registry: &Registry) -> Result<IntCounter, MetricsError> {
-    registry.counter(
-        "seen_events_total",
-        "Events that asked for nothing: a reconcile had read or written that very version of the object.",
-    )
 }
 
 impl EngineHost {
@@ -99,20 +93,17 @@ impl EngineHost {
         }
     }
 
-    /// Whether an event is no news for this work; its guard is seen to then.
-    fn has_seen(
-        &self,
-        key: &WorkKey,
-        event: &v3::Event<'_>,
-        guard: Box<dyn Acknowledge>,
-    ) -> Result<(), Box<dyn Acknowledge>> {
-        if event.change != v3::Change::Changed || event.listed {
-            return Err(guard);
-        }
-        let version = (event.uid.as_ref(), event.resource_version.as_ref());
-        self.engine.has_seen(key, &object_of(event), version, guard)?;
-        self.seen.inc();
-        tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "no news");
+    /// Whether an event is no news for this work, or is decided on at its end; its guard is seen to then.
+    fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Result<(), Ask> {
+        let (uid, resource_version) = (event.uid.as_ref(), event.resource_version.as_ref());
+        let version = match event.change {
+            _ if event.listed => return Err(ask),
+            v3::Change::Changed => Version::Is { uid, resource_version },
+            v3::Change::Gone => Version::Gone { uid },
+            v3::Change::Resync => return Err(ask),
+        };
+        self.engine.has_seen(key, &object_of(event), version, ask)?;
+        tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "no news, or for the work in hand to say");
         Ok(())
     }
 
@@ -139,17 +130,17 @@ impl EngineHost {
             } else {
                 Box::new(Held(guard))
             };
-            match self.has_seen(&key, event, guard) {
+            let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
+            match self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
                 Ok(()) => told.no_news.push((&key).into()),
-                Err(guard) => news.push((key, guard)),
+                Err(ask) => news.push((key, ask)),
             }
         }
         // Before anything begins for it.
         self.note(&mut told, names);
-        for (key, guard) in news {
+        for (key, ask) in news {
             tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %object_of(event), %key, "event queued");
-            let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
-            self.engine.queue().push(key, Push { class, cause, guards: vec![guard] });
+            self.engine.queue().push(key, ask);
         }
         if !owned {
             return Fate::Unowned;

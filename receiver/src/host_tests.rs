@@ -58,7 +58,6 @@ fn host() -> EngineHost {
     let forwarders =
         Forwarders::new(OWN_MANAGER, engine.clone(), Overrides::new(), Limits::default(), &registry).unwrap();
     let refused = refused_metric(&registry).unwrap();
-    let seen = seen_metric(&registry).unwrap();
     EngineHost {
         claims: ClaimBook::new(SessionId::from_bits(7), crate::sessions::Sessions::default()),
         engine,
@@ -67,7 +66,6 @@ fn host() -> EngineHost {
         ready: Arc::new(true.into()),
         namespace: "kcp".into(),
         refused,
-        seen,
         certificates: None,
     }
 }

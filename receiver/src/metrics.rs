@@ -1,6 +1,6 @@
 //! The engine's metrics; the intake has its own. Names, units, labels and meaning are documented in `docs/metrics.md`.
 
-use prometheus::{HistogramVec, IntCounterVec};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use tidewatch_engine::{WorkKey, history::Record};
 use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 
@@ -9,6 +9,8 @@ use tidewatch_telemetry::metrics::{LAG_SECONDS, MetricsError, Registry};
 pub struct Metrics {
     /// Runtimes looked at although nothing was heard of them, by reason.
     pub looks: IntCounterVec,
+    /// Events that asked for no reconcile.
+    pub no_news: IntCounter,
     reconciles: IntCounterVec,
     queued: HistogramVec,
     work: HistogramVec,
@@ -23,6 +25,10 @@ impl Metrics {
                 "looks_total",
                 "Runtimes looked at without an event, by reason.",
                 &["reason"],
+            )?,
+            no_news: registry.counter(
+                "seen_events_total",
+                "Events that asked for nothing: a reconcile had read, written or deleted that very version of the object.",
             )?,
             reconciles: registry.counter_vec(
                 "reconciles_total",

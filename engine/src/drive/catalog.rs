@@ -17,7 +17,7 @@ use tidewatch_api::{
 
 use super::{
     Finish, Lost, NEXT_TRY, Shared, Why,
-    apply::{self, ObjectError},
+    apply::{self, Deleted, ObjectError},
     gate::Gated,
     kcp_writes::lost,
     keep::Astray,
@@ -330,7 +330,9 @@ impl Shared {
         }
         // Releases go before the templates that they name.
         for (id, uid) in &todo.delete {
-            apply::delete(runtime, &reference(id), uid).await?;
+            if matches!(apply::delete(runtime, &reference(id), uid).await?, Deleted::Gone) {
+                self.seen.deleted(&work, &reference(id), uid);
+            }
         }
         if !todo.apply.is_empty() || !todo.delete.is_empty() {
             let (applied, deleted) = (todo.apply.len(), todo.delete.len());

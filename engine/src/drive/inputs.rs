@@ -21,11 +21,7 @@ impl Engine {
 
     /// Asks for a reconcile, for whoever is neither an agent nor KCP.
     pub fn ask(&self, key: WorkKey, class: Class, cause: Option<Cause>) {
-        self.0.journal.note(|| Line::Push {
-            key: (&key).into(),
-            class: class.label().to_owned(),
-            cause: cause_value(cause.as_ref()),
-        });
+        self.0.journal.note(|| asked(&key, class, cause.as_ref()));
         self.0.queue.push(key, Push { class, cause, guards: Vec::new() });
     }
 
@@ -146,6 +142,11 @@ pub struct Played {
     pub repeats: usize,
     /// Its task; `None` if the key is still worked on.
     pub task: Option<JoinHandle<()>>,
+}
+
+/// The line of a record that says that a key's work was asked for.
+pub(super) fn asked(key: &WorkKey, class: Class, cause: Option<&Cause>) -> Line {
+    Line::Push { key: key.into(), class: class.label().to_owned(), cause: cause_value(cause) }
 }
 
 fn cause_value(cause: Option<&Cause>) -> Option<Value> {

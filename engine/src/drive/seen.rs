@@ -1,8 +1,9 @@
-//! Which version of an object each piece of work has seen, by its own read or in the answer to its own write. The runtime's agent
-//! tells of that version a moment later, and it is no news then.
+//! Which version of an object each piece of work has seen, by its own read or in the answer to its own write, or as which it has deleted
+//! it. The runtime's agent tells of that version at about the same time, and it is no news then.
 //!
 //! Versions are compared for equality only: an event about another one, as where a watch has put several changes into one, is news.
-//! What was seen counts once the work has ended well; an event that comes before waits for that end, as for any other work.
+//! What was seen counts once the work has ended well. An event that comes while the work is in hand could not be worked on before
+//! its end anyway, and by then it is known what the work has seen: an agent is often faster than the answer to a write.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,9 +12,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    key::{Guard, WorkKey},
+    key::{Cause, Guard, WorkKey},
     lru::Lru,
     plan::object::ObjectRef,
+    queue::{Push, Tick},
 };
 
 /// Objects remembered, of the whole fleet. One that is forgotten costs a look that finds nothing.
@@ -23,6 +25,39 @@ const REMEMBERED: u64 = 20_000;
 const FRESH: Duration = Duration::from_mins(1);
 /// Events that wait for one piece of work in hand, at most; more of them ask for another one.
 const WAITING: usize = 1_000;
+
+/// What an event says of an object: which version of it there is, or was when it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version<'a> {
+    /// It is there.
+    Is {
+        /// Its uid; empty if nobody knows.
+        uid: &'a str,
+        /// Its resourceVersion; empty if nobody knows.
+        resource_version: &'a str,
+    },
+    /// It is not.
+    Gone {
+        /// The uid that it had; empty if nobody knows.
+        uid: &'a str,
+    },
+}
+
+impl Version<'_> {
+    /// `None` if it does not say which.
+    fn hash(self) -> Option<u64> {
+        let (uid, text) = match self {
+            Self::Is { uid, resource_version: "" } => (uid, None),
+            Self::Is { uid, resource_version } => (uid, Some(format!("{uid}\n{resource_version}"))),
+            Self::Gone { uid } => (uid, Some(uid.to_owned())),
+        };
+        let text = text.filter(|_| !uid.is_empty())?;
+        Some(xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+}
+
+/// What an event asks for.
+pub(super) type Ask = Push<Cause, Guard>;
 
 /// See the module.
 #[derive(Default)]
@@ -38,7 +73,41 @@ struct Book {
 struct InHand {
     /// By work and object.
     versions: HashMap<u64, u64>,
+    /// Of events about a version that was seen.
     waiting: Vec<Guard>,
+    undecided: Vec<Undecided>,
+}
+
+/// An event about a version that was not seen so far.
+struct Undecided {
+    object: u64,
+    version: u64,
+    ask: Ask,
+    since: Tick,
+}
+
+/// What has come while work was in hand.
+#[derive(Default)]
+pub(super) struct Come {
+    /// Of what is no news, what waits for the end of the work.
+    pub(super) waiting: Vec<Guard>,
+    /// What is to be asked for, and when it came.
+    pub(super) news: Vec<(Ask, Tick)>,
+}
+
+impl From<InHand> for Come {
+    fn from(InHand { waiting, undecided, .. }: InHand) -> Self {
+        Self { waiting, news: undecided.into_iter().map(|event| (event.ask, event.since)).collect() }
+    }
+}
+
+/// What becomes of an event that asks for nothing, for now at least.
+#[must_use]
+pub(super) enum Taken {
+    /// It is no news, and what waits may be let go.
+    NoNews(Vec<Guard>),
+    /// The work in hand decides.
+    Held,
 }
 
 impl Default for Book {
@@ -53,46 +122,52 @@ fn object_of(key: &WorkKey, object: &ObjectRef) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-fn version_of(uid: &str, resource_version: &str) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(format!("{uid}\n{resource_version}").as_bytes())
-}
-
 impl Seen {
-    /// Work begins. Returns what has waited for the same work that never ended, as after a panic.
-    pub(super) fn begin(&self, key: &WorkKey) -> Vec<Guard> {
+    /// Work begins. Whoever calls this sees to it that it [ends](Self::end), whatever happens: until then no event asks for it.
+    pub(super) fn begin(&self, key: &WorkKey) {
         // Of the others nothing is noted.
-        if !matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
-            return Vec::new();
+        if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
+            self.0.lock().in_hand.insert(key.clone(), InHand::default());
         }
-        let before = self.0.lock().in_hand.insert(key.clone(), InHand::default());
-        before.map(|before| before.waiting).unwrap_or_default()
     }
 
     /// The work has this object in hand, as it was read or came back from a write.
     pub(super) fn saw(&self, key: &WorkKey, object: &ObjectRef, live: &Value) {
         let metadata = &live["metadata"];
-        let (Some(uid), Some(version)) = (metadata["uid"].as_str(), metadata["resourceVersion"].as_str())
-        else {
-            return;
-        };
-        if let Some(in_hand) = self.0.lock().in_hand.get_mut(key) {
-            in_hand.versions.insert(object_of(key, object), version_of(uid, version));
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        self.note(key, object, Version::Is { uid: text("uid"), resource_version: text("resourceVersion") });
+    }
+
+    /// The work has deleted the object of this uid, and it is gone.
+    pub(super) fn deleted(&self, key: &WorkKey, object: &ObjectRef, uid: &str) {
+        self.note(key, object, Version::Gone { uid });
+    }
+
+    fn note(&self, key: &WorkKey, object: &ObjectRef, version: Version<'_>) {
+        let Some(version) = version.hash() else { return };
+        let object = object_of(key, object);
+        let mut book = self.0.lock();
+        let Some(in_hand) = book.in_hand.get_mut(key) else { return };
+        in_hand.versions.insert(object, version);
+        let is_it = |event: &mut Undecided| (event.object, event.version) == (object, version);
+        for event in in_hand.undecided.extract_if(.., is_it) {
+            in_hand.waiting.extend(event.ask.guards);
         }
     }
 
-    /// Work has ended; `well`: everything was done about what it has seen, or is waited for. Returns what has waited for it.
-    pub(super) fn end(&self, key: &WorkKey, well: bool) -> Vec<Guard> {
+    /// Work has ended; `well`: everything was done about what it has seen, or is waited for. Returns what has come meanwhile.
+    pub(super) fn end(&self, key: &WorkKey, well: bool) -> Come {
         let mut book = self.0.lock();
-        let Some(InHand { versions, waiting }) = book.in_hand.remove(key) else { return Vec::new() };
+        let Some(mut in_hand) = book.in_hand.remove(key) else { return Come::default() };
         let now = Instant::now();
-        for (object, version) in versions {
+        for (object, version) in std::mem::take(&mut in_hand.versions) {
             if well {
                 book.done.insert(object, (version, now), 1);
             } else {
                 book.done.remove(&object);
             }
         }
-        waiting
+        in_hand.into()
     }
 
     /// Forgets what work has seen that has ended.
@@ -100,37 +175,32 @@ impl Seen {
         self.0.lock().done = Lru::new(REMEMBERED);
     }
 
-    /// Takes an event that says nothing new to this work: its guard is let go, or waits for the end of the work in hand. Gives the
-    /// guard back if the event is news.
+    /// Takes an event, which came at `since`, that says nothing new to this work, or may say nothing new to it when it ends. Gives
+    /// back what it asks for if it is news.
     pub(super) fn take(
         &self,
         key: &WorkKey,
         object: &ObjectRef,
-        (uid, resource_version): (&str, &str),
-        guard: Guard,
-    ) -> Result<(), Guard> {
-        if uid.is_empty() || resource_version.is_empty() {
-            return Err(guard);
-        }
-        let (object, version) = (object_of(key, object), version_of(uid, resource_version));
+        version: Version<'_>,
+        ask: Ask,
+        since: Tick,
+    ) -> Result<Taken, Ask> {
+        let Some(version) = version.hash() else { return Err(ask) };
+        let object = object_of(key, object);
         let mut book = self.0.lock();
-        if let Some(in_hand) = book.in_hand.get_mut(key)
-            && let Some(seen) = in_hand.versions.get(&object)
-        {
-            if *seen != version || in_hand.waiting.len() >= WAITING {
-                return Err(guard);
+        if let Some(InHand { versions, waiting, undecided }) = book.in_hand.get_mut(key) {
+            if waiting.len() + undecided.len() >= WAITING {
+                return Err(ask);
             }
-            in_hand.waiting.push(guard);
-            return Ok(());
+            if versions.get(&object) == Some(&version) {
+                waiting.extend(ask.guards);
+            } else {
+                undecided.push(Undecided { object, version, ask, since });
+            }
+            return Ok(Taken::Held);
         }
         let fresh = book.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
-        // What a guard does when it is finished is not ours to wait for.
-        drop(book);
-        if !fresh {
-            return Err(guard);
-        }
-        guard.finished();
-        Ok(())
+        if fresh { Ok(Taken::NoNews(ask.guards)) } else { Err(ask) }
     }
 }
 
@@ -144,7 +214,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{key::Acknowledge, plan::object::Gvk};
+    use crate::{key::Acknowledge, plan::object::Gvk, queue::Class};
 
     struct Waiter(Arc<AtomicUsize>);
 
@@ -160,6 +230,12 @@ mod tests {
         object: ObjectRef,
     }
 
+    const SINCE: Tick = Tick::from_secs(5);
+
+    fn is(version: &'static str) -> Version<'static> {
+        Version::Is { uid: "u", resource_version: version }
+    }
+
     impl World {
         fn new() -> Self {
             let gvk = Gvk::of("v1", "ConfigMap");
@@ -172,10 +248,38 @@ mod tests {
             self.seen.saw(key, &self.object, &live);
         }
 
-        /// Whether an event about this version was no news.
-        fn takes(&self, key: &WorkKey, version: (&str, &str)) -> bool {
-            let guard: Guard = Box::new(Waiter(Arc::clone(&self.done)));
-            self.seen.take(key, &self.object, version, guard).is_ok()
+        fn guard(&self) -> Guard {
+            Box::new(Waiter(Arc::clone(&self.done)))
+        }
+
+        /// Whether an event about this version is taken: no news at once, or held for the work in hand.
+        fn takes(&self, key: &WorkKey, version: Version<'_>) -> bool {
+            let ask = Push { class: Class::UserEdit, cause: None, guards: vec![self.guard()] };
+            match self.seen.take(key, &self.object, version, ask, SINCE) {
+                Ok(Taken::NoNews(guards)) => {
+                    guards.into_iter().for_each(Acknowledge::finished);
+                    true
+                }
+                Ok(Taken::Held) => true,
+                Err(_) => false,
+            }
+        }
+
+        /// The same, at once.
+        fn is_no_news(&self, key: &WorkKey, version: Version<'_>) -> bool {
+            let before = self.finished();
+            self.takes(key, version) && self.finished() > before
+        }
+
+        /// Ends work, and lets go what is no news. How much that was, and how much was news.
+        fn end(&self, key: &WorkKey, well: bool) -> (usize, usize) {
+            let Come { waiting, news } = self.seen.end(key, well);
+            let counts = (waiting.len(), news.len());
+            for (ask, since) in news {
+                assert_eq!((ask.class, ask.guards.len(), since), (Class::UserEdit, 1, SINCE));
+            }
+            waiting.into_iter().for_each(Acknowledge::finished);
+            counts
         }
 
         fn finished(&self) -> usize {
@@ -191,33 +295,68 @@ mod tests {
     async fn only_the_very_version_that_was_seen_is_no_news() {
         let world = World::new();
         let harbour = key("harbour");
-        assert!(!world.takes(&harbour, ("u", "7")), "nothing is known");
-        assert!(world.seen.begin(&harbour).is_empty());
+        assert!(!world.takes(&harbour, is("7")), "nothing is known");
+        world.seen.begin(&harbour);
         world.saw(&harbour, "6");
         world.saw(&harbour, "7");
-        assert!(!world.takes(&harbour, ("u", "6")), "it was written since");
-        assert!(!world.takes(&harbour, ("u", "8")), "somebody else's change, or several in one");
-        assert!(world.takes(&harbour, ("u", "7")));
-        assert_eq!(world.finished(), 0, "the work goes on");
-        let waiting = world.seen.end(&harbour, true);
-        assert_eq!(waiting.len(), 1);
-        for guard in waiting {
-            guard.finished();
+        // It was written since; what was seen; somebody else's change, or several in one.
+        for version in ["6", "7", "8"] {
+            assert!(world.takes(&harbour, is(version)));
         }
-        assert!(world.takes(&harbour, ("u", "7")));
-        assert_eq!(world.finished(), 2, "at once, by now");
-        for news in [("u", "8"), ("v", "7"), ("", "7"), ("u", "")] {
+        assert_eq!(world.finished(), 0, "the work goes on");
+        assert_eq!(world.end(&harbour, true), (1, 2));
+        assert!(world.is_no_news(&harbour, is("7")));
+        for news in [
+            is("8"),
+            is(""),
+            Version::Is { uid: "v", resource_version: "7" },
+            Version::Is { uid: "", resource_version: "7" },
+            Version::Gone { uid: "u" },
+            Version::Gone { uid: "" },
+        ] {
             assert!(!world.takes(&harbour, news), "{news:?}");
         }
-        assert!(!world.takes(&key("lagoon"), ("u", "7")), "another runtime");
+        assert!(!world.takes(&key("lagoon"), is("7")), "another runtime");
         tokio::time::advance(FRESH).await;
-        assert!(!world.takes(&harbour, ("u", "7")), "after so long it may be anything");
+        assert!(!world.takes(&harbour, is("7")), "after so long it may be anything");
         assert_eq!(world.finished(), 2);
         world.seen.begin(&harbour);
         world.saw(&harbour, "7");
-        world.seen.end(&harbour, true);
+        assert_eq!(world.end(&harbour, true), (0, 0));
         world.seen.forget();
-        assert!(!world.takes(&harbour, ("u", "7")));
+        assert!(!world.takes(&harbour, is("7")));
+    }
+
+    /// An agent is often faster than the answer to our own write, or than a read that an event before has asked for.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_told_before_it_is_seen_is_decided_on_when_the_work_ends() {
+        let world = World::new();
+        let harbour = key("harbour");
+        world.seen.begin(&harbour);
+        for version in ["7", "8", "9"] {
+            assert!(world.takes(&harbour, is(version)));
+        }
+        assert!(!world.takes(&harbour, is("")), "of no version it could not be said later");
+        world.saw(&harbour, "7");
+        world.saw(&harbour, "8");
+        assert_eq!(world.finished(), 0, "the work goes on");
+        assert_eq!(world.end(&harbour, true), (2, 1), "what was written over was seen all the same");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_what_was_deleted_is_no_news() {
+        let world = World::new();
+        let catalog = WorkKey::Catalog { kyma: "harbour".into() };
+        world.seen.begin(&catalog);
+        world.saw(&catalog, "7");
+        assert!(world.takes(&catalog, Version::Gone { uid: "u" }));
+        world.seen.deleted(&catalog, &world.object, "u");
+        assert!(world.takes(&catalog, is("9")), "somebody has made it again");
+        assert_eq!(world.end(&catalog, true), (1, 1));
+        assert!(world.is_no_news(&catalog, Version::Gone { uid: "u" }));
+        for news in [Version::Gone { uid: "v" }, is("7"), is("9")] {
+            assert!(!world.takes(&catalog, news), "{news:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,23 +365,25 @@ mod tests {
         let harbour = key("harbour");
         world.seen.begin(&harbour);
         world.saw(&harbour, "7");
-        assert!(world.seen.end(&harbour, true).is_empty());
+        assert_eq!(world.end(&harbour, true), (0, 0));
         world.seen.begin(&harbour);
         world.saw(&harbour, "7");
-        assert!(world.takes(&harbour, ("u", "7")));
-        assert_eq!(world.seen.end(&harbour, false).len(), 1, "it waits for the next try");
-        assert!(!world.takes(&harbour, ("u", "7")));
+        assert!(world.takes(&harbour, is("7")));
+        assert_eq!(world.seen.end(&harbour, false).waiting.len(), 1, "it waits for the next try");
+        assert!(!world.takes(&harbour, is("7")));
         assert_eq!(world.finished(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_for_work_that_is_lost_waits_for_the_next() {
+    async fn no_more_than_so_many_wait_for_one_piece_of_work() {
         let world = World::new();
         let harbour = key("harbour");
         world.seen.begin(&harbour);
-        world.saw(&harbour, "7");
-        assert!(world.takes(&harbour, ("u", "7")));
-        assert_eq!(world.seen.begin(&harbour).len(), 1, "a panic");
-        assert!(!world.takes(&harbour, ("u", "7")));
+        world.saw(&harbour, "0");
+        for n in 0..WAITING {
+            assert!(world.takes(&harbour, is(if n % 2 == 0 { "0" } else { "1" })));
+        }
+        assert!(!world.takes(&harbour, is("0")) && !world.takes(&harbour, is("1")));
+        assert_eq!(world.end(&harbour, true), (WAITING / 2, WAITING / 2));
     }
 }

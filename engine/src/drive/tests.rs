@@ -10,7 +10,7 @@ use tidewatch_api::{State, names};
 use super::*;
 use crate::{
     key::{Acknowledge, Report},
-    plan::kyma::Plan,
+    plan::{kyma::Plan, object::Gvk},
     queue::Push,
 };
 
@@ -117,6 +117,62 @@ fn let_go(heard: &Heard) -> bool {
 fn want_kyma(engine: &Engine) {
     let push = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
     engine.queue().push(WorkKey::Kyma { kyma: "harbour".into() }, push);
+}
+
+/// It could not be worked on before anyway, and what the work has seen at its end may say that it is no news.
+#[tokio::test(start_paused = true)]
+async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
+    let harbour = WorkKey::Kyma { kyma: "harbour".into() };
+    let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = Arc::new(std::sync::OnceLock::<Engine>::new());
+    let (engine, _) = engine_on({
+        let (key, done, told) = (harbour.clone(), Arc::clone(&done), Arc::clone(&told));
+        move |_, _| {
+            let cause = Some(Cause::SecondLook { object: "n".into() });
+            let ask = Push {
+                class: Class::UserEdit,
+                cause,
+                guards: vec![Box::new(Waiter(Arc::clone(&done))) as Guard],
+            };
+            let version = Version::Is { uid: "u", resource_version: "7" };
+            let engine = told.get().unwrap();
+            assert!(engine.has_seen(&key, &object, version, ask).is_ok());
+            assert!(engine.queue().inspect(|queue| queue.waiting().next().is_none()));
+            not_found()
+        }
+    });
+    assert!(told.set(engine.clone()).is_ok());
+    engine.queue().push(harbour, Push { class: Class::Rollout, cause: None, guards: Vec::new() });
+    work_once(&engine).await;
+    assert_eq!(done.load(Ordering::SeqCst), 0, "nobody has seen it yet");
+    let lease = engine.queue().next().await;
+    assert_eq!((lease.class, lease.causes.len()), (Class::UserEdit, 1));
+    Arc::clone(&engine.0).work(lease).await;
+    assert_eq!(done.load(Ordering::SeqCst), 1);
+}
+
+/// What work had in hand is asked for by nobody else.
+#[tokio::test(start_paused = true)]
+async fn an_event_about_work_that_panics_is_asked_for_at_once() {
+    let told = Arc::new(std::sync::OnceLock::<Engine>::new());
+    let (engine, _) = engine_on({
+        let told = Arc::clone(&told);
+        move |_, _| {
+            let object =
+                ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+            let ask = Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+            let version = Version::Is { uid: "u", resource_version: "7" };
+            let key = WorkKey::Kyma { kyma: "harbour".into() };
+            assert!(told.get().unwrap().has_seen(&key, &object, version, ask).is_ok());
+            panic!("as it should");
+        }
+    });
+    assert!(told.set(engine.clone()).is_ok());
+    want_kyma(&engine);
+    engine.do_leased(engine.queue().next().await).await;
+    let again = tokio::time::timeout(Duration::from_millis(1), engine.queue().next()).await;
+    assert!(again.is_ok(), "not only when the panic is tried again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -268,7 +268,8 @@ pub struct RuntimeEvent {
     pub change: String,
     /// Whether it was reported because all were.
     pub listed: bool,
-    /// The reconciles that it was no news for: they had read or written that very version.
+    /// The reconciles that it did not ask for: they had read or written that very version, or were in hand. What was news at the end of
+    /// one that was in hand is a `push`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub no_news: Vec<WorkName>,
     /// The reconciles that it was for, if what is known had changed between the look for them and this line.

@@ -77,8 +77,12 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
 
     /// Asks for work.
     pub fn push(&self, key: K, push: Push<C, G>) {
-        let now = self.now();
-        self.0.queue.lock().push(key, push, now);
+        self.push_of(key, push, self.now());
+    }
+
+    /// Asks for work for what has come at `since`: its time in the queue counts from then.
+    pub fn push_of(&self, key: K, push: Push<C, G>, since: Tick) {
+        self.0.queue.lock().push(key, push, since);
         self.0.changed.notify_one();
     }
 

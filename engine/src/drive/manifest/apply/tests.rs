@@ -7,9 +7,10 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    drive::gate::Gate,
-    key::Acknowledge,
+    drive::{Version, gate::Gate},
+    key::{Acknowledge, Guard},
     plan::{manifest::Sorted, transform},
+    queue::{Class, Push, Tick},
     runtime::RuntimeClient,
 };
 
@@ -453,9 +454,12 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let installer = installer(&runtime, &standing, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new()).await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
-    let is_news = |object: &Value, version: &str| {
+    assert!(beside.seen.end(&beside.key, true).news.is_empty());
+    let is_news = |object: &Value, resource_version: &str| {
         let id = ObjectRef::of(object).unwrap();
-        beside.seen.take(&beside.key, &id, ("u", version), Box::new(Nobody)).is_err()
+        let ask = Push { class: Class::UserEdit, cause: None, guards: vec![Box::new(Nobody) as Guard] };
+        let version = Version::Is { uid: "u", resource_version };
+        beside.seen.take(&beside.key, &id, version, ask, Tick::ZERO).is_err()
     };
     assert!(!is_news(&crd(), "2") && is_news(&crd(), "3"));
     assert!(!is_news(&beacon(), "1") && is_news(&beacon(), "2"));
