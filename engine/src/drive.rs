@@ -42,6 +42,7 @@ use jiff::Timestamp;
 use kube::Client;
 use pace::{CROWDED, NEXT_TRY, PATIENCE, RECHECK, RETRY, backoff, next_try, until};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use seen::End;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -55,7 +56,7 @@ use crate::{
     oci::{Credentials, OciError, Registry, RegistryConfig},
     plan::{needs, object::ObjectRef, windows::MIN_WINDOW},
     queue::{
-        Class, Ended, Push, Tick,
+        Class, Ended, Push,
         worker::{Lease, WorkQueue},
     },
     runtime::{AddressPolicy, ClientCache, Connector, CountedLayer},
@@ -254,8 +255,9 @@ impl Engine {
     }
 
     /// Takes an event of a runtime about a version of an object that is no news for a piece of work: the very version was read or
-    /// written by it. Its guards are let go then, as soon as that work has ended. While the work is in hand, it takes any event: what
-    /// turns out to be news is asked for when it ends. Gives back what the event asks for if it is news, for the caller to ask for.
+    /// written by it. Its guards are let go then, as soon as that work has ended. While the work is in hand, it takes any event that names a
+    /// version, as far as there is room: what turns out to be news is asked for when it ends. Gives back what the event asks for if it is
+    /// news, for the caller to ask for.
     pub fn has_seen(
         &self,
         key: &WorkKey,
@@ -337,7 +339,7 @@ impl Engine {
 
     /// In a task of its own, so that a panic costs one reconcile and not the worker.
     async fn do_leased(&self, lease: Lease<WorkKey, Cause, Guard>) {
-        let Shared { journal, observer, seen, .. } = &*self.0;
+        let Shared { journal, observer, .. } = &*self.0;
         let causes = numbered(&lease);
         let trace = journal.begin(lease.key(), lease.class, (&causes, lease.cause_count, lease.repeats));
         let key = lease.key().clone();
@@ -345,9 +347,41 @@ impl Engine {
         if let Err(error) = work.await {
             tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
             observer.panicked(&key);
-            // What it has seen was worked on by nobody: its guards are dropped, and the agent sends that again.
-            let come = seen.end(&key, false);
-            self.0.ask_for(&key, come.news);
+        }
+    }
+}
+
+/// Work in hand, for events that come meanwhile. Dropping it (a panic, a cancelled task) ends it, too: what was told is asked for anew, and
+/// what it has seen was worked on by nobody, so that guards are dropped, and agents send it again.
+struct InHand<'a> {
+    shared: &'a Shared,
+    key: &'a WorkKey,
+    ended: bool,
+}
+
+impl<'a> InHand<'a> {
+    fn begin(shared: &'a Shared, key: &'a WorkKey) -> Self {
+        shared.seen.begin(key);
+        Self { shared, key, ended: false }
+    }
+
+    /// Asks for what is news. Returns what has waited for the end.
+    fn end(&mut self, end: End) -> Vec<Guard> {
+        self.ended = true;
+        let seen::Come { waiting, news } = self.shared.seen.end(self.key, end);
+        for (ask, since) in news {
+            // To a record they are asked for now; the events before it say who had them in hand.
+            self.shared.journal.note(|| inputs::asked(self.key, ask.class, ask.cause.as_ref()));
+            self.shared.queue.push_of(self.key.clone(), ask, since);
+        }
+        waiting
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            drop(self.end(End::Failed));
         }
     }
 }
@@ -363,15 +397,6 @@ impl Shared {
         self.journal.change(place, &self.state).await
     }
 
-    /// Asks for a key's work, for events that it had in hand itself so far.
-    fn ask_for(&self, key: &WorkKey, news: Vec<(seen::Ask, Tick)>) {
-        for (ask, since) in news {
-            // To a record they are asked for now; the events before it say who had them in hand.
-            self.journal.note(|| inputs::asked(key, ask.class, ask.cause.as_ref()));
-            self.queue.push_of(key.clone(), ask, since);
-        }
-    }
-
     pub(crate) fn now(&self) -> Timestamp {
         self.journal.now(|| (self.clock)())
     }
@@ -379,7 +404,8 @@ impl Shared {
     async fn work(self: Arc<Self>, mut lease: Lease<WorkKey, Cause, Guard>) {
         let key = lease.key().clone();
         lease.if_dropped = Some(Cause::retry(&key, "panic"));
-        self.seen.begin(&key);
+        // Declared after the lease, so that it ends before that: then the key may be worked on again.
+        let mut in_hand = InHand::begin(&self, &key);
         lease.causes = numbered(&lease);
         // Boxed: its future is large.
         let work = tokio::time::timeout(
@@ -444,13 +470,16 @@ impl Shared {
                 tracing::debug!(%key, ?outcome, detail = message, "reconciled");
             }
         }
-        // A failure may have left undone what is to be done about something that was seen.
-        let failed = matches!(&result, Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)));
-        let well = !failed && matches!(self.gate.mode(), Mode::Live);
-        let come = self.seen.end(&key, well);
-        self.observer.no_news(come.waiting.len());
-        self.ask_for(&key, come.news);
-        let guards = lease.take_guards().into_iter().chain(come.waiting);
+        let end = match &result {
+            _ if !matches!(self.gate.mode(), Mode::Live) => End::Failed,
+            // A failure may have left undone what is to be done about something that was seen.
+            Err(_) | Ok(Finish::Failed(..) | Finish::Settled(_)) => End::Failed,
+            Ok(Finish::Done | Finish::Unneeded) => End::Done,
+            Ok(_) => End::Waiting,
+        };
+        let no_news = in_hand.end(end);
+        self.observer.no_news(no_news.len());
+        let guards = lease.take_guards().into_iter().chain(no_news);
         let why_still = result.as_ref().err().map(|lost| lost.leaves(&lease.causes)).unwrap_or_default();
         let report = result.as_ref().ok().and_then(Finish::report);
         let ended_at = self.queue.now();

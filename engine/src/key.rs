@@ -229,7 +229,8 @@ impl Cause {
 
 /// Something that waits for a reconcile to finish. Dropping it is not an acknowledgement.
 pub trait Acknowledge: Send + 'static {
-    /// A reconcile that started after this was handed over has finished, or what it found is persisted.
+    /// A reconcile that could see what this is about has finished, or what it found is persisted: it started after this was handed over, or has
+    /// read or written that very version of the object.
     fn finished(self: Box<Self>);
 
     /// Whether anybody still waits. Work that is tried again for ever drops those for whom nobody does, so that

@@ -278,7 +278,7 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
                 let class = before.class.min(class);
                 // None (now) is sooner than any delay.
                 let due = due.and_then(|d| before.due.map(|b| b.min(d)));
-                Pending { class, due, ..before }
+                Pending { class, due, queued_at: before.queued_at.min(now), ..before }
             }
         };
         pending.note(cause);

@@ -38,6 +38,18 @@ pub const OWN_MANAGER: &str = "lifecycle-manager";
 /// What an event asks the engine for.
 type Ask = Push<Cause, Box<dyn Acknowledge>>;
 
+/// The version of its object that an event tells of. `None` of one that says that all may be otherwise: what was seen before counts for
+/// nothing then.
+fn version_of<'a>(event: &'a v3::Event<'_>) -> Option<Version<'a>> {
+    let (uid, resource_version) = (event.uid.as_ref(), event.resource_version.as_ref());
+    match event.change {
+        _ if event.listed => None,
+        v3::Change::Changed => Some(Version::Is { uid, resource_version }),
+        v3::Change::Gone => Some(Version::Gone { uid }),
+        v3::Change::Resync => None,
+    }
+}
+
 /// Feeds the engine's queue and the other managers' lanes.
 pub struct EngineHost {
     /// The engine.
@@ -95,13 +107,7 @@ impl EngineHost {
 
     /// Whether an event is no news for this work, or is decided on at its end; its guard is seen to then.
     fn has_seen(&self, key: &WorkKey, event: &v3::Event<'_>, ask: Ask) -> Result<(), Ask> {
-        let (uid, resource_version) = (event.uid.as_ref(), event.resource_version.as_ref());
-        let version = match event.change {
-            _ if event.listed => return Err(ask),
-            v3::Change::Changed => Version::Is { uid, resource_version },
-            v3::Change::Gone => Version::Gone { uid },
-            v3::Change::Resync => return Err(ask),
-        };
+        let Some(version) = version_of(event) else { return Err(ask) };
         self.engine.has_seen(key, &object_of(event), version, ask)?;
         tracing::debug!(seq = event.seq.0, object = %object_of(event), %key, "no news, or for the work in hand to say");
         Ok(())

@@ -263,3 +263,30 @@ async fn a_canary_proves_the_way_when_its_work_has_finished() {
     assert!(deliveries.answer("r1", request.epoch, &request.awaiting, None).acks[0].done.contains(Seq(1)));
     lease.end(Ended::Done);
 }
+
+/// What was seen before a report of everything, as after a backup was restored, says nothing of what is there now.
+#[test]
+fn only_a_change_of_one_object_can_have_been_seen() {
+    let event = |change, listed| v3::Event {
+        seq: Seq(1),
+        watch: "w".into(),
+        group: "apps".into(),
+        version: "v1".into(),
+        kind: "Deployment".into(),
+        namespace: "n".into(),
+        name: "a".into(),
+        uid: "u".into(),
+        resource_version: "7".into(),
+        change,
+        listed,
+        observed_at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let of = |change, listed| version_of(&event(change, listed)).map(|version| format!("{version:?}"));
+    let is = format!("{:?}", Version::Is { uid: "u", resource_version: "7" });
+    let gone = format!("{:?}", Version::Gone { uid: "u" });
+    assert_eq!(of(v3::Change::Changed, false), Some(is));
+    assert_eq!(of(v3::Change::Gone, false), Some(gone));
+    for unknown in [(v3::Change::Changed, true), (v3::Change::Gone, true), (v3::Change::Resync, false)] {
+        assert_eq!(of(unknown.0, unknown.1), None, "{unknown:?}");
+    }
+}

@@ -65,6 +65,7 @@ fn locate(test: &str) -> Result<(PathBuf, &str)> {
             parts.remove(0);
             "tests/tests/e2e".to_owned()
         }
+        "simulate" => "simulate/tests".to_owned(),
         known @ ("agent" | "certs" | "cli" | "engine" | "listener" | "receiver" | "tests") => {
             format!("{known}/src")
         }

@@ -53,7 +53,7 @@ impl Shared {
             return Ok(Some(parked));
         }
         let made = apply::apply(runtime, wanted, manager).await?;
-        self.seen.saw(work, object, &made);
+        self.seen.wrote(work, object, &made);
         if !again {
             return Ok(None);
         }

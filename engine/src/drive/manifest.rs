@@ -298,8 +298,13 @@ impl Shared {
         let cr = if let Some(only) = only.as_ref().filter(|only| !named(only)) {
             Ok(only.cr())
         } else if applied.failed.as_ref().is_none_or(Stopped::is_of_one_thing) {
-            stage(Stage::Apply, create_default_cr(manifest, runtime, |cr, live| self.seen.saw(key, cr, live)))
-                .await
+            stage(
+                Stage::Apply,
+                create_default_cr(manifest, runtime, |cr, live, is_made| {
+                    if is_made { self.seen.wrote(key, cr, live) } else { self.seen.saw(key, cr, live) }
+                }),
+            )
+            .await
         } else {
             Ok(DefaultCr::Unknown)
         };

@@ -138,18 +138,32 @@ async fn an_event_about_work_in_hand_is_asked_for_when_that_ends() {
             let version = Version::Is { uid: "u", resource_version: "7" };
             let engine = told.get().unwrap();
             assert!(engine.has_seen(&key, &object, version, ask).is_ok());
-            assert!(engine.queue().inspect(|queue| queue.waiting().next().is_none()));
             not_found()
         }
     });
     assert!(told.set(engine.clone()).is_ok());
-    engine.queue().push(harbour, Push { class: Class::Rollout, cause: None, guards: Vec::new() });
+    engine.queue().push(harbour.clone(), Push { class: Class::Rollout, cause: None, guards: Vec::new() });
     work_once(&engine).await;
     assert_eq!(done.load(Ordering::SeqCst), 0, "nobody has seen it yet");
     let lease = engine.queue().next().await;
     assert_eq!((lease.class, lease.causes.len()), (Class::UserEdit, 1));
     Arc::clone(&engine.0).work(lease).await;
     assert_eq!(done.load(Ordering::SeqCst), 1);
+
+    let ask = || Push { class: Class::UserEdit, cause: None, guards: Vec::new() };
+    let object = ObjectRef { gvk: Gvk::of("v1", "Namespace"), namespace: String::new(), name: "n".into() };
+    let version = Version::Is { uid: "u", resource_version: "8" };
+    drop(engine.queue().next().await);
+    let mut in_hand = InHand::begin(&engine.0, &harbour);
+    let since = engine.queue().now();
+    assert!(engine.has_seen(&harbour, &object, version, ask()).is_ok());
+    assert_eq!(engine.queue().inspect(|queue| queue.waiting().count()), 0, "held");
+    tokio::time::advance(Duration::from_millis(100)).await;
+    assert!(in_hand.end(End::Done).is_empty());
+    assert_eq!(
+        engine.queue().inspect(|queue| queue.waiting().map(|(_, since)| since).collect::<Vec<_>>()),
+        [since]
+    );
 }
 
 /// What work had in hand is asked for by nobody else.

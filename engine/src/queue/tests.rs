@@ -46,6 +46,10 @@ fn pushes_for_a_queued_key_are_merged_and_raise_its_class() {
     assert_eq!(work.causes, ["event", "resync"], "what comes again says nothing");
     assert_eq!(q.pop(tick(6)).unwrap().key, K(1, 1));
     assert!(q.pop(tick(6)).is_none());
+    // What has come before, and is asked for only now.
+    q.push(K(3, 1), now_with(Class::Resync, 4), tick(9));
+    q.push(K(3, 1), now_with(Class::UserEdit, 5), tick(7));
+    assert_eq!(q.pop(tick(9)).unwrap().queued_at, tick(7));
 }
 
 #[test]

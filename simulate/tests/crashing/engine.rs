@@ -20,7 +20,7 @@ use tidewatch_engine::{
 use tokio::{runtime::Runtime, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::KYMA;
+use super::{KYMA, before::PULL_SECRET};
 
 /// For its threads to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -58,6 +58,7 @@ impl Incarnation {
                 namespace: KCP_NAMESPACE.to_owned(),
                 modules,
                 workers: 4,
+                pull_secret: Some(PULL_SECRET.to_owned()),
                 ..EngineConfig::default()
             };
             let made = Client::try_from(kcp).map_err(anyhow::Error::from).and_then(|client| {

@@ -1,5 +1,6 @@
 //! One life of a Kyma, in two simulated clusters of its own, with an engine that ends now and then.
 
+mod before;
 mod cuts;
 mod engine;
 mod snapshot;
@@ -25,6 +26,7 @@ use tidewatch_simulator::{
 };
 use tokio::time::{Instant, sleep};
 
+pub(crate) use before::LEFT as LEFT_BEFORE;
 pub(crate) use cuts::Cuts;
 use engine::Incarnation;
 use snapshot::{Snapshot, snapshot};
@@ -43,9 +45,34 @@ pub(crate) struct World {
     _drain: Drain,
 }
 
+/// A part of a Kyma's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Created,
+    Enabled,
+    Upgraded,
+    Disabled,
+    Deleted,
+}
+
+/// A whole life.
+pub(crate) const ALL: [Part; 5] =
+    [Part::Created, Part::Enabled, Part::Upgraded, Part::Disabled, Part::Deleted];
+
 /// After how many writes each engine ends, and whether its last one is done.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan(Vec<(u64, bool)>);
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    ends: Vec<(u64, bool)>,
+    /// The part from which on it counts.
+    from: Part,
+}
+
+impl Default for Plan {
+    /// None ends.
+    fn default() -> Self {
+        Self { ends: Vec::new(), from: Part::Created }
+    }
+}
 
 impl Plan {
     /// One to three ends, the first anywhere in a life of so many writes.
@@ -65,7 +92,12 @@ impl Plan {
             let within = if n == 0 { writes } else { writes / 3 };
             (1 + pick(&format!("write {n}"), within), pick(&format!("done {n}"), 2) == 1)
         };
-        Self((0..count).map(cut).collect())
+        Self { ends: (0..count).map(cut).collect(), from: Part::Created }
+    }
+
+    /// One end, at this write of the deletion.
+    pub(crate) fn in_deletion(write: u64, done: bool) -> Self {
+        Self { ends: vec![(write, done)], from: Part::Deleted }
     }
 }
 
@@ -73,8 +105,17 @@ impl Plan {
 pub(crate) struct Lived {
     pub(crate) crashes: u64,
     pub(crate) writes: u64,
+    /// Those of its last part.
+    pub(crate) last_writes: u64,
     /// What was there at the end of each of its parts.
     snapshots: Vec<Snapshot>,
+}
+
+impl Lived {
+    /// Whether an object was there at the end of its n-th part, as `cluster Kind namespace/name`.
+    pub(crate) fn has(&self, part: usize, object: &str) -> bool {
+        self.snapshots.get(part).is_some_and(|snapshot| snapshot.has(object))
+    }
 }
 
 impl World {
@@ -140,6 +181,8 @@ pub(crate) struct Life {
     hosted: Arc<Hosted>,
     engine_config: Config,
     plan: Plan,
+    /// Whether the part has begun from which on the plan counts.
+    counts: bool,
     engine: Option<Incarnation>,
     crashes: u64,
     /// The user's last change of the runtime's Kyma, if no engine has acknowledged it.
@@ -184,6 +227,7 @@ impl Life {
             hosted,
             engine_config: config(&kcp_config).await?,
             plan,
+            counts: false,
             engine: None,
             crashes: 0,
             unacknowledged: false,
@@ -193,6 +237,7 @@ impl Life {
         }
         life.release("beacons", "1.0.0").await?;
         life.release("quay", "1.0.0").await?;
+        before::leave(&life.kcp, &life.runtime).await?;
         fleet::register(&life.kcp, KCP_NAMESPACE, KYMA, "runtime-harbour", &runtime_config).await?;
         Ok(life)
     }
@@ -233,22 +278,27 @@ impl Life {
         Ok(())
     }
 
-    /// All of it. With what was there in a life without crashes, the same has to be there after each part.
-    pub(crate) async fn live(mut self, whole: Option<&Lived>) -> Result<Lived> {
-        let mut snapshots = Vec::new();
-        for part in 0..5 {
+    /// Its parts. With what was there in a life without crashes, the same has to be there after each of them.
+    pub(crate) async fn live(mut self, parts: &[Part], whole: Option<&Lived>) -> Result<Lived> {
+        let (mut snapshots, mut before) = (Vec::new(), 0);
+        for (number, part) in parts.iter().enumerate() {
+            before = self.world.cuts.writes(&self.name);
+            if *part == self.plan.from {
+                self.counts = true;
+                self.arm();
+            }
             match part {
-                0 => {}
-                1 => self.want(&["beacons", "quay"]).await?,
-                2 => self.release("beacons", "1.1.0").await?,
-                3 => self.want(&["beacons"]).await?,
-                _ => {
+                Part::Created => {}
+                Part::Enabled => self.want(&["beacons", "quay"]).await?,
+                Part::Upgraded => self.release("beacons", "1.1.0").await?,
+                Part::Disabled => self.want(&["beacons"]).await?,
+                Part::Deleted => {
                     let api: Api<Kyma> = Api::namespaced(self.kcp.clone(), KCP_NAMESPACE);
                     api.delete(KYMA, &DeleteParams::default()).await?;
                 }
             }
-            let expected = whole.and_then(|whole| whole.snapshots.get(part));
-            snapshots.push(self.settle(expected).await.with_context(|| format!("part {part}"))?);
+            let expected = whole.and_then(|whole| whole.snapshots.get(number));
+            snapshots.push(self.settle(expected).await.with_context(|| format!("{part:?}"))?);
         }
         ensure!(!snapshots.iter().any(Snapshot::is_empty), "a snapshot of nothing shows nothing");
         if let Some(engine) = self.engine.take() {
@@ -258,7 +308,13 @@ impl Life {
             self.world.server.remove(&format!("{role}-{}", self.name));
         }
         let writes = self.world.cuts.writes(&self.name);
-        Ok(Lived { crashes: self.crashes, writes, snapshots })
+        Ok(Lived { crashes: self.crashes, writes, last_writes: writes - before, snapshots })
+    }
+
+    /// Lets the engine work until it is to end.
+    fn arm(&self) {
+        let next = usize::try_from(self.crashes).ok().and_then(|n| self.plan.ends.get(n)).copied();
+        self.world.cuts.arm(&self.name, next.filter(|_| self.counts));
     }
 
     /// Lets the engine work, and begins another one when it ends, until all is as expected, or, without that, until nothing
@@ -277,8 +333,7 @@ impl Life {
             let engine = if let Some(engine) = &self.engine {
                 engine
             } else {
-                let next = usize::try_from(self.crashes).ok().and_then(|n| self.plan.0.get(n)).copied();
-                self.world.cuts.arm(&self.name, next);
+                self.arm();
                 let engine =
                     Incarnation::begin(self.engine_config.clone(), self.world.registry.host()).await?;
                 self.engine.insert(engine)

@@ -14,17 +14,22 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Snapshot(BTreeMap<String, Value>);
 
-const KCP: [(&str, &str, &str); 3] = [
+const KCP: [(&str, &str, &str); 4] = [
     ("operator.kyma-project.io/v1beta2", "Kyma", "kymas"),
     ("operator.kyma-project.io/v1beta2", "Manifest", "manifests"),
     ("v1", "Secret", "secrets"),
+    ("cert-manager.io/v1", "Certificate", "certificates"),
 ];
-const RUNTIME: [(&str, &str, &str); 11] = [
+const RUNTIME: [(&str, &str, &str); 15] = [
     ("operator.kyma-project.io/v1beta2", "Kyma", "kymas"),
     ("operator.kyma-project.io/v1beta2", "ModuleTemplate", "moduletemplates"),
     ("operator.kyma-project.io/v1beta2", "ModuleReleaseMeta", "modulereleasemetas"),
     ("sim.tidewatch.dev/v1", "Beacon", "beacons"),
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    ("v1", "Service", "services"),
+    ("v1", "Secret", "secrets"),
     ("v1", "Namespace", "namespaces"),
     ("v1", "ConfigMap", "configmaps"),
     ("v1", "ServiceAccount", "serviceaccounts"),
@@ -97,6 +102,10 @@ pub(crate) async fn snapshot(kcp: &Client, runtime: &Client) -> Result<Snapshot>
 impl Snapshot {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(crate) fn has(&self, object: &str) -> bool {
+        self.0.contains_key(object)
     }
 
     /// Whether something says of itself that it is on its way.

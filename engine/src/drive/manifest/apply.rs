@@ -129,6 +129,8 @@ impl Applied {
 enum Settled {
     /// It is there, as wanted or as somebody keeps it.
     There(Value, Option<Parked>),
+    /// It was written, and came back so.
+    Written(Value, Option<Parked>),
     /// It is not there, and left so.
     Missing(Parked),
     /// A Job that has done its work and gone by itself.
@@ -219,13 +221,18 @@ impl Installer<'_> {
             .buffered(CONCURRENCY);
         let mut applied = Applied::default();
         while let Some((id, result)) = results.next().await {
+            let is_written = matches!(result, Ok(Settled::Written(..)));
             match result {
-                Ok(Settled::There(object, parked)) => {
+                Ok(Settled::There(object, parked) | Settled::Written(object, parked)) => {
                     let judged = readiness::readiness(&object, &self.facts, self.now);
                     let is_unclear =
                         applied.unclear.len() < causes::OBJECTS && causes::can_tell_more(&object, &judged);
                     if let Some(id) = ObjectRef::of(&object) {
-                        self.seen.saw(self.key, &id, &object);
+                        if is_written {
+                            self.seen.wrote(self.key, &id, &object);
+                        } else {
+                            self.seen.saw(self.key, &id, &object);
+                        }
                         applied.judged.push((id, judged));
                     }
                     applied.parked.extend(parked);
@@ -275,7 +282,7 @@ impl Installer<'_> {
             .for_each_concurrent(CONCURRENCY, |(id, judged)| async move {
                 // One that cannot be read is looked at the next time.
                 if let Ok(Some(crd)) = apply::get(self.runtime, id).await {
-                    self.seen.saw(self.key, id, &crd);
+                    self.seen.saw_status(self.key, id, &crd);
                     *judged = readiness::readiness(&crd, &self.facts, self.now);
                 }
             })
@@ -315,7 +322,7 @@ impl Installer<'_> {
                 let made = drift::content(&made, &wanted, field_managers::APPLIER);
                 self.standing.applied(key, content, made, self.now);
             }
-            return Ok(Settled::There(made, self.trial(id, key)));
+            return Ok(Settled::Written(made, self.trial(id, key)));
         };
         if live["metadata"]["deletionTimestamp"].is_string() {
             let marked = Marks::of(&live["metadata"]).managed;
@@ -356,7 +363,7 @@ impl Installer<'_> {
                 self.note_schema(id);
                 let made = drift::content(&applied, &wanted, field_managers::APPLIER);
                 self.standing.applied(key, content, made, self.now);
-                Ok(Settled::There(applied, self.trial(id, key)))
+                Ok(Settled::Written(applied, self.trial(id, key)))
             }
             Err(error) if error.is_of_immutable() => self.immutable(id, &live, &wanted, error).await,
             Err(error) => self.refused(id, error),

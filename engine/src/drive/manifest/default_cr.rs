@@ -80,7 +80,7 @@ impl DefaultCr {
 pub(super) async fn create_default_cr(
     manifest: &Manifest,
     runtime: &Gated,
-    saw: impl Fn(&ObjectRef, &Value),
+    saw: impl Fn(&ObjectRef, &Value, bool),
 ) -> Result<DefaultCr, ObjectError> {
     let Some(cr) = manifest.spec.resource.as_ref().filter(|_| manifest.spec.creates_default_cr()) else {
         return Ok(DefaultCr::NotWanted);
@@ -103,7 +103,7 @@ pub(super) async fn create_default_cr(
         && let Some(id) = ObjectRef::of(live)
     {
         // As events name it, which is not in a namespace if its kind has none.
-        saw(&id, live);
+        saw(&id, live, matches!(there, Ok(DefaultCr::Made(_))));
     }
     match there {
         Err(error) if error.is_kind_missing() => Ok(DefaultCr::NotServed),

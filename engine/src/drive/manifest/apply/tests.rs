@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    drive::{Version, gate::Gate},
+    drive::{End, Version, gate::Gate},
     key::{Acknowledge, Guard},
     plan::{manifest::Sorted, transform},
     queue::{Class, Push, Tick},
@@ -454,7 +454,7 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let installer = installer(&runtime, &standing, &beside, 100);
     let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new()).await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
-    assert!(beside.seen.end(&beside.key, true).news.is_empty());
+    beside.seen.end(&beside.key, End::Done);
     let is_news = |object: &Value, resource_version: &str| {
         let id = ObjectRef::of(object).unwrap();
         let ask = Push { class: Class::UserEdit, cause: None, guards: vec![Box::new(Nobody) as Guard] };
