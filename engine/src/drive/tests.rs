@@ -9,7 +9,9 @@ use tidewatch_api::{State, names};
 
 use super::*;
 use crate::{
-    key::{Acknowledge, Report},
+    drive::{seen::End, work::InHand},
+    history::Record,
+    key::{Acknowledge, Outcome, Report},
     plan::{kyma::Plan, object::Gvk},
     queue::Push,
 };

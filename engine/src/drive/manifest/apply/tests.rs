@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    drive::{End, Version, gate::Gate},
+    drive::{Version, gate::Gate, seen::End},
     key::{Acknowledge, Guard},
     plan::{manifest::Sorted, transform},
     queue::{Class, Push, Tick},
