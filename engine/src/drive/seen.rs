@@ -67,11 +67,12 @@ pub(super) struct Seen(Mutex<Book>);
 struct Book {
     /// By work and object: the version that work has seen which ended well, and when.
     done: Lru<u64, (u64, Instant)>,
-    in_hand: HashMap<WorkKey, InHand>,
+    in_hand: HashMap<WorkKey, Meanwhile>,
 }
 
+/// What one piece of work has seen since it began, and what it was told.
 #[derive(Default)]
-struct InHand {
+struct Meanwhile {
     /// By work and object.
     versions: HashMap<u64, Noted>,
     /// Of events about a version that was seen.
@@ -151,7 +152,7 @@ impl Seen {
     pub(super) fn begin(&self, key: &WorkKey) {
         // Of the others nothing is noted.
         if matches!(key, WorkKey::Manifest { .. } | WorkKey::Kyma { .. } | WorkKey::Catalog { .. }) {
-            self.0.lock().in_hand.insert(key.clone(), InHand::default());
+            self.0.lock().in_hand.insert(key.clone(), Meanwhile::default());
         }
     }
 
@@ -221,7 +222,7 @@ impl Seen {
     /// Work has ended. Returns what has come meanwhile.
     pub(super) fn end(&self, key: &WorkKey, end: End) -> Come {
         let mut book = self.0.lock();
-        let Some(InHand { versions, waiting, undecided }) = book.in_hand.remove(key) else {
+        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.remove(key) else {
             return Come::default();
         };
         let now = Instant::now();
@@ -262,7 +263,7 @@ impl Seen {
         let object = object_of(key, object);
         let mut book = self.0.lock();
         let fresh = book.done.get(&object).is_some_and(|(v, at)| *v == version && at.elapsed() < FRESH);
-        let Some(InHand { versions, waiting, undecided }) = book.in_hand.get_mut(key) else {
+        let Some(Meanwhile { versions, waiting, undecided }) = book.in_hand.get_mut(key) else {
             return if fresh { Ok(Taken::NoNews(ask.guards)) } else { Err(ask) };
         };
         let noted = versions.get(&object).map(|noted| noted.version);
