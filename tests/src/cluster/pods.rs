@@ -1,13 +1,21 @@
 //! The one fake Node that pods run on.
 
 use anyhow::Result;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeStatus},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
 use kube::{Api, Client, api::PostParams};
 
 const NODE: &str = "node-1";
+/// More than any test asks for. kwok keeps what a Node brings; its own default has no ephemeral storage, without which
+/// the scheduler places no pod that requests some.
+const RESOURCES: [(&str, &str); 4] =
+    [("cpu", "1k"), ("memory", "1Ti"), ("pods", "1M"), ("ephemeral-storage", "1Ti")];
 
 pub(super) async fn create_node(client: &Client) -> Result<()> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let resources = RESOURCES.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
     let node = Node {
         metadata: ObjectMeta {
             name: Some(NODE.to_owned()),
@@ -22,6 +30,11 @@ pub(super) async fn create_node(client: &Client) -> Result<()> {
             ),
             ..ObjectMeta::default()
         },
+        status: Some(NodeStatus {
+            allocatable: Some(resources.clone().into()),
+            capacity: Some(resources.into()),
+            ..NodeStatus::default()
+        }),
         ..Node::default()
     };
     Api::all(client.clone()).create(&PostParams::default(), &node).await?;

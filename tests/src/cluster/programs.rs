@@ -14,7 +14,7 @@ use crate::{Etcd, Harness, Process};
 /// What objects of a module need to come, live and go. Left out is what costs memory and
 /// start time and nothing here uses: volumes, autoscaling, cloud, certificates, tokens
 /// for bootstrapping, quotas.
-const CONTROLLERS: [&str; 17] = [
+const CONTROLLERS: [&str; 18] = [
     "clusterrole-aggregation-controller",
     "cronjob-controller",
     "daemonset-controller",
@@ -31,6 +31,7 @@ const CONTROLLERS: [&str; 17] = [
     "serviceaccount-controller",
     "serviceaccount-token-controller",
     "statefulset-controller",
+    "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
 ];
 /// What pods on a Node need besides.
@@ -61,6 +62,8 @@ pub(super) fn apiserver(
         flag("service-account-key-file", &path(&pki.service_account_public_file)),
         flag("service-account-signing-key-file", &path(&pki.service_account_key_file)),
         flag("service-cluster-ip-range", "10.0.0.0/24"),
+        // Modules bring agents for nodes, and those are privileged.
+        flag("allow-privileged", "true"),
         // An Endpoints object cannot name a loopback address, and nothing dials it here.
         flag("endpoint-reconciler-type", "none"),
         flag("profiling", "false"),

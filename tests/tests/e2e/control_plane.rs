@@ -6,7 +6,9 @@ use anyhow::Result;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
+        batch::v1::Job,
         core::v1::{ConfigMap, Namespace},
+        rbac::v1::{ClusterRole, PolicyRule},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -36,7 +38,7 @@ async fn the_version_is_the_pinned_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_deployment_becomes_available() -> Result<()> {
+async fn a_deployment_that_asks_for_whatever_a_node_has_becomes_available() -> Result<()> {
     let client = env::shared().await?.runtime1.client()?;
     namespace(&client, "harness-deployment").await?;
     let deployments: Api<Deployment> = Api::namespaced(client, "harness-deployment");
@@ -47,7 +49,11 @@ async fn a_deployment_becomes_available() -> Result<()> {
             "selector": {"matchLabels": {"app": "web"}},
             "template": {
                 "metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "web", "image": "example.local/web:1"}]},
+                "spec": {"containers": [{
+                    "name": "web", "image": "example.local/web:1",
+                    "securityContext": {"privileged": true},
+                    "resources": {"requests": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
+                }]},
             },
         },
     }))?;
@@ -57,6 +63,47 @@ async fn a_deployment_becomes_available() -> Result<()> {
         let conditions = status.conditions.unwrap_or_default();
         let available = conditions.iter().any(|c| c.type_ == "Available" && c.status == "True");
         Ok((available && status.available_replicas == Some(1)).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_finished_job_ends_with_its_time_to_live() -> Result<()> {
+    let client = env::shared().await?.runtime1.client()?;
+    namespace(&client, "harness-job").await?;
+    let jobs: Api<Job> = Api::namespaced(client, "harness-job");
+    let job: Job = serde_json::from_value(json!({
+        "metadata": {"name": "once"},
+        "spec": {
+            "ttlSecondsAfterFinished": 0,
+            "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "once", "image": "example.local/once:1"}],
+            }},
+        },
+    }))?;
+    jobs.create(&PostParams::default(), &job).await?;
+    wait::until("the Job to be gone", LONG, || async {
+        Ok(jobs.get_opt("once").await?.is_none().then_some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_aggregated_role_gets_its_rules() -> Result<()> {
+    let client = env::shared().await?.kcp.client()?;
+    let roles: Api<ClusterRole> = Api::all(client);
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+    let labels = json!({"harness.tidewatch.dev/aggregates": "true"});
+    let part = json!({"metadata": {"name": "harness-part", "labels": labels}, "rules": rules});
+    let whole = json!({"metadata": {"name": "harness-whole"}, "rules": [],
+                       "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": labels}]}});
+    for role in [whole, part] {
+        roles.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
+    }
+    let wanted: Vec<PolicyRule> = serde_json::from_value(rules)?;
+    wait::until("the role to have the rules of its part", LONG, || async {
+        Ok((roles.get("harness-whole").await?.rules == Some(wanted.clone())).then_some(()))
     })
     .await
 }
