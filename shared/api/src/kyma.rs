@@ -27,7 +27,9 @@ use crate::time;
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Cause", type_ = "string", json_path = ".status.lastOperation.operation")
 )]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]

@@ -25,6 +25,17 @@ use crate::time;
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(
+        name = "Module",
+        type_ = "string",
+        json_path = ".metadata.labels.operator\\.kyma-project\\.io/module-name"
+    ),
+    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
+    printcolumn(
+        name = "Runtime",
+        type_ = "string",
+        json_path = ".metadata.labels.operator\\.kyma-project\\.io/kyma-name"
+    ),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]

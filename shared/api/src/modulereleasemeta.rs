@@ -31,6 +31,7 @@ const SEMVER: &str = concat!(
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "Channels", type_ = "string", json_path = ".spec.channels"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", default)]

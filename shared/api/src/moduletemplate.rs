@@ -24,6 +24,8 @@ use crate::state::State;
     derive = "Default",
     derive = "PartialEq",
     attr = "cfg_attr(all(), serde(default), schemars(!default))",
+    printcolumn(name = "Module", type_ = "string", json_path = ".spec.moduleName"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", default)]
