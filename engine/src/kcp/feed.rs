@@ -29,7 +29,7 @@ use crate::{
     drive::EngineConfig,
     journal::{Journal, KcpChange},
     key::{Cause, Guard, WorkKey},
-    plan::{policy, rollout, writers::keep_writers},
+    plan::{policy, rollout, transform::DEPLOYER, writers::keep_writers},
     queue::{Class, Push, worker::WorkQueue},
 };
 
@@ -51,6 +51,9 @@ pub struct Feeds {
 
 /// What the watch on the image pull Secret is called, to tell it from that on kubeconfigs.
 const PULL_SECRET: &str = "PullSecret";
+
+/// The same of the watch on the Secrets whose data a module gets.
+const MODULE_SECRET: &str = "ModuleSecret";
 
 struct Context {
     state: Arc<RwLock<KcpState>>,
@@ -161,6 +164,32 @@ impl Feeds {
                 None,
             ));
         }
+        let module_secrets = match &mut source {
+            Source::Live(client, namespace) => {
+                // Those that say so: no others are given to it.
+                let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
+                metadata(Api::namespaced(Client::clone(client), namespace), of_module)
+            }
+            Source::Played(inlets) => played(inlets.add(MODULE_SECRET)),
+        };
+        let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
+        let seen_too = Arc::clone(&seen);
+        tasks.spawn(run(
+            Arc::clone(&context),
+            MODULE_SECRET.to_owned(),
+            module_secrets,
+            // A list that is read again says nothing new.
+            move |s, n, o| {
+                let version = o.resource_version();
+                let before = seen.lock().insert(n.to_owned(), version.clone());
+                if before == Some(version) { Vec::new() } else { s.module_secret_changed() }
+            },
+            move |s, n| {
+                seen_too.lock().remove(n);
+                s.module_secret_changed()
+            },
+            None,
+        ));
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
         let kubeconfigs = match &mut source {
@@ -399,9 +428,8 @@ impl Context {
                 _ if matches!(key, WorkKey::Agent { .. }) => Class::Rollout,
                 // Nor for what somebody makes of our bookkeeping, again and again maybe.
                 _ if OF_OUR_BOOKS.contains(&change) => Class::Resync,
-                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET => {
-                    Class::Rollout
-                }
+                "ModuleTemplate" | "ModuleReleaseMeta" | "Watcher" | "ConfigMap" | PULL_SECRET
+                | MODULE_SECRET => Class::Rollout,
                 "Manifest" if change == STATUS_CHANGED => self.state.read().urgency(&object),
                 _ => Class::UserEdit,
             };

@@ -239,14 +239,16 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
     .await?;
     holds(&solo, RUNTIME_NAMESPACE, "platform-pull", "c2Vjb25k").await?;
 
+    // So it is with the data that a module gets.
+    put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "deployer"}), "bmV3").await?;
+    holds(&solo, "deployer", "injected", "bmV3").await?;
     // A Secret that is for another module is not given, and what is installed stays.
     put_secret(&kcp, NAMESPACE, "injected", &json!({labels::MODULE_NAME: "other"}), "dGhlaXJz").await?;
-    solo.tell(DEPLOYMENT, "deployer", "manager").await?;
     let told = |m: &tidewatch_api::ModuleStatus| {
         m.state == State::Error && m.message.contains("'injected'") && m.message.contains("another module")
     };
     solo.module("deployer", "to say why it gets nothing", told).await?;
-    holds(&solo, "deployer", "injected", "b3Vycw==").await?;
+    holds(&solo, "deployer", "injected", "bmV3").await?;
     // With the Kyma it goes.
     kymas.delete(solo.kyma, &DeleteParams::default()).await?;
     let gone = || async { Ok(kymas.get_opt(solo.kyma).await?.is_none().then_some(())) };
@@ -289,7 +291,7 @@ async fn a_module_whose_pods_do_not_run_says_why() -> Result<()> {
     }
     let told = |m: &tidewatch_api::ModuleStatus| {
         m.state == State::Processing
-            && ["Deployment sandbank/web", "cannot pull its image example.test/none:1"]
+            && ["Deployment sandbank/web", "cannot pull its image example.test/none:1", "ImagePullBackOff"]
                 .iter()
                 .all(|part| m.message.contains(part))
     };

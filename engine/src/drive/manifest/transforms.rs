@@ -46,7 +46,7 @@ impl Shared {
             injected: Some(&injected),
         };
         transform::transform(bundle.iter_mut(), &context).map_err(|error| Stopped {
-            // No event tells of the control plane's Secrets.
+            // The control plane may not have answered. That a Secret is there is an event.
             retryable: matches!(error, TransformError::Injection { .. }),
             class: "transform",
             ..Stopped::for_good(error.to_string())

@@ -50,6 +50,14 @@ async fn each_change_that_is_for_many_is_spread() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn other_data_of_a_module_reach_its_manifests_at_once() {
+    let context = context(Duration::from_mins(5));
+    context.push(MODULE_SECRET, &mut asked_of("a", "module secret changed"), false);
+    let lease = context.queue.next().await;
+    assert_eq!((lease.class, context.queue.now()), (Class::Rollout, Duration::ZERO));
+}
+
 #[tokio::test]
 async fn what_only_a_list_that_broke_off_has_shown_does_not_stay() {
     let context = Arc::new(context(Duration::ZERO));

@@ -21,6 +21,7 @@ use crate::{
         object::ObjectRef,
         owners::{Speaker, Wait},
         readiness,
+        transform::DEPLOYER,
         watches::Needs,
         writers::{another_tells, has_own_inventory, has_written_inventory},
     },
@@ -124,13 +125,15 @@ impl KcpState {
         }
         // At a start everything is "added"; what is settled needs no look, a runtime's agent reports drift. What nobody owns any
         // more has still to say so.
-        // Without a whole inventory it has been robbed of it: what is installed has one.
+        // Without a whole inventory it has been robbed of it: what is installed has one. Of KCP's Secrets that the deployer gets nobody knows
+        // whether they have changed meanwhile.
         let settled = old.is_none()
             && is_settled(&manifest)
             && is_installed
             && is_whole
             && is_told
             && is_held
+            && manifest.module_name() != Some(DEPLOYER)
             && !is_nobodys(&manifest);
         // That a finalizer went is not ours, if a list shows it together with a later write of ours.
         if let Some(change) = change.filter(|change| !settled && (!echo || *change == FINALIZER_GONE)) {

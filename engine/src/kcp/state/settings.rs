@@ -3,9 +3,13 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use kube::ResourceExt;
+use tidewatch_api::Manifest;
 
-use super::{KcpState, Wanted, kyma_key};
-use crate::plan::policy::{self, Policy, PolicyError};
+use super::{KcpState, Wanted, kyma_key, manifest_key};
+use crate::plan::{
+    policy::{self, Policy, PolicyError},
+    transform::DEPLOYER,
+};
 
 /// The central policy as it was last read.
 #[derive(Debug, Default)]
@@ -31,6 +35,15 @@ impl KcpState {
     /// The image pull Secret has changed: every runtime is to get it.
     pub fn pull_secret_changed(&self) -> Vec<Wanted> {
         self.kymas.keys().map(|kyma| (kyma_key(kyma), "image pull secret changed")).collect()
+    }
+
+    /// A Secret has changed whose data the one module gets that is given any: each of its Manifests is to have them.
+    pub fn module_secret_changed(&self) -> Vec<Wanted> {
+        let of = |manifest: Manifest| {
+            let kyma = manifest.kyma_name()?.to_owned();
+            Some((manifest_key(&kyma, &manifest.name_any()), "module secret changed"))
+        };
+        self.manifests.of_module(DEPLOYER).filter_map(of).collect()
     }
 
     /// Why the present text of the policy cannot be read.

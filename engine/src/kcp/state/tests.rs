@@ -187,6 +187,20 @@ fn a_settled_manifest_costs_nothing_at_a_start() {
 }
 
 #[test]
+fn a_secret_that_a_module_is_given_asks_for_each_manifest_of_that_module_alone() {
+    let of = |name: &str, module: &str| {
+        let mut manifest = manifest(name, 1, "Ready", None);
+        manifest.labels_mut().insert(names::labels::MODULE_NAME.into(), module.into());
+        manifest
+    };
+    let mut state = KcpState::default();
+    let at_start = keys(state.apply_manifest(of("d", "deployer")));
+    assert!(at_start.contains(&"Manifest/d".to_owned()), "it may have changed meanwhile: {at_start:?}");
+    state.apply_manifest(of("o", "other"));
+    assert_eq!(keys(state.module_secret_changed()), ["Manifest/d"]);
+}
+
+#[test]
 fn what_the_go_manager_has_upgraded_costs_nothing_at_a_start() {
     let mut theirs = manifest("m", 1, "Ready", Some("d"));
     theirs.metadata.generation = Some(7);
