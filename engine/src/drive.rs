@@ -22,6 +22,7 @@ mod pace;
 mod parked;
 mod path;
 mod patience;
+mod paused;
 mod prepare;
 mod pull_secret;
 mod reached;
@@ -371,7 +372,12 @@ impl Shared {
             let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
             (state.is_suspected(key), told && state.doubts_manifests_of(key.kyma()))
         };
-        self.gate.begin(key)?;
+        if let Err(held) = self.gate.begin(key) {
+            if let WorkKey::Kyma { kyma } = key {
+                Box::pin(self.say_paused(kyma)).await?;
+            }
+            return Err(held.into());
+        }
         // What somebody has made of a Manifest's status meanwhile is told to nobody either: what is right of it is news for the Kyma.
         if is_in_doubt {
             let cause = why.causes.first().cloned();
@@ -442,13 +448,18 @@ fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
     lease.causes.iter().map(|cause| cause.clone().numbered(lease.key(), lease.attempt)).collect()
 }
 
-/// An error with its sources, for one line.
+/// What libraries say on the way to a cause: it tells nobody what to do.
+const STEPS: [&str; 5] =
+    ["client error (", "error sending request", "ServiceError: ", "HyperError: ", "tcp connect error"];
+
+/// An error with its sources, for one line. Of the steps of libraries between them it says nothing.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let next = error.to_string();
-        if !text.ends_with(&next) {
+        let is_step = error.source().is_some() && STEPS.iter().any(|step| next.starts_with(step));
+        if !is_step && !text.ends_with(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }

@@ -26,7 +26,6 @@ use crate::{
     journal::{Journal, millis},
     kcp::state::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
     key::{Cause, Guard, WorkKey},
-    plan::kyma::failed_status,
     queue::{Class, Push, worker::WorkQueue},
     runtime::{Care, Effect, RateLimit, RuntimeClient},
 };
@@ -404,11 +403,13 @@ impl Shared {
         let read = read.map_err(|e| lost(format!("reading Kyma {kyma}"), e))?;
         let Some(kyma) = read.filter(|kyma| !kyma.is_skipped()) else { return Ok(()) };
         let says = kyma.status.as_ref().and_then(|status| status.last_operation.as_ref());
-        if says.is_some_and(|says| says.operation.contains(&why.to_string())) {
-            return Ok(());
-        }
-        tracing::warn!(kyma = kyma.metadata.name, why = %why, "parked");
-        let status = failed_status(&kyma, tidewatch_api::State::Error, why.to_string(), self.now());
+        let said = says.map(|says| says.operation.clone()).filter(|said| said.contains(&why.to_string()));
+        let message = said.unwrap_or_else(|| {
+            tracing::warn!(kyma = kyma.metadata.name, why = %why, "parked");
+            why.to_string()
+        });
+        // Its Manifests may have found out meanwhile that it does not answer.
+        let status = self.failed(&kyma, message).await;
         self.write_kyma_status(&kyma, &status).await
     }
 
@@ -425,6 +426,11 @@ impl Shared {
             "the runtime of {kyma} {answers}, and is left alone until {at}, or until its agent is heard of or its kubeconfig \
              changes"
         )
+    }
+
+    /// Whether a runtime is parked.
+    pub(super) fn is_left_alone(&self, kyma: &str) -> bool {
+        self.budgets.parked(kyma).is_some()
     }
 
     /// What a message says of the next try of something that has failed in a runtime.

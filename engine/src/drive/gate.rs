@@ -103,6 +103,8 @@ struct Inner {
     mode: Mode,
     /// Work that was stopped, until the mode changes. At most the keys there are.
     held: BTreeSet<WorkKey>,
+    /// Kymas that say that the engine is paused.
+    told: BTreeSet<String>,
 }
 
 /// The engine's one gate. Cheap to clone.
@@ -152,10 +154,25 @@ impl Gate {
         held && self.begin(key).is_err()
     }
 
+    /// Whether a Kyma does not say yet that the engine is paused, and is to.
+    pub(crate) fn is_to_say(&self, kyma: &str) -> bool {
+        let inner = self.0.lock();
+        matches!(inner.mode, Mode::Paused) && !inner.told.contains(kyma)
+    }
+
+    /// A Kyma says that the engine is paused.
+    pub(crate) fn has_said(&self, kyma: &str) {
+        let mut inner = self.0.lock();
+        if matches!(inner.mode, Mode::Paused) {
+            inner.told.insert(kyma.to_owned());
+        }
+    }
+
     /// Changes the mode and gives back the work that was stopped, to be asked for again.
     pub(crate) fn set(&self, mode: Mode) -> BTreeSet<WorkKey> {
         let mut inner = self.0.lock();
         inner.mode = mode;
+        inner.told.clear();
         std::mem::take(&mut inner.held)
     }
 
@@ -171,16 +188,29 @@ pub(crate) struct Gated {
     client: RuntimeClient,
     gate: Gate,
     kyma: Arc<str>,
+    /// It writes nothing but that the engine is paused.
+    says_paused: bool,
 }
 
 impl Gated {
     pub(crate) fn new(client: RuntimeClient, gate: Gate, kyma: &str) -> Self {
-        Self { client, gate, kyma: kyma.into() }
+        Self { client, gate, kyma: kyma.into(), says_paused: false }
+    }
+
+    /// The one client that may write in a runtime while the engine is paused. It is for saying so, and for nothing else.
+    pub(crate) fn to_say_paused(&self) -> Self {
+        Self { says_paused: true, ..self.clone() }
+    }
+
+    /// The same client behind another gate.
+    #[cfg(test)]
+    pub(crate) fn through(&self, gate: Gate) -> Self {
+        Self { gate, ..self.clone() }
     }
 
     /// Leave to write in this runtime.
     pub(crate) fn permit(&self) -> Result<Permit, Held> {
-        self.gate.runtime()
+        if self.says_paused { self.gate.kcp() } else { self.gate.runtime() }
     }
 
     /// Awaits one call that writes, if that is still allowed when its turn has come: what was found out for it may have taken a while.

@@ -82,8 +82,11 @@ impl Engine {
         self.0.passes.forget();
         self.0.seen.forget();
         self.0.exchanged.forget_all();
+        // Each Kyma is to say so, and to say no more so when it is over: then these are among what was held.
+        let kymas = if label == Mode::Paused.label() { order.kymas() } else { Vec::new() };
         drop(order);
-        for key in held {
+        let kymas = kymas.into_iter().map(|kyma| WorkKey::Kyma { kyma });
+        for key in held.into_iter().chain(kymas) {
             let cause = Some(Cause::Mode { mode: label });
             self.0.queue.push(key, Push { class: Class::Resync, cause, guards: Vec::new() });
         }

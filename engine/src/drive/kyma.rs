@@ -42,7 +42,8 @@ use crate::{
         access::staying,
         gates::Facts,
         kyma::{
-            Input, Plan, Sources, crds_failed_status, failed_status, plan, tell_pull_secret, tell_refused,
+            Input, Plan, Sources, changes, crds_failed_status, failed_status, plan, tell_pull_secret,
+            tell_refused,
         },
         needs::required,
         notice::{About, Notice},
@@ -94,6 +95,7 @@ impl Shared {
             self.windows.forget(name);
             self.waiting.forget(name);
             self.history.forget(name);
+            self.told.keep_open(name, BTreeSet::new());
             return Ok(Finish::Done);
         };
         if kyma.metadata.deletion_timestamp.is_some() {
@@ -255,6 +257,9 @@ impl Shared {
         self.give_modules_up(&name, &plan, causes).await?;
         let Executed { behind, refused } = self.execute(&name, &plan, &manifests, class, causes).await?;
         tell_refused(&mut plan.status, kyma, &refused, self.now());
+        let mut open = self.told.open(&name);
+        plan.notices.extend(changes(kyma, &plan.status, &manifests, &mut open));
+        self.told.keep_open(&name, open);
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
         self.want_catalog(&name, &remote, why).await;
@@ -314,7 +319,7 @@ impl Shared {
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.
     async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Finish, Lost> {
-        let status = failed_status(kyma, State::Error, message.clone(), self.now());
+        let status = self.failed(kyma, message.clone()).await;
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::Settled(error_report(message)))
     }
@@ -327,7 +332,7 @@ impl Shared {
         remote: &Value,
         message: String,
     ) -> Result<Finish, Trouble> {
-        let status = failed_status(kyma, State::Error, message.clone(), self.now());
+        let status = self.failed(kyma, message.clone()).await;
         self.write_kyma_status(kyma, &status).await?;
         match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
             Err(ObjectError::Held(held)) => return Err(Lost::from(held).into()),
@@ -347,15 +352,20 @@ impl Shared {
 
     /// The runtime answers wrongly or not at all: nothing is changed but what the status says.
     pub(super) async fn runtime_failed(&self, kyma: &Kyma, error: &ObjectError) -> Result<Finish, Lost> {
-        let status = |kyma: &Kyma, message, now| failed_status(kyma, State::Error, message, now);
-        self.runtime_failed_with(kyma, error, status).await
+        self.runtime_failed_with(kyma, error, failed_status).await
+    }
+
+    /// The status of a Kyma whose reconcile could not go on.
+    pub(super) async fn failed(&self, kyma: &Kyma, message: String) -> KymaStatus {
+        let manifests = self.look("failed").await.manifests_of(&kyma.name_any());
+        failed_status(kyma, &manifests, message, self.now())
     }
 
     async fn runtime_failed_with(
         &self,
         kyma: &Kyma,
         error: &ObjectError,
-        status: impl Fn(&Kyma, String, Timestamp) -> KymaStatus + Send,
+        status: fn(&Kyma, &[Manifest], String, Timestamp) -> KymaStatus,
     ) -> Result<Finish, Lost> {
         if let Some(held) = error.held() {
             return Err(held.into());
@@ -374,7 +384,8 @@ impl Shared {
         }
         let next = self.next_try_in(&kyma.name_any(), error.retry_after());
         let message = format!("{}; {next}", error.message());
-        let status = status(kyma, message.clone(), self.now());
+        let manifests = self.look("manifests of failed").await.manifests_of(&kyma.name_any());
+        let status = status(kyma, &manifests, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))
     }

@@ -408,13 +408,23 @@ impl Shared {
         // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
         let conflict = parked.filter(|one| !one.is_trial());
         let before = manifest.status.as_ref().map(said).filter(|_| parked.is_some()).unwrap_or_default();
+        // A kubelet that waits before it tries again may not say why: that stays said.
+        let stays = manifest.status.as_ref().map(said).unwrap_or_default();
+        let fuller = |what: &str| match stays.strip_prefix(what) {
+            Some(why) if why.starts_with(": ") => stays.clone(),
+            _ => what.to_owned(),
+        };
         let besides = |what: &str| match conflict {
             Some(one) => format!("{what}; {}", one.message()),
-            None => before.find(&format!("{what}; ")).map_or(what, |at| &before[at..]).to_owned(),
+            None => match before.find(&format!("{what}; ")) {
+                Some(at) => before[at..].to_owned(),
+                None => fuller(what),
+            },
         };
         let told = match &readiness {
             Readiness::Ready => Readiness::Ready,
             Readiness::Processing(what) => Readiness::Processing(besides(what)),
+            Readiness::Warning(what) => Readiness::Warning(besides(what)),
             Readiness::Error(what) => Readiness::Error(besides(what)),
         };
         let status = write(Progress::Applied(told));
@@ -442,17 +452,17 @@ impl Shared {
             looked.again,
             match readiness {
                 // A Deployment tells when it has taken too long, by the time that all have: not where the module has its own.
-                Readiness::Processing(what)
+                Readiness::Processing(what) | Readiness::Warning(what)
                     if unready.is_empty() && causes::deadline(manifest) == readiness::DEADLINE =>
                 {
                     Finish::Waiting(what)
                 }
                 // But not that there was none for too long.
-                Readiness::Processing(what) if told => Finish::RecheckAt(
+                Readiness::Processing(what) | Readiness::Warning(what) if told => Finish::RecheckAt(
                     self.now().saturating_add(causes::deadline(manifest)).unwrap_or(Timestamp::MAX),
                     Box::new(Finish::Waiting(what)),
                 ),
-                Readiness::Processing(what) => Finish::Recheck(what),
+                Readiness::Processing(what) | Readiness::Warning(what) => Finish::Recheck(what),
                 Readiness::Error(message) if unready.is_empty() || told => {
                     Finish::Settled(found_report(State::Error, message))
                 }

@@ -1,14 +1,22 @@
 //! The condition on a Kyma that says whether its runtime's events are proven to arrive.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde_json::json;
 use tidewatch_api::names::{self, conditions, field_managers};
 
 use super::{Finish, Lost, Shared, kcp_writes::lost};
-use crate::plan::{
-    status::{self, Says},
-    writers::has_entry,
+use crate::{
+    kcp::state::PathReport,
+    plan::{
+        notice::{About, Notice},
+        status::{self, Says},
+        writers::has_entry,
+    },
 };
+
+/// The reason of a way whose runtime neither speaks nor answers.
+const UNREACHABLE: &str = "Unreachable";
 
 impl Shared {
     /// Writes what was last told about the way, under a field manager of its own: the Kyma's reconcile writes the
@@ -54,7 +62,57 @@ impl Shared {
             "apiVersion": names::API_VERSION, "kind": "Kyma",
             "metadata": {"name": kyma.name_any()}, "status": {"conditions": [condition]}
         });
+        let notice = change(&before.conditions, &told);
         self.apply_kcp(&self.kymas(), name, field_managers::EVENT_PATH, true, &body).await?;
+        if let Some(notice) = notice {
+            let _alone = self.tell(name, None, &[notice]).await;
+        }
         Ok(Finish::Done)
+    }
+}
+
+/// What is told where events are proven to arrive again, or no longer are.
+fn change(before: &[Condition], told: &PathReport) -> Option<Notice> {
+    let said = before.iter().find(|c| c.type_ == conditions::RUNTIME_EVENTS)?;
+    let (was_proven, message) = (said.status == "True", told.message.clone());
+    match (was_proven, told.proven) {
+        (false, true) => Some(Notice::normal(About::Kyma, "RuntimeEventsProven", message)),
+        // Nothing is wrong with a runtime that is asleep.
+        (true, false) if told.reason == UNREACHABLE => {
+            Some(Notice::normal(About::Kyma, "RuntimeEventsUnproven", message))
+        }
+        (true, false) => Some(Notice::warning(About::Kyma, "RuntimeEventsUnproven", message)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::plan::notice::Kind;
+
+    #[test]
+    fn only_a_change_of_the_way_is_told() {
+        let report = |proven, reason| PathReport { proven, reason, message: "m".into() };
+        let told = |before: Option<bool>, now: PathReport| {
+            let said = before.map(|holds| {
+                let says =
+                    Says { type_: conditions::RUNTIME_EVENTS, holds, reason: "R", message: "m".into() };
+                status::condition(&[], says, None, Timestamp::UNIX_EPOCH)
+            });
+            change(said.as_slice(), &now).map(|notice| (notice.kind, notice.reason))
+        };
+        let (proven, silent, asleep) =
+            (report(true, "Proven"), report(false, "NoCanary"), report(false, UNREACHABLE));
+        assert_eq!(told(Some(true), silent.clone()), Some((Kind::Warning, "RuntimeEventsUnproven")));
+        assert_eq!(told(Some(true), asleep), Some((Kind::Normal, "RuntimeEventsUnproven")));
+        assert_eq!(told(Some(false), proven.clone()), Some((Kind::Normal, "RuntimeEventsProven")));
+        for (before, now) in
+            [(None, silent.clone()), (None, proven.clone()), (Some(true), proven), (Some(false), silent)]
+        {
+            assert_eq!(told(before, now), None);
+        }
     }
 }

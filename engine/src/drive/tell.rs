@@ -1,7 +1,10 @@
 //! Tells users by Events (core/v1) what a plan has noticed. Never fails a reconcile, and never says the same of one occasion twice
 //! an hour.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -48,6 +51,9 @@ const COMPONENT: &str = "tidewatch";
 #[derive(Debug)]
 pub(super) struct Told(Mutex<Book>);
 
+/// Modules of Kymas of which it is still to be told that they are Ready again; none of a Kyma that has none.
+type Open = HashMap<String, BTreeSet<String>>;
+
 #[derive(Debug)]
 struct Book {
     said: Lru<u64, Said>,
@@ -55,6 +61,7 @@ struct Book {
     /// all together.
     over: Lru<u64, Instant>,
     all_over: Option<Instant>,
+    open: Open,
 }
 
 /// When a notice was told, and from when on it may be told again.
@@ -77,7 +84,12 @@ enum Turn {
 
 impl Default for Told {
     fn default() -> Self {
-        Self(Mutex::new(Book { said: Lru::new(REMEMBERED), over: Lru::new(COUNTED), all_over: None }))
+        Self(Mutex::new(Book {
+            said: Lru::new(REMEMBERED),
+            over: Lru::new(COUNTED),
+            all_over: None,
+            open: Open::new(),
+        }))
     }
 }
 
@@ -95,6 +107,20 @@ impl Told {
         book.all_over = Some(all);
         book.said.insert(notice, Said { at: now, until: now + ONCE_IN }, 1);
         Turn::Now
+    }
+
+    /// The modules of a Kyma of which it is still to be told that they are Ready again.
+    pub(super) fn open(&self, kyma: &str) -> BTreeSet<String> {
+        self.0.lock().open.get(kyma).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn keep_open(&self, kyma: &str, open: BTreeSet<String>) {
+        let all = &mut self.0.lock().open;
+        if open.is_empty() {
+            all.remove(kyma);
+        } else {
+            all.insert(kyma.to_owned(), open);
+        }
     }
 
     /// When it was told, or tried, last.

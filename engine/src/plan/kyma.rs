@@ -9,6 +9,7 @@ mod shown;
 mod sources;
 mod stands;
 mod status;
+mod told;
 
 use std::sync::Arc;
 
@@ -47,10 +48,11 @@ pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub(in crate::plan) use status::progress;
 pub use status::{
-    crds_failed_status, deleting_status, failed_status, is_written, runtime_status, tell_pull_secret,
-    tell_refused,
+    crds_failed_status, deleting_status, failed_status, is_written, paused_status, runtime_status,
+    tell_pull_secret, tell_refused,
 };
 pub(crate) use status::{leaving_message, progress_at, skipped};
+pub use told::changes;
 
 /// What the planner looks at.
 pub struct Input<'a> {

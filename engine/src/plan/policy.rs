@@ -147,8 +147,9 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
     let quiet = serde_saphyr::options! { with_snippet: false };
     let detail =
         |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect();
-    let policy: Policy = serde_saphyr::from_str_with_options(text, quiet)
-        .map_err(|error| PolicyError::Unreadable(detail(error.to_string())))?;
+    let policy: Policy = serde_saphyr::from_str_with_options(text, quiet).map_err(|error| {
+        PolicyError::Unreadable(detail(error.render_with_formatter(&serde_saphyr::UserMessageFormatter)))
+    })?;
     if policy.rules.len() > MAX_RULES {
         return Err(PolicyError::TooMany);
     }

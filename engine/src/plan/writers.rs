@@ -24,12 +24,13 @@ const OURS: [&str; 4] = [
     field_managers::EVENT_PATH,
 ];
 /// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
-const CONDITIONS: [&str; 10] = [
+const CONDITIONS: [&str; 11] = [
     conditions::CRDS_SYNC,
     conditions::MODULES,
     conditions::MODULE_CATALOG,
     conditions::IMAGE_PULL_SECRET_SYNC,
     conditions::RUNTIME_EVENTS,
+    conditions::PAUSED,
     conditions::RESOURCES,
     conditions::INSTALLATION,
     conditions::MODULE_CR,

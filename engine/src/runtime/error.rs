@@ -53,7 +53,7 @@ impl ErrorClass {
         }
     }
 
-    const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Unreachable => "the cluster cannot be reached; check its address, certificate and network",
             Self::Unauthorized => "the cluster does not accept the credentials; renew the kubeconfig Secret",
@@ -70,6 +70,12 @@ impl ErrorClass {
     }
 }
 
+/// Whether a message says that a runtime gives no answers, and so nothing of what is in it.
+pub(crate) fn is_out_of_reach(message: &str) -> bool {
+    let text = |class: ErrorClass| class.text().split(';').next().unwrap_or_default();
+    [ErrorClass::Unreachable, ErrorClass::Timeout].into_iter().any(|class| message.contains(text(class)))
+}
+
 /// A failed call. Display says what was tried and the class; the API server's own words are in [`Self::message`].
 #[derive(Debug)]
 pub struct RuntimeError {
@@ -82,7 +88,7 @@ pub struct RuntimeError {
 
 impl fmt::Display for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.class.text())
+        write!(f, "{}: {}", self.what, self.text())
     }
 }
 
@@ -91,6 +97,19 @@ impl Error for RuntimeError {
         self.source.as_deref().map(|source| source as _)
     }
 }
+
+/// What an API server says in words alone, and what it means to whoever reads a status.
+const WORDS: [(&str, &str); 3] = [
+    (
+        "failed calling webhook",
+        "a webhook in the cluster does not answer; whoever has installed it can bring it back, or remove it",
+    ),
+    (
+        "denied the request",
+        "a webhook in the cluster refuses it; change what it refuses, or ask whoever has installed the webhook",
+    ),
+    ("exceeded quota", "a quota in the cluster is used up; raise it, or free some of what it counts"),
+];
 
 /// Longest message of an API server that is passed on, in characters.
 const MAX_MESSAGE: usize = 500;
@@ -107,7 +126,7 @@ impl RuntimeError {
         Self { class, what: what.into(), source }
     }
 
-    pub(super) fn from_kube(what: impl Into<String>, error: kube::Error) -> Self {
+    pub(crate) fn from_kube(what: impl Into<String>, error: kube::Error) -> Self {
         let class = classify(&error);
         // The parser's messages quote the text, which may be a Secret's.
         let source = match error {
@@ -116,6 +135,17 @@ impl RuntimeError {
             error => error.into(),
         };
         Self::new(class, what, Some(source))
+    }
+
+    fn text(&self) -> &'static str {
+        let words = self.status().map_or("", |status| &*status.message);
+        match WORDS.iter().find(|(said, _)| words.contains(said)) {
+            Some((_, text)) => text,
+            None if matches!(self.class, ErrorClass::NotFound) && words.starts_with("namespaces \"") => {
+                "its namespace is not there; make it, or have the module bring it"
+            }
+            None => self.class.text(),
+        }
     }
 
     /// Same as [`ErrorClass::metric_label`].
@@ -261,6 +291,22 @@ mod tests {
         assert_eq!(terminating.class, ErrorClass::NamespaceTerminating);
         let throttled = api(429, details(&serde_json::json!({"retryAfterSeconds": 7})));
         assert_eq!(throttled.retry_after(), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn what_a_server_says_in_words_alone_is_told_with_what_to_do() {
+        for (code, words, told) in [
+            (500, "Internal error occurred: failed calling webhook \"v.x\": refused", "does not answer"),
+            (403, "admission webhook \"v.x\" denied the request: no", "a webhook in the cluster refuses it"),
+            (403, "pods \"a\" is forbidden: exceeded quota: small", "a quota in the cluster is used up"),
+            (404, "namespaces \"a\" not found", "its namespace is not there"),
+            (404, "configmaps \"a\" not found", "not found"),
+            (403, "no", "check the permissions"),
+        ] {
+            let status = Status::failure(words, "Reason").with_code(code);
+            let error = RuntimeError::from_kube("applying it", kube::Error::Api(status.boxed())).to_string();
+            assert!(error.starts_with("applying it: ") && error.contains(told), "{error}");
+        }
     }
 
     #[test]

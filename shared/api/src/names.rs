@@ -196,6 +196,8 @@ pub mod conditions {
     pub const IMAGE_PULL_SECRET_SYNC: &str = "SKRImagePullSecretSync";
     /// Kyma, ours: events of the runtime are proven to arrive (`docs/extensions.md`).
     pub const RUNTIME_EVENTS: &str = "RuntimeEvents";
+    /// Kyma, ours: an operator has stopped all writes to runtimes; there only while that is so (`docs/operations.md`).
+    pub const PAUSED: &str = "Paused";
     /// Kyma: deprecated; removed from old objects.
     pub const DEPRECATED_READY: &str = "Ready";
     /// Manifest: the module's objects are known; reason [`REASON_RESOURCES_AVAILABLE`].
@@ -211,7 +213,7 @@ pub mod conditions {
     /// Watcher: its route is configured; reason [`REASON_READY`].
     pub const VIRTUAL_SERVICE: &str = "VirtualService";
 
-    /// Reason of every Kyma condition, whatever its status, and of some others.
+    /// Reason of every Kyma condition that is not ours alone, and of some others; that of [`MODULES`] if not all are ready is a state.
     pub const REASON_READY: &str = "Ready";
     /// Reason of [`RESOURCES`].
     pub const REASON_RESOURCES_AVAILABLE: &str = "ResourcesAvailable";

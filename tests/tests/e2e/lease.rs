@@ -9,7 +9,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tidewatch_api::State;
+use tidewatch_api::{Kyma, State};
 use tidewatch_tests::{
     env,
     fleet::{self, Receiver},
@@ -130,6 +130,23 @@ async fn it_is_undone(solo: &Solo) -> Result<()> {
     solo.module("dune", "to be Ready", |m| m.state == State::Ready).await.map(drop)
 }
 
+/// Its Kyma says so, in KCP and in the runtime, while it is paused and no longer.
+async fn says_paused(solo: &Solo, paused: bool) -> Result<()> {
+    let says = |kyma: &Value| {
+        let all = kyma["status"]["conditions"].as_array().into_iter().flatten();
+        all.filter(|c| c["type"] == "Paused").map(|c| c["status"] == "True").collect::<Vec<_>>()
+    };
+    let wanted = if paused { vec![true] } else { Vec::new() };
+    wait::until("the Kyma to say whether the engine is paused", SOON, || async {
+        let in_kcp = Api::<Kyma>::namespaced(solo.kcp.clone(), solo.namespace).get(solo.kyma).await?;
+        let of_user = Api::<Kyma>::namespaced(solo.runtime.clone(), "kyma-system").get("default").await?;
+        let said = [says(&serde_json::to_value(in_kcp)?), says(&serde_json::to_value(of_user)?)];
+        ensure!(said.iter().all(|said| *said == wanted), "{said:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
 /// What is mandatory waits as well, and what was withdrawn meanwhile comes nowhere.
 async fn a_release_waits(solo: &Solo) -> Result<()> {
     let last = || async {
@@ -181,9 +198,11 @@ async fn a_pause_stops_writes_to_runtimes_and_nothing_is_lost() -> Result<()> {
     let pause = json!({"metadata": {"name": "tidewatch-engine"}, "data": {"paused": "true"}});
     maps.create(&PostParams::default(), &serde_json::from_value(pause)?).await?;
     an_edit_stays(&solo, "theirs").await?;
+    says_paused(&solo, true).await?;
     a_release_waits(&solo).await?;
     maps.delete("tidewatch-engine", &DeleteParams::default()).await?;
     it_is_undone(&solo).await?;
+    says_paused(&solo, false).await?;
     nothing_came_of_it(&solo).await?;
 
     // The flag holds from the start of a process to its end, whatever the ConfigMap says.

@@ -31,6 +31,7 @@ mod service;
 mod shutdown;
 mod skeleton;
 mod takeover;
+mod told;
 mod two_places;
 mod upgrade;
 mod versions;

@@ -169,3 +169,27 @@ impl ObjectError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("client error (Connect)")]
+    struct Step(#[source] std::io::Error);
+
+    #[test]
+    fn a_call_without_an_answer_names_what_it_began_with_and_no_step_of_a_library() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let call = kube::Error::Service(Box::new(Step(refused)));
+        let error = ObjectError::from(RuntimeError::from_kube("reading Kyma a/b", call));
+        let message = error.message();
+        assert!(message.starts_with("reading Kyma a/b: the cluster cannot be reached; "), "{message}");
+        assert!(
+            message.ends_with(": connection refused")
+                && !message.contains("rror (")
+                && !message.contains("ServiceError"),
+            "{message}"
+        );
+    }
+}

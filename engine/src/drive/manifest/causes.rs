@@ -139,7 +139,8 @@ impl Shared {
     pub(super) async fn causes(&self, manifest: &Manifest, runtime: &Gated, applied: &mut Applied) -> Looked {
         let now = self.now();
         let mut looked = Looked::default();
-        let since = readiness::not_ready_since(manifest);
+        // What is not said yet is known all the same.
+        let since = readiness::not_ready_since(manifest).or_else(|| self.holds.since(manifest));
         let mut on_their_way = false;
         for object in std::mem::take(&mut applied.unclear) {
             let Some(id) = ObjectRef::of(&object) else { continue };

@@ -30,6 +30,11 @@ impl Default for Holds {
 }
 
 impl Holds {
+    /// Since when something is held of a Manifest, if anything is.
+    pub(super) fn since(&self, manifest: &Manifest) -> Option<Timestamp> {
+        self.0.lock().get(&manifest.uid()?).copied()
+    }
+
     /// How long it is still held; `None`: no longer, or it is not to be.
     fn left(&self, uid: &str, may: bool, now: Timestamp) -> Option<Duration> {
         let mut all = self.0.lock();

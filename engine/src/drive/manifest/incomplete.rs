@@ -25,6 +25,7 @@ fn says(readiness: Readiness, found: bool, what: &str, overdue: Option<String>) 
         _ if let Some(overdue) = overdue => {
             Progress::Failed { state: State::Error, message: format!("{overdue}: {what}") }
         }
+        Readiness::Warning(cause) => Progress::Applied(Readiness::Warning(format!("{cause}; {what}"))),
         Readiness::Processing(cause) if found => Progress::Waiting(format!("{what}; {cause}")),
         Readiness::Processing(_) | Readiness::Ready => Progress::Waiting(what.to_owned()),
     }

@@ -223,7 +223,7 @@ async fn a_look_at_a_set_time_reads_pods_and_what_they_say_is_said_at_once() {
         let written = kcp.lock().clone();
         assert_eq!(written.len(), usize::from(says_more), "{written:?}");
         if says_more {
-            assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(20).unwrap()));
+            assert!(matches!(finish, Finish::RecheckAt(at, _) if at == Timestamp::from_second(60).unwrap()));
         } else {
             assert!(matches!(finish, Finish::Again(..)), "what the Deployment tells itself waits a moment");
         }

@@ -24,6 +24,11 @@ fn runs(manifest: &Manifest) -> Option<&str> {
     Some(version).filter(|version| !version.is_empty())
 }
 
+/// The version that ran before the present spec, if it was noted.
+pub(super) fn ran(manifest: &Manifest) -> Option<&str> {
+    mark(manifest.annotations(), annotations::RUNNING_VERSION)
+}
+
 /// Has the Manifest that takes the place of `old` say which version runs. With the same spec it says what it has said.
 pub(in crate::plan) fn remember(old: &Manifest, wanted: &mut Manifest) {
     let noted = if old.spec == wanted.spec {

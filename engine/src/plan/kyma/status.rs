@@ -117,6 +117,7 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
     let unready = unready(&modules);
     let all_ready = unready.is_none();
     let message = unready.unwrap_or_else(|| "all modules are in ready state".to_owned());
+    let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
     let says = [
         Says {
             type_: conditions::CRDS_SYNC,
@@ -124,14 +125,8 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
             reason: conditions::REASON_READY,
             message: "CRDs are synchronized to the SKR".into(),
         },
-        Says {
-            type_: conditions::MODULES,
-            holds: all_ready,
-            reason: conditions::REASON_READY,
-            message: message.clone(),
-        },
+        says_modules(state, all_ready, message.clone()),
     ];
-    let state = State::aggregate_with_conditions(modules.iter().map(|m| m.state), all_ready);
     let text = if state == State::Ready { "kyma is ready".to_owned() } else { message };
     KymaStatus {
         state,
@@ -143,6 +138,12 @@ pub(super) fn kyma_status(input: &Input<'_>, modules: Vec<Arc<ModuleStatus>>) ->
         active_channel: input.wanted.channel.clone(),
         last_operation: Some(status::operation(before.and_then(|b| b.last_operation.as_ref()), text, now)),
     }
+}
+
+/// Whether all modules are ready, and if not, in which state they are together. Every module is ready only if this is True.
+fn says_modules(state: State, ready: bool, message: String) -> Says<'static> {
+    let reason = if ready { conditions::REASON_READY } else { state.as_str() };
+    Says { type_: conditions::MODULES, holds: ready, reason, message }
 }
 
 /// Whether a condition of a Kyma is always written by the Kyma's reconcile; others belong to other writers.
@@ -161,11 +162,11 @@ fn is_kept(condition: &str) -> bool {
     is_own(condition) || condition == conditions::IMAGE_PULL_SECRET_SYNC
 }
 
-/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but nobody can say
-/// any more that they are all ready. One that is being deleted stays so.
+/// The status of a Kyma whose reconcile could not go on: the modules stay as they were, but for what their Manifests say, and nobody
+/// can say any more that they are all ready. One that is being deleted stays so.
 #[must_use]
-pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp) -> KymaStatus {
-    let before = kyma.status.clone().unwrap_or_default();
+pub fn failed_status(kyma: &Kyma, manifests: &[Manifest], message: String, now: Timestamp) -> KymaStatus {
+    let mut before = kyma.status.clone().unwrap_or_default();
     let now = status::whole_seconds(now);
     let generation = kyma.metadata.generation;
     if kyma.metadata.deletion_timestamp.is_some() {
@@ -173,12 +174,8 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
         let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
         return KymaStatus { state: State::Deleting, conditions, last_operation, ..before };
     }
-    let says = Says {
-        type_: conditions::MODULES,
-        holds: false,
-        reason: conditions::REASON_READY,
-        message: message.clone(),
-    };
+    follow_manifests(&mut before.modules, manifests);
+    let says = says_modules(State::Error, false, message.clone());
     let modules = status::condition(&before.conditions, says, generation, now);
     let mut all: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     match all.iter_mut().find(|c| c.type_ == conditions::MODULES) {
@@ -186,17 +183,48 @@ pub fn failed_status(kyma: &Kyma, state: State, message: String, now: Timestamp)
         None => all.push(modules),
     }
     KymaStatus {
-        state,
+        state: State::Error,
         conditions: all,
         last_operation: Some(status::operation(before.last_operation.as_ref(), message, now)),
         ..before
     }
 }
 
+/// Has each entry say what its Manifest says, where that is worse or the entry is in Error. No gate was asked, so what one has said of a
+/// module that is installed stays.
+fn follow_manifests(modules: &mut [Arc<ModuleStatus>], manifests: &[Manifest]) {
+    let rank = |state| match state {
+        State::Error => Some(3),
+        State::Warning => Some(2),
+        State::Processing => Some(1),
+        State::Ready => Some(0),
+        State::Deleting | State::Unmanaged | State::Empty => None,
+    };
+    for entry in modules {
+        let Some(said) = rank(entry.state) else { continue };
+        let name = entry.manifest.as_ref().and_then(|at| at.metadata.as_ref()).map(|at| at.name.as_str());
+        let Some(manifest) = manifests.iter().find(|m| m.metadata.name.as_deref() == name) else { continue };
+        if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let (state, message) = progress_at(manifest, manifest.metadata.generation);
+        let counts = entry.state == State::Error || rank(state).is_some_and(|now| now > said);
+        if counts && (entry.state, entry.message.as_str()) != (state, message) {
+            let entry = Arc::make_mut(entry);
+            (entry.state, entry.message) = (state, message.to_owned());
+        }
+    }
+}
+
 /// The same where the runtime does not take our CRDs.
 #[must_use]
-pub fn crds_failed_status(kyma: &Kyma, message: String, now: Timestamp) -> KymaStatus {
-    let mut status = failed_status(kyma, State::Error, message.clone(), now);
+pub fn crds_failed_status(
+    kyma: &Kyma,
+    manifests: &[Manifest],
+    message: String,
+    now: Timestamp,
+) -> KymaStatus {
+    let mut status = failed_status(kyma, manifests, message.clone(), now);
     let before = kyma.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
     let says = Says {
         type_: conditions::CRDS_SYNC,
@@ -211,6 +239,28 @@ pub fn crds_failed_status(kyma: &Kyma, message: String, now: Timestamp) -> KymaS
         None => status.conditions.insert(0, condition),
     }
     status
+}
+
+/// The status of a Kyma while an operator has paused the engine: what it was, and that nothing happens. Any other status is without.
+#[must_use]
+pub fn paused_status(kyma: &Kyma, now: Timestamp) -> KymaStatus {
+    let before = kyma
+        .status
+        .clone()
+        .unwrap_or_else(|| KymaStatus { state: State::Processing, ..KymaStatus::default() });
+    let says = Says {
+        type_: conditions::PAUSED,
+        holds: true,
+        reason: "PausedByOperator",
+        message: "the platform's operators have paused all changes to runtimes: nothing is installed, changed, repaired or removed; what \
+                  is asked for meanwhile is done when the pause ends"
+            .into(),
+    };
+    let generation = kyma.metadata.generation;
+    let condition = status::condition(&before.conditions, says, generation, status::whole_seconds(now));
+    let kept = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned();
+    let conditions = kept.chain([condition]).collect();
+    KymaStatus { conditions, ..before }
 }
 
 /// Adds whether the runtime has the platform's image pull Secret. Without it a Kyma is not Ready.
@@ -245,17 +295,12 @@ pub fn tell_refused(told: &mut KymaStatus, kyma: &Kyma, refused: &[(String, Stri
     }
     let message = format!("not all modules are in ready state; first cause: {first}: {why}");
     let (before, now) = (kyma.status.clone().unwrap_or_default(), status::whole_seconds(now));
-    let says = Says {
-        type_: conditions::MODULES,
-        holds: false,
-        reason: conditions::REASON_READY,
-        message: message.clone(),
-    };
+    told.state = State::aggregate_with_conditions(told.modules.iter().map(|m| m.state), false);
+    let says = says_modules(told.state, false, message.clone());
     let modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
     if let Some(condition) = told.conditions.iter_mut().find(|c| c.type_ == conditions::MODULES) {
         *condition = modules;
     }
-    told.state = State::aggregate_with_conditions(told.modules.iter().map(|m| m.state), false);
     told.last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));
 }
 
@@ -277,12 +322,7 @@ pub fn deleting_status(
     let now = status::whole_seconds(now);
     let mut told: Vec<_> = before.conditions.iter().filter(|c| is_kept(&c.type_)).cloned().collect();
     if let Some(modules) = told.iter_mut().find(|c| c.type_ == conditions::MODULES) {
-        let says = Says {
-            type_: conditions::MODULES,
-            holds: false,
-            reason: conditions::REASON_READY,
-            message: message.clone(),
-        };
+        let says = says_modules(State::Deleting, false, message.clone());
         *modules = status::condition(&before.conditions, says, kyma.metadata.generation, now);
     }
     let last_operation = Some(status::operation(before.last_operation.as_ref(), message, now));

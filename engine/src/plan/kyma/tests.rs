@@ -19,6 +19,7 @@ use crate::plan::{
 
 mod adopted;
 mod besides;
+mod failed;
 mod managed;
 mod mandatory;
 mod running;
@@ -291,8 +292,7 @@ fn planning_twice_changes_nothing() {
 fn a_reconcile_that_cannot_go_on_says_so_in_the_condition_too() {
     let mut kyma = kyma();
     kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
-    let failed =
-        failed_status(&kyma, State::Error, "the runtime does not answer".into(), Timestamp::UNIX_EPOCH);
+    let failed = failed_status(&kyma, &[], "the runtime does not answer".into(), Timestamp::UNIX_EPOCH);
     let modules = failed.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
     assert_eq!((modules.status.as_str(), modules.message.as_str()), ("False", "the runtime does not answer"));
     assert_eq!(failed.conditions.len(), 2, "the other condition is kept");
@@ -410,7 +410,7 @@ fn a_kyma_that_is_being_deleted_stays_so_whatever_fails() {
     let mut kyma = Kyma { status: Some(first.status.clone()), ..kyma() };
     kyma.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
-    let failed = failed_status(&kyma, State::Error, "no answer".into(), Timestamp::UNIX_EPOCH);
+    let failed = failed_status(&kyma, &[], "no answer".into(), Timestamp::UNIX_EPOCH);
     assert_eq!(failed.state, State::Deleting);
     assert_eq!(failed.last_operation.unwrap().operation, "no answer", "what fails is said");
     assert_eq!(failed.conditions, first.status.conditions, "nothing is known about the modules");
@@ -471,15 +471,15 @@ fn crds_that_a_runtime_does_not_take_are_told() {
     let mut kyma = kyma();
     kyma.status = Some(run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status);
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-    let status = crds_failed_status(&kyma, "applying the CRD was refused".into(), now);
+    let status = crds_failed_status(&kyma, &[], "applying the CRD was refused".into(), now);
     let said = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     assert_eq!(said(conditions::CRDS_SYNC).status, "False");
     assert!(said(conditions::CRDS_SYNC).message.contains("was refused"));
     assert_eq!((said(conditions::MODULES).status.as_str(), status.state), ("False", State::Error));
     assert_eq!(status.conditions.len(), 2);
     // Of a runtime that fails otherwise, that is not known.
-    let failed = failed_status(&kyma, State::Error, "timeout".into(), now);
+    let failed = failed_status(&kyma, &[], "timeout".into(), now);
     assert!(failed.conditions.iter().any(|c| c.type_ == conditions::CRDS_SYNC && c.status == "True"));
     kyma.status = None;
-    assert_eq!(crds_failed_status(&kyma, "x".into(), now).conditions.len(), 2);
+    assert_eq!(crds_failed_status(&kyma, &[], "x".into(), now).conditions.len(), 2);
 }

@@ -72,7 +72,7 @@ impl Definitions {
                         .awaited
                         .get_or_insert_with(|| format!("waiting for the kind {named}.{kind} to be served"));
                 }
-                Some(ObjectReadiness::Error { .. }) | None => {}
+                Some(ObjectReadiness::Warning { .. } | ObjectReadiness::Error { .. }) | None => {}
             }
             sorted.held += 1;
         }

@@ -131,6 +131,7 @@ pub fn manifest_status(
         Progress::Waiting(what) | Progress::Applied(Readiness::Processing(what)) => {
             (State::Processing, what.clone())
         }
+        Progress::Applied(Readiness::Warning(what)) => (State::Warning, what.clone()),
         Progress::Applied(Readiness::Error(what)) => (State::Error, what.clone()),
         Progress::Deleting(what) => (State::Deleting, what.clone()),
     };

@@ -43,7 +43,8 @@ pub fn module_cr(cr: Option<&Value>) -> CrState {
         Some(state) => say(state, why(cr).unwrap_or_default()),
         None => match by_conditions(cr) {
             Says::Ready => say(State::Ready, String::new()),
-            Says::Processing(text) => say(State::Processing, text),
+            Says::Processing(text) | Says::Blocked(text) => say(State::Processing, text),
+            Says::Warning(text) => say(State::Warning, text),
             Says::Error(text) => say(State::Error, text),
             Says::Unknown => say(State::Empty, String::new()),
         },

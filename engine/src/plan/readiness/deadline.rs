@@ -18,12 +18,19 @@ pub fn deadline_of(terms: &ModuleTerms) -> Duration {
     own.filter(|seconds| *seconds > 0).map_or(DEADLINE, Duration::from_secs)
 }
 
-/// What has been on its way for too long is an error, with the same cause.
+/// How long something may be tried again and again until its user is warned.
+const WARNED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// What has been on its way for too long is an error, with the same cause. What is tried again and again is a warning before.
 pub(super) fn judge(says: Says, object: &Value, facts: &Facts<'_>, now: Timestamp) -> Says {
     match says {
-        Says::Processing(cause) if now >= due(object, facts, now) => {
+        Says::Processing(cause) | Says::Blocked(cause) if now >= due(object, facts, now) => {
             Says::Error(format!("{}: {cause}", not_within(limit(object, facts))))
         }
+        Says::Blocked(cause) if now.duration_since(since(object, facts, now)) >= WARNED_AFTER => {
+            Says::Warning(cause)
+        }
+        Says::Blocked(cause) => Says::Processing(cause),
         says => says,
     }
 }
@@ -45,11 +52,15 @@ pub fn not_ready_since(manifest: &Manifest) -> Option<Timestamp> {
 
 /// The deadline counts from the latest of: first seen not ready, created, changed by us. So an upgrade starts it anew, and
 /// an old object that fails for the first time has all of it. What other controllers write to the object does not count.
-fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
+fn since(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
     let metadata = &object["metadata"];
     let ours = applied_by_us(object, facts).filter_map(|entry| time(&entry["time"])).max();
     let seen = facts.not_ready_since.unwrap_or(now);
-    let since = [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max);
+    [time(&metadata["creationTimestamp"]), ours].into_iter().flatten().fold(seen, Timestamp::max)
+}
+
+fn due(object: &Value, facts: &Facts<'_>, now: Timestamp) -> Timestamp {
+    let since = since(object, facts, now);
     let limit = SignedDuration::try_from(limit(object, facts)).unwrap_or(SignedDuration::MAX);
     since.saturating_add(limit).unwrap_or(Timestamp::MAX)
 }
@@ -146,6 +157,18 @@ mod tests {
         assert_eq!(judged(Says::Processing("c".into())), Says::Error("not ready within 90 s: c".into()));
         assert_eq!(words(DEADLINE), "10 minutes");
         assert_eq!(words(Duration::from_mins(1)), "1 minute");
+    }
+
+    #[test]
+    fn what_is_tried_again_and_again_is_a_warning_after_a_minute() {
+        let facts = Facts { not_ready_since: Some(at(0)), ..Facts::default() };
+        let judged = |now| judge(Says::Blocked("c".into()), &Value::Null, &facts, at(now));
+        assert_eq!((judged(0), judged(59)), (Says::Processing("c".into()), Says::Processing("c".into())));
+        assert_eq!((judged(60), judged(599)), (Says::Warning("c".into()), Says::Warning("c".into())));
+        assert_eq!(judged(600), Says::Error("not ready within 10 minutes: c".into()));
+        let new = json!({"metadata": {"creationTimestamp": "1970-01-01T00:16:40Z"}}); // 1000
+        let said = judge(Says::Blocked("c".into()), &new, &facts, at(1_059));
+        assert_eq!(said, Says::Processing("c".into()), "an upgrade has its minute anew");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum Readiness {
     Ready,
     /// It is on its way; an event about it will follow.
     Processing(String),
+    /// It is on its way, and will not get there unless somebody does something.
+    Warning(String),
     /// It will not get there by itself.
     Error(String),
 }
@@ -50,6 +52,11 @@ pub enum ObjectReadiness {
     /// It is on its way.
     Processing {
         /// What it waits for.
+        cause: Cause,
+    },
+    /// It is on its way, and has failed for a while at what is tried again and again.
+    Warning {
+        /// What is wrong.
         cause: Cause,
     },
     /// It will not get there by itself, or has been on its way for too long.
@@ -109,6 +116,9 @@ impl Default for Facts<'_> {
 enum Says {
     Ready,
     Processing(String),
+    /// On its way, and tried again and again; how serious that is depends on for how long.
+    Blocked(String),
+    Warning(String),
     Error(String),
     Unknown,
 }
@@ -125,7 +135,8 @@ pub fn readiness(object: &Value, facts: &Facts<'_>, now: Timestamp) -> ObjectRea
     match deadline::judge(says(&id.gvk, object, facts), object, facts, now) {
         Says::Ready => ObjectReadiness::Ready,
         Says::Unknown => ObjectReadiness::Unknown,
-        Says::Processing(text) => ObjectReadiness::Processing { cause: cause(text) },
+        Says::Processing(text) | Says::Blocked(text) => ObjectReadiness::Processing { cause: cause(text) },
+        Says::Warning(text) => ObjectReadiness::Warning { cause: cause(text) },
         Says::Error(text) => ObjectReadiness::Error { cause: cause(text) },
     }
 }
@@ -178,7 +189,7 @@ fn is_builtin(group: &str) -> bool {
     PLAIN.contains(&group) || group.strip_suffix(".k8s.io").is_some_and(|name| BELOW_K8S_IO.contains(&name))
 }
 
-/// One verdict of all of a module's objects, the same whatever their order: an error outranks what is on its way, and of
+/// One verdict of all of a module's objects, the same whatever their order: an error outranks a warning, and that what is on its way. Of
 /// several causes the one that the others may follow from is told ([`Cause`]'s order).
 ///
 /// With a `manager`, that object alone decides; it is on its way while it is not among `all`.
@@ -187,7 +198,8 @@ pub fn whole<'a>(
     manager: Option<&Manager>,
     all: impl IntoIterator<Item = (&'a ObjectRef, &'a ObjectReadiness)>,
 ) -> Readiness {
-    let (mut error, mut processing): (Option<&Cause>, Option<&Cause>) = (None, None);
+    let (mut error, mut warning, mut processing): (Option<&Cause>, Option<&Cause>, Option<&Cause>) =
+        (None, None, None);
     let mut found = manager.is_none();
     for (object, readiness) in all {
         if manager.is_some_and(|manager| !is_manager(manager, object)) {
@@ -196,6 +208,7 @@ pub fn whole<'a>(
         found = true;
         let (first, cause) = match readiness {
             ObjectReadiness::Error { cause } => (&mut error, cause),
+            ObjectReadiness::Warning { cause } => (&mut warning, cause),
             ObjectReadiness::Processing { cause } => (&mut processing, cause),
             ObjectReadiness::Ready | ObjectReadiness::Unknown => continue,
         };
@@ -203,8 +216,9 @@ pub fn whole<'a>(
             *first = Some(cause);
         }
     }
-    match (error, processing, manager) {
+    match (error, warning.or(processing), manager) {
         (Some(cause), _, _) => Readiness::Error(cause.to_string()),
+        (None, Some(cause), _) if warning.is_some() => Readiness::Warning(cause.to_string()),
         (None, Some(cause), _) => Readiness::Processing(cause.to_string()),
         (None, None, Some(manager)) if !found => Readiness::Processing(format!(
             "the module's manager {} {} is not there",
@@ -253,7 +267,7 @@ impl ObjectReadiness {
     /// Whether something waits for it.
     #[must_use]
     pub const fn is_unready(&self) -> bool {
-        matches!(self, Self::Processing { .. } | Self::Error { .. })
+        matches!(self, Self::Processing { .. } | Self::Warning { .. } | Self::Error { .. })
     }
 }
 

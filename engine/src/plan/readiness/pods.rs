@@ -40,8 +40,18 @@ pub(super) fn pod(pod: Seen<'_>) -> Says {
         _ if pod.holds("Ready") => return Says::Ready,
         _ => {}
     }
-    let cause = unready(pod, &[]);
-    if cause.ends { Says::Processing(cause.text) } else { Says::Error(cause.text) }
+    unready(pod, &[]).says()
+}
+
+impl PodCause {
+    fn says(self) -> Says {
+        match self.what {
+            _ if !self.ends => Says::Error(self.text),
+            // It is tried again and again, and as a rule somebody has to do something.
+            What::Image | What::Configuration | What::Ended => Says::Blocked(self.text),
+            What::Place | What::Initialises | What::Starts | What::Unready => Says::Processing(self.text),
+        }
+    }
 }
 
 /// The first cause among a workload's pods, whatever their order. Pods that serve, have done their work or are leaving have none.
@@ -76,9 +86,8 @@ pub(super) fn instead_of(rest: String, facts: &Facts<'_>) -> Says {
         return Says::Processing(format!("its pods cannot be created: {}", text::tame(why)));
     }
     match cause {
-        Some(PodCause { ends: false, text, .. }) => Says::Error(text),
         Some(PodCause { what: What::Starts | What::Unready, .. }) | None => Says::Processing(rest),
-        Some(PodCause { text, .. }) => Says::Processing(text),
+        Some(cause) => cause.says(),
     }
 }
 
@@ -134,30 +143,39 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
     let say =
         |ends, what, text: String| Some(PodCause { ends, what, text: format!("{which} {name} {text}") });
     let waiting = state["waiting"]["reason"].as_str().unwrap_or_default();
+    let message = state["waiting"]["message"].as_str().unwrap_or_default();
     match waiting {
         "ImagePullBackOff"
         | "ErrImagePull"
         | "RegistryUnavailable"
         | "ImageInspectError"
         | "SignatureValidationFailed" => {
-            return say(true, What::Image, format!("cannot pull its image {}", image(pod, container, init)));
+            let image = image(pod, container, init);
+            // The kubelet says one and then the other of the two, for as long as it goes on.
+            let reason = match waiting {
+                "ErrImagePull" | "ImagePullBackOff" => "ErrImagePull, ImagePullBackOff",
+                other => other,
+            };
+            let why = kubelet(reason, why_not_pulled(message, &image));
+            return say(true, What::Image, format!("cannot pull its image {image} {why}"));
         }
         "InvalidImageName" => {
             let image = image(pod, container, init);
-            return say(false, What::Image, format!("has an image with an invalid name: {image}"));
+            let why = kubelet(waiting, message);
+            return say(false, What::Image, format!("has an image with an invalid name: {image} {why}"));
         }
         "ErrImageNeverPull" => {
             let image = image(pod, container, init);
             return say(
                 false,
                 What::Image,
-                format!("may not pull its image {image}, and the node does not have it"),
+                format!("may not pull its image {image}, and the node does not have it ({waiting})"),
             );
         }
         "CreateContainerConfigError" => {
             // The kubelet's words name an object and a key, never what is in it.
-            let why = text::tame(state["waiting"]["message"].as_str().unwrap_or_default());
-            return say(true, What::Configuration, format!("cannot be configured: {why}"));
+            let why = kubelet(waiting, message);
+            return say(true, What::Configuration, format!("cannot be configured {why}"));
         }
         _ => {}
     }
@@ -177,10 +195,12 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
                 ("", None) => "no reason given".to_owned(),
                 (reason, _) => text::name(reason),
             };
-            say(true, What::Ended, format!("ended ({why}) and is not ready again"))
+            let again = container["restartCount"].as_i64().is_some_and(|count| count > 0);
+            let circle = if again { " (CrashLoopBackOff)" } else { "" };
+            say(true, What::Ended, format!("ended ({why}) and is not ready again{circle}"))
         }
         None => match waiting {
-            "CrashLoopBackOff" => say(true, What::Ended, "ended and is not ready again".into()),
+            "CrashLoopBackOff" => say(true, What::Ended, format!("ended and is not ready again ({waiting})")),
             // Their messages may have the container's command line in them.
             "CreateContainerError" | "RunContainerError" | "PreStartHookError" | "PostStartHookError" => {
                 say(true, What::Configuration, format!("cannot be started ({waiting})"))
@@ -191,6 +211,32 @@ fn container(pod: Seen<'_>, container: &Value, init: bool) -> Option<PodCause> {
             _ => None,
         },
     }
+}
+
+/// The kubelet's reason, and its message if there is one.
+fn kubelet(reason: &str, message: &str) -> String {
+    match text::tame(message) {
+        empty if empty.is_empty() => format!("({reason})"),
+        why => format!("({reason}): {why}"),
+    }
+}
+
+/// Why an image could not be pulled, without what was tried for it: that names the image up to three times, and the cause comes last.
+fn why_not_pulled<'a>(message: &'a str, image: &str) -> &'a str {
+    // While the kubelet waits, older ones do not say why.
+    let why = match message.strip_prefix("Back-off pulling image ") {
+        Some(rest) => rest.split_once("\": ").map_or("", |(_, why)| why),
+        None => message,
+    };
+    let why = why.strip_prefix("ErrImagePull: ").unwrap_or(why);
+    let why = match why.strip_prefix("rpc error: ") {
+        Some(rest) => rest.split_once("desc = ").map_or(rest, |(_, why)| why),
+        None => why,
+    };
+    let why = why
+        .rsplit_once("failed to resolve reference ")
+        .map_or(why, |(_, last)| last.split_once("\": ").map_or(last, |(_, why)| why));
+    why.strip_prefix(image).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(why)
 }
 
 /// The image as the pod asks for it: what the kubelet reports may have a digest that comes and goes.

@@ -1,22 +1,17 @@
 //! Where, and when, the cause is looked for that a workload does not tell itself.
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-/// After this a workload that is not ready is looked into for the first time: a pod has been placed by then, and has tried to pull its
-/// images.
-const FIRST: Duration = Duration::from_secs(10);
-/// Looks into one that stays so, each after twice as long as the one before: the last one after more than ten minutes.
-const LOOKS: u32 = 7;
+/// When a workload that stays not ready is looked into, in seconds since it is: ever more seldom. By the first time a pod has been placed, and
+/// has tried to pull its images, and what is on its way is said anyway; after a minute what is tried again and again is a warning.
+const LOOKS: [i64; 8] = [5, 10, 20, 40, 60, 120, 300, 640];
 
 /// When a workload is to be looked into again, as nothing tells of its pods. `None` if that was often enough.
 #[must_use]
 pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    (0..LOOKS).find_map(|look| {
-        let after = SignedDuration::try_from(FIRST.saturating_mul(1 << look)).ok()?;
-        let at = not_ready_since.checked_add(after).ok()?;
+    LOOKS.iter().find_map(|after| {
+        let at = not_ready_since.checked_add(SignedDuration::from_secs(*after)).ok()?;
         (at > now).then_some(at)
     })
 }
@@ -24,7 +19,7 @@ pub fn next_look(not_ready_since: Timestamp, now: Timestamp) -> Option<Timestamp
 /// Whether it has been so for long enough for a look.
 #[must_use]
 pub fn is_due(not_ready_since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(not_ready_since) >= SignedDuration::try_from(FIRST).unwrap_or(SignedDuration::MAX)
+    now.duration_since(not_ready_since) >= SignedDuration::from_secs(LOOKS[0])
 }
 
 /// The selector of a workload's pods, as API servers read it. `None` if it has none that selects some: an empty one would select all.
@@ -68,11 +63,11 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (mut now, mut looks) = (at(1_000), Vec::new());
         while let Some(next) = next_look(at(1_000), now) {
-            assert!(is_due(at(1_000), next) && !is_due(at(1_000), at(1_009)));
+            assert!(is_due(at(1_000), next) && !is_due(at(1_000), at(1_004)));
             looks.push(next.as_second() - 1_000);
             now = next;
         }
-        assert_eq!(looks, [10, 20, 40, 80, 160, 320, 640]);
+        assert_eq!(looks, LOOKS);
         assert_eq!(next_look(at(1_000), at(10_000)), None);
         assert_eq!(next_look(Timestamp::MAX, at(0)), None);
     }

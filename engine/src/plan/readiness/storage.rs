@@ -14,7 +14,7 @@ const PROVISIONER: [&str; 2] =
 #[must_use]
 pub fn unbound(claim: &Value, class: &Value) -> Option<String> {
     match self::claim(Seen(claim), &Facts { storage_class: Some(class), ..Facts::default() }) {
-        Says::Processing(why) | Says::Error(why) => Some(why),
+        Says::Processing(why) | Says::Blocked(why) | Says::Warning(why) | Says::Error(why) => Some(why),
         Says::Ready | Says::Unknown => None,
     }
 }

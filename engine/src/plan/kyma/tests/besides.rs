@@ -32,7 +32,7 @@ fn a_kyma_without_its_pull_secret_is_not_ready() {
     tell_pull_secret(&mut again, &kyma, &Ok(()), Timestamp::from_second(200).unwrap());
     assert_eq!(condition(&again), condition(&status), "its time stays");
     // What is not known anew stays as it was.
-    let failed = failed_status(&kyma, State::Error, "gone".into(), now);
+    let failed = failed_status(&kyma, &[], "gone".into(), now);
     assert_eq!(condition(&failed), condition(&status));
 
     let mut status = ready();

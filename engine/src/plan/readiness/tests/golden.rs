@@ -35,6 +35,7 @@ fn every_kind_says_when_it_is_ready_and_why_not() {
             ObjectReadiness::Ready => "Ready".to_owned(),
             ObjectReadiness::Unknown => "Unknown".to_owned(),
             ObjectReadiness::Processing { cause } => format!("Processing, {}", cause.text),
+            ObjectReadiness::Warning { cause } => format!("Warning, {}", cause.text),
             ObjectReadiness::Error { cause } => format!("Error, {}", cause.text),
         };
         assert_eq!(said, case["says"].as_str().unwrap(), "{name}");

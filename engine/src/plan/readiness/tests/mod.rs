@@ -52,6 +52,50 @@ fn an_error_outranks_and_the_cause_that_others_follow_from_is_told() {
 }
 
 #[test]
+fn an_image_that_cannot_be_pulled_is_a_warning_after_a_minute_and_an_error_after_the_deadline() {
+    let web = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "n"},
+                     "status": {"observedGeneration": 1}});
+    let pod = |waiting: Value| {
+        json!({"metadata": {"name": "web-1"}, "spec": {"containers": [{"name": "app", "image": "r.example/app:9"}]},
+               "status": {"phase": "Pending", "containerStatuses": [{"name": "app", "ready": false, "state": {"waiting": waiting}}]}})
+    };
+    let said = |reason: &str, now| {
+        let pods = [pod(json!({"reason": reason, "message": "no such tag"}))];
+        let facts = Facts { pods: &pods, not_ready_since: Some(at(0)), ..Facts::default() };
+        match readiness(&web, &facts, at(now)) {
+            ObjectReadiness::Processing { cause } => format!("Processing {cause}"),
+            ObjectReadiness::Warning { cause } => format!("Warning {cause}"),
+            ObjectReadiness::Error { cause } => format!("Error {cause}"),
+            other => format!("{other:?}"),
+        }
+    };
+    let pull = "Deployment n/web: container app cannot pull its image r.example/app:9 (ErrImagePull, ImagePullBackOff): no such tag";
+    assert_eq!(said("ErrImagePull", 5), format!("Processing {pull}"));
+    assert_eq!(said("ImagePullBackOff", 60), format!("Warning {pull}"));
+    let late = pull.replace("container", "not ready within 10 minutes: container");
+    assert_eq!(said("ImagePullBackOff", 600), format!("Error {late}"));
+    assert!(said("CreateContainerConfigError", 60).starts_with("Warning "));
+    assert!(said("CrashLoopBackOff", 60).starts_with("Warning "));
+    assert!(said("ContainerCreating", 60).starts_with("Processing "));
+    assert!(said("InvalidImageName", 5).starts_with("Error "), "it can never start");
+}
+
+#[test]
+fn a_warning_outranks_what_is_on_its_way_and_no_error() {
+    let web = object("apps/v1", "Deployment", "web");
+    let warning = || ObjectReadiness::Warning { cause: Cause { object: web.clone(), text: "w".into() } };
+    let all = |other: ObjectReadiness| {
+        let claim = object("v1", "PersistentVolumeClaim", "a");
+        whole(None, [(&web, &warning()), (&claim, &other)])
+    };
+    let claim = object("v1", "PersistentVolumeClaim", "a");
+    let warned = Readiness::Warning("Deployment n/web: w".into());
+    assert_eq!(all(ObjectReadiness::Ready), warned);
+    assert_eq!(all(processing(&claim, "p")), warned);
+    assert!(matches!(all(error(&claim, "e")), Readiness::Error(_)));
+}
+
+#[test]
 fn a_manager_alone_decides() {
     let (web, job) = (object("apps/v1", "Deployment", "web"), object("batch/v1", "Job", "job"));
     let manager = Manager {

@@ -69,7 +69,9 @@ fn object() -> impl Strategy<Value = Value> {
 
 fn cause(said: &ObjectReadiness) -> Option<&Cause> {
     match said {
-        ObjectReadiness::Processing { cause } | ObjectReadiness::Error { cause } => Some(cause),
+        ObjectReadiness::Processing { cause }
+        | ObjectReadiness::Warning { cause }
+        | ObjectReadiness::Error { cause } => Some(cause),
         ObjectReadiness::Ready | ObjectReadiness::Unknown => None,
     }
 }
@@ -139,7 +141,8 @@ fn what_goes_round_says_the_same() {
             image("ImagePullBackOff", 9),
         ],
         vec![
-            json!({"name": "web", "ready": false, "restartCount": 0, "state": ended}),
+            // From its first restart on, it is known to be such a circle.
+            json!({"name": "web", "ready": false, "restartCount": 1, "state": ended}),
             crash(
                 json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}),
                 1,

@@ -1,0 +1,77 @@
+//! What is said of a Kyma's modules while its own reconcile cannot go on.
+
+use super::*;
+
+fn said(state: State, message: &str) -> Manifest {
+    let mut manifest = installed(state);
+    let operation = tidewatch_api::LastOperation { operation: message.into(), last_update_time: None };
+    manifest.status.as_mut().unwrap().last_operation = Some(operation);
+    manifest
+}
+
+fn kyma_with(state: State, message: &str) -> Kyma {
+    let mut status = run(&wanted(&["lighthouse"]), &[installed(State::Ready)]).status;
+    let entry = Arc::make_mut(&mut status.modules[0]);
+    (entry.state, entry.message) = (state, message.to_owned());
+    Kyma { status: Some(status), ..kyma() }
+}
+
+fn entry_after(kyma: &Kyma, manifest: Manifest) -> (State, String) {
+    let failed = failed_status(kyma, &[manifest], "no answer".into(), Timestamp::UNIX_EPOCH);
+    assert_eq!(failed.state, State::Error);
+    (failed.modules[0].state, failed.modules[0].message.clone())
+}
+
+#[test]
+fn a_module_agrees_with_its_manifest_while_its_kyma_cannot_be_reconciled() {
+    for (was, manifest, becomes) in [
+        (State::Ready, State::Error, (State::Error, "no answer")),
+        (State::Ready, State::Processing, (State::Processing, "no answer")),
+        (State::Warning, State::Error, (State::Error, "no answer")),
+        // A gate may have said it, and none was asked now.
+        (State::Warning, State::Ready, (State::Warning, "before")),
+        (State::Error, State::Ready, (State::Ready, "")),
+        (State::Error, State::Error, (State::Error, "no answer")),
+        (State::Deleting, State::Error, (State::Deleting, "before")),
+        (State::Unmanaged, State::Error, (State::Unmanaged, "before")),
+    ] {
+        let (state, message) = entry_after(&kyma_with(was, "before"), said(manifest, "no answer"));
+        assert_eq!((state, message.as_str()), becomes, "{was} {manifest}");
+    }
+}
+
+#[test]
+fn a_module_follows_no_manifest_that_is_on_its_way_out_or_another_ones() {
+    let kyma = kyma_with(State::Ready, "before");
+    let mut leaves = said(State::Error, "no answer");
+    leaves.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    let mut other = said(State::Error, "no answer");
+    other.metadata.name = Some("another".into());
+    let mut given_up = said(State::Error, "no answer");
+    given_up.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
+    for manifest in [leaves, other, given_up] {
+        assert_eq!(entry_after(&kyma, manifest), (State::Ready, "before".to_owned()));
+    }
+}
+
+#[test]
+fn modules_that_are_not_all_ready_are_never_so_for_the_reason_ready() {
+    let reason = |status: &KymaStatus| {
+        let modules = status.conditions.iter().find(|c| c.type_ == conditions::MODULES).unwrap();
+        (modules.status.clone(), modules.reason.clone())
+    };
+    let is = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    let planned = |state| run(&wanted(&["lighthouse"]), &[said(state, "why")]).status;
+    assert_eq!(reason(&planned(State::Ready)), is("True", "Ready"));
+    for state in [State::Processing, State::Warning, State::Error] {
+        assert_eq!(reason(&planned(state)), is("False", state.as_str()));
+    }
+    let kyma = kyma_with(State::Ready, "");
+    let now = Timestamp::UNIX_EPOCH;
+    assert_eq!(reason(&failed_status(&kyma, &[], "no answer".into(), now)), is("False", "Error"));
+    assert_eq!(reason(&deleting_status(&kyma, &[], "goes".into(), now)), is("False", "Deleting"));
+    let mut refused = planned(State::Ready);
+    tell_refused(&mut refused, &kyma, &[("lighthouse".into(), "no".into())], now);
+    assert_eq!(reason(&refused), is("False", "Error"));
+}
