@@ -260,26 +260,6 @@ async fn a_control_plane_that_does_not_answer_holds_a_call_no_longer_than_its_de
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_is_slow_is_waited_for_by_few() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let world = Troubled::start(folder.path()).await?;
-    let slow = Trouble { latency: Duration::from_secs(3), ..Trouble::default() };
-    world.simulated.registry().set_trouble(slow);
-    for index in [0, 1] {
-        world.wish(index).await?;
-    }
-    let (record, replayed) = {
-        for index in [0, 1] {
-            world.ready(index).await?;
-        }
-        world.replayed(folder.path()).await?
-    };
-    ensure!(waited(&replayed, CROWDED) > 0, "nothing was crowded");
-    ensure!(!noted(&record, "crowded").is_empty(), "and that is not noted");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_sends_everybody_away_is_left_alone() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let world = Troubled::start(folder.path()).await?;

@@ -7,7 +7,7 @@ use futures::future::try_join3;
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::{
-    ControlPlane, Etcd, Harness, Options, Registry, User,
+    Backend, ControlPlane, Etcd, Harness, Options, Registry, User,
     fleet::{AGENT_USER, RECEIVER_USER},
 };
 
@@ -80,7 +80,8 @@ async fn start_apart() -> Result<Environment> {
     thread::Builder::new()
         .name("environment".to_owned())
         .spawn(move || {
-            let started = Harness::for_tests().and_then(|harness| {
+            let harness = Backend::chosen().and_then(Harness::for_tests_on);
+            let started = harness.and_then(|harness| {
                 tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()

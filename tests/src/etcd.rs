@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::{Harness, Process, http, ports};
+use crate::{Backend, Harness, Process, http, ports};
 
 const READY: Duration = Duration::from_mins(1);
 
@@ -12,12 +12,16 @@ const READY: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Etcd {
     url: String,
-    process: Process,
+    // A fake API server needs none.
+    process: Option<Process>,
 }
 
 impl Etcd {
     /// Starts it and waits until it is healthy.
     pub async fn start(harness: &Harness) -> Result<Self> {
+        if harness.backend() == Backend::Fake {
+            return Ok(Self { url: String::new(), process: None });
+        }
         let url = format!("http://127.0.0.1:{}", ports::free()?);
         let peers = format!("http://127.0.0.1:{}", ports::free()?);
         let data = harness.folder().join("etcd-data");
@@ -33,7 +37,7 @@ impl Etcd {
             "--unsafe-no-fsync".to_owned(),
             "--log-level=warn".to_owned(),
         ];
-        let mut spec = harness.spec("etcd", &harness.tools().get("etcd")?, args);
+        let mut spec = harness.spec("etcd", &harness.tools()?.get("etcd")?, args);
         spec.scratch = Some(data);
         let process = Process::start(&spec)?;
         let health = format!("{url}/health");
@@ -42,7 +46,7 @@ impl Etcd {
                 Ok(http::status(&health).await?.is_success().then_some(()))
             })
             .await?;
-        Ok(Self { url, process })
+        Ok(Self { url, process: Some(process) })
     }
 
     /// Forgets what was before a revision, for all that keep their objects here.
@@ -63,7 +67,7 @@ impl Etcd {
     }
 
     /// The process, for its log.
-    pub fn process(&self) -> &Process {
-        &self.process
+    pub fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
     }
 }

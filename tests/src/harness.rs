@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use tidewatch_demo::files::write_private;
 
-use crate::{Lifetime, Spec, Tools};
+use crate::{Backend, Lifetime, Spec, Tools};
 
 /// The logs of this many test runs are kept.
 const KEPT_RUNS: usize = 5;
@@ -20,27 +20,41 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The programs, the folder for logs and files, and the lifetime of what is started.
 #[derive(Clone, Debug)]
 pub struct Harness {
-    tools: Tools,
+    /// Only where control planes are real.
+    tools: Option<Tools>,
     folder: PathBuf,
     lifetime: Lifetime,
     audits: bool,
 }
 
 impl Harness {
-    /// For a test run: processes end with us, logs are in a new folder under
+    /// For a test run on real control planes: processes end with us, logs are in a new folder under
     /// `target/test-logs`, of which the last five stay. Blocks like [`Tools::find`].
     pub fn for_tests() -> Result<Self> {
+        Self::for_tests_on(Backend::Real)
+    }
+
+    /// For a test run on either backend. Blocks like [`Tools::find`] where control planes are real.
+    pub fn for_tests_on(backend: Backend) -> Result<Self> {
         let all = target_folder().join("test-logs");
         let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
-        let harness = Self::new(&all.join(format!("{now}-{}", std::process::id())), Lifetime::WithUs)?;
+        let folder = all.join(format!("{now}-{}", std::process::id()));
+        let harness = Self::on(backend, &folder, Lifetime::WithUs)?;
         prune(&all);
         Ok(harness)
     }
 
-    /// For anything else: logs and files in `folder` (made if absent). Blocks like
+    /// For anything else on real control planes: logs and files in `folder` (made if absent). Blocks like
     /// [`Tools::find`].
     pub fn new(folder: &Path, lifetime: Lifetime) -> Result<Self> {
-        let tools = Tools::find()?;
+        Self::on(Backend::Real, folder, lifetime)
+    }
+
+    fn on(backend: Backend, folder: &Path, lifetime: Lifetime) -> Result<Self> {
+        let tools = match backend {
+            Backend::Real => Some(Tools::find()?),
+            Backend::Fake => None,
+        };
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
         Ok(Self { tools, folder, lifetime, audits: false })
@@ -58,9 +72,22 @@ impl Harness {
         self.audits
     }
 
-    /// The programs.
-    pub fn tools(&self) -> &Tools {
-        &self.tools
+    /// Which control planes [`crate::ControlPlane::start`] and which registries [`crate::Registry::start`] start.
+    pub const fn backend(&self) -> Backend {
+        if self.tools.is_some() { Backend::Real } else { Backend::Fake }
+    }
+
+    /// The programs of real control planes.
+    ///
+    /// # Errors
+    /// On the fake API server: there are none.
+    pub fn tools(&self) -> Result<&Tools> {
+        self.tools.as_ref().context("the fake API server has no programs: run this on real control planes")
+    }
+
+    /// `promtool`, where control planes are real; without Go it cannot be built.
+    pub fn promtool(&self) -> Result<Option<PathBuf>> {
+        self.tools.as_ref().map(|tools| tools.extra("promtool")).transpose()
     }
 
     /// Where logs and files are, absolute.

@@ -1,12 +1,13 @@
-//! What the end-to-end tests and the demo stand on: real control planes, a real OCI
-//! registry, and the processes of Tidewatch itself, started on free ports and ended for
-//! certain.
+//! What the end-to-end tests and the demo stand on: control planes, an OCI registry, and the
+//! processes of Tidewatch itself, started on free ports and ended for certain. Control planes
+//! and registry are real programs, or the fake API server of this project ([`Backend`]).
 //!
 //! [`Harness`] knows where programs, logs and files are and how long processes live;
 //! [`Etcd`], [`ControlPlane`] and [`Registry`] are what it starts. [`env::shared`] is one
 //! such world for a whole test binary.
 
 pub mod aggregated;
+pub mod backend;
 pub mod bench;
 pub mod berths;
 pub mod binaries;
@@ -15,6 +16,7 @@ pub mod censor;
 pub mod cluster;
 pub mod env;
 pub mod etcd;
+mod fake;
 pub mod faulty;
 pub mod fleet;
 pub mod gomanager;
@@ -40,6 +42,7 @@ pub mod verdicts;
 
 pub use tidewatch_demo::{fixtures, http, process, report, snapshot, wait};
 
+pub use backend::Backend;
 pub use cluster::{ControlPlane, Options, User};
 pub use etcd::Etcd;
 pub use harness::Harness;

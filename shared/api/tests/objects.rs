@@ -158,3 +158,13 @@ fn a_module_is_found_by_name_and_channel() {
     let watcher: Watcher = find("Watcher", "harbor-watcher");
     assert_eq!(watcher.manager_name(), Some("harbormaster"));
 }
+
+#[test]
+fn the_generated_crds_are_current() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    for crd in tidewatch_api::crds::all() {
+        let file = folder.join(tidewatch_api::crds::file_name(&crd));
+        let written = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(written == tidewatch_api::crds::yaml(&crd), "{} is stale: run `make generate`", file.display());
+    }
+}

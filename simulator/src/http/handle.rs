@@ -208,6 +208,7 @@ impl Exchange {
         let metadata_only = matches!(form, Form::Metadata | Form::MetadataList);
         let request =
             Request { user, agent, verb, target, query: Query { repeated, metadata_only, ..query } };
+        self.hosted.count(&request);
         let outcome = self.hosted.apply(&request, (self.clock)());
         if !matches!(outcome, Outcome::Refused(_)) && form == Form::Table && included.is_none() {
             return Err(Refusal::no_such_rows(include));
@@ -241,6 +242,9 @@ impl Exchange {
                 "compiler": "rustc", "platform": "linux/amd64",
             })),
             Path::Health => return answer::text(200, "text/plain; charset=utf-8", "ok"),
+            Path::Metrics => {
+                return answer::text(200, "text/plain; version=0.0.4", self.hosted.request_totals());
+            }
             Path::Root => {
                 let served = served();
                 let mut paths = vec![

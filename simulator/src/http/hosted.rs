@@ -18,6 +18,8 @@ use crate::{
     store::{Cluster, Outcome, Request},
 };
 
+use super::totals::RequestTotals;
+
 /// A bearer token. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(pub String);
@@ -44,6 +46,7 @@ pub struct Hosted {
     certificates: RwLock<HashMap<String, Arc<User>>>,
     /// Whether others with a certificate are let in, too.
     any_certificate: AtomicBool,
+    requests: RequestTotals,
 }
 
 impl Hosted {
@@ -58,6 +61,7 @@ impl Hosted {
             tokens: RwLock::default(),
             certificates: RwLock::default(),
             any_certificate: AtomicBool::new(false),
+            requests: RequestTotals::default(),
         }
     }
 
@@ -104,6 +108,16 @@ impl Hosted {
     pub fn apply(&self, request: &Request, now: Timestamp) -> Outcome {
         // With the cluster in hand: its clock may be set at the same time.
         self.with(|cluster| cluster.apply(request, self.now(now)))
+    }
+
+    /// Counts a request that is about to be answered.
+    pub(crate) fn count(&self, request: &Request) {
+        self.requests.count(request);
+    }
+
+    /// The metric `apiserver_request_total` in Prometheus' text form.
+    pub(crate) fn request_totals(&self) -> String {
+        self.requests.text()
     }
 
     /// When there is something to be done next, by other clocks.

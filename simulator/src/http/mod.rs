@@ -13,6 +13,7 @@ mod server;
 mod stream;
 mod table;
 mod tls;
+mod totals;
 
 pub use hosted::{Hosted, Token};
 pub use server::{Server, ServerOptions, StartError};

@@ -11,6 +11,8 @@ pub(crate) enum Path {
     Version,
     /// `/healthz`, `/livez`, `/readyz`, each with `/ping`
     Health,
+    /// `/metrics`: how many requests were answered.
+    Metrics,
     /// What a real API server tells of itself besides.
     NotSimulated(&'static str),
     /// `/`
@@ -50,6 +52,7 @@ impl Path {
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] | ["healthz" | "livez" | "readyz", "ping"] => Self::Health,
             ["healthz" | "livez" | "readyz", ..] => Self::NotSimulated("checks of their own"),
+            ["metrics"] => Self::Metrics,
             ["metrics" | "flagz" | "statusz" | "configz", ..] => {
                 Self::NotSimulated("what a server says of itself")
             }

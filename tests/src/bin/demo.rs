@@ -167,7 +167,7 @@ fn write_env(env: &Environment, world: &World) -> Result<PathBuf> {
 
 /// A folder with what the control planes are made of, kubectl, and our own command.
 fn link_programs(env: &Environment) -> Result<PathBuf> {
-    let tools = env.harness.tools().folder();
+    let tools = env.harness.tools()?.folder();
     let mut programs = Vec::new();
     for entry in std::fs::read_dir(tools).with_context(|| format!("cannot read {}", tools.display()))? {
         let path = entry?.path();

@@ -1,5 +1,5 @@
-//! A control plane: kube-apiserver and kube-controller-manager, and, where pods are
-//! wanted, kube-scheduler and kwok with one fake Node.
+//! A control plane, on either backend. A real one is kube-apiserver and kube-controller-manager, and, where pods are
+//! wanted, kube-scheduler and kwok with one fake Node. A fake one is [`crate::fake`].
 
 pub mod audit;
 mod kubeconfig;
@@ -9,11 +9,11 @@ mod programs;
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::{Api, Client};
 
-use crate::{Etcd, Harness, Process, ports};
+use crate::{Backend, Etcd, Harness, Process, fake::Fake, ports};
 use pki::Pki;
 
 /// Every wait of the start; two cores under load need far less.
@@ -55,6 +55,18 @@ impl Options {
 pub struct ControlPlane {
     name: String,
     url: String,
+    host: Host,
+}
+
+#[derive(Debug)]
+enum Host {
+    Real(Real),
+    Fake(Fake),
+}
+
+/// The processes of a real control plane.
+#[derive(Debug)]
+struct Real {
     port: u16,
     pki: Pki,
     /// In the order in which they end: clients before the server.
@@ -65,22 +77,34 @@ impl ControlPlane {
     /// Starts it and waits until it works: the API is ready, the controllers have made the
     /// default `ServiceAccount` and the root CA's `ConfigMap`, and the Node, if any, is Ready.
     pub async fn start(harness: &Harness, etcd: &Etcd, options: Options) -> Result<Self> {
+        match harness.backend() {
+            Backend::Real => Self::start_real(harness, etcd, options).await,
+            Backend::Fake => {
+                let name = options.name.clone();
+                let fake = Fake::start(options).await?;
+                Ok(Self { name, url: fake.url.clone(), host: Host::Fake(fake) })
+            }
+        }
+    }
+
+    async fn start_real(harness: &Harness, etcd: &Etcd, options: Options) -> Result<Self> {
         let Options { name, pods, users } = options;
         let pki = Pki::create(harness, &name, &users)?;
         let port = ports::free()?;
         let url = format!("https://127.0.0.1:{port}");
 
         let apiserver = programs::apiserver(harness, &name, etcd, &pki, port)?;
-        let mut cluster = Self { name, url, port, pki, processes: vec![apiserver] };
+        let host = Host::Real(Real { port, pki, processes: vec![apiserver] });
+        let mut cluster = Self { name, url, host };
         let client = cluster.client()?;
         cluster.wait_for_api(&client).await?;
         // Not earlier: on few cores they would slow the API server's start, and what they
         // are refused before its RBAC objects exist they try again only seconds later.
-        cluster.add(programs::controller_manager(harness, &cluster, pods)?);
+        cluster.add(programs::controller_manager(harness, &cluster, pods)?)?;
         if pods {
-            cluster.add(programs::scheduler(harness, &cluster)?);
+            cluster.add(programs::scheduler(harness, &cluster)?)?;
             pods::create_node(&client).await?;
-            cluster.add(programs::kwok(harness, &cluster)?);
+            cluster.add(programs::kwok(harness, &cluster)?)?;
         }
         cluster.wait_for_controllers(&client).await?;
         if pods {
@@ -94,32 +118,73 @@ impl ControlPlane {
 
     /// Kills its API server (SIGKILL). Everything else of it goes on.
     pub async fn kill_api(&self) -> Result<()> {
-        self.process(API_SERVER)?.kill().await
+        match &self.host {
+            Host::Real(_) => self.process(API_SERVER)?.kill().await,
+            Host::Fake(fake) => {
+                fake.kill();
+                Ok(())
+            }
+        }
     }
 
-    /// Stops its API server where it is: connections stay, and it answers nobody.
+    /// Stops its API server where it is: connections stay, and nothing is answered.
     pub async fn freeze_api(&self) -> Result<()> {
-        self.process(API_SERVER)?.freeze().await
+        match &self.host {
+            Host::Real(_) => self.process(API_SERVER)?.freeze().await,
+            Host::Fake(fake) => {
+                fake.freeze();
+                Ok(())
+            }
+        }
     }
 
     /// Lets it go on after [`Self::freeze_api`], and waits until it is ready.
     pub async fn thaw_api(&self) -> Result<()> {
-        self.process(API_SERVER)?.thaw().await?;
-        self.wait_for_api(&self.client()?).await
+        match &self.host {
+            Host::Real(_) => {
+                self.process(API_SERVER)?.thaw().await?;
+                self.wait_for_api(&self.client()?).await
+            }
+            Host::Fake(fake) => {
+                fake.recover();
+                Ok(())
+            }
+        }
     }
 
-    /// Starts its API server again after [`Self::kill_api`], with the same etcd, port and certificates, and waits until
+    /// Starts its API server again after [`Self::kill_api`], with the same objects, port and certificates, and waits until
     /// it is ready. Its log begins anew.
     pub async fn start_api(&mut self, harness: &Harness, etcd: &Etcd) -> Result<()> {
-        let again = programs::apiserver(harness, &self.name, etcd, &self.pki, self.port)?;
+        let again = match &self.host {
+            Host::Fake(fake) => {
+                fake.recover();
+                return Ok(());
+            }
+            Host::Real(real) => programs::apiserver(harness, &self.name, etcd, &real.pki, real.port)?,
+        };
         let name = process_name(&self.name, API_SERVER);
-        let dead = self.processes.iter_mut().find(|process| process.name() == name);
+        let dead = self.real_mut()?.processes.iter_mut().find(|process| process.name() == name);
         *dead.with_context(|| format!("{name} was never started"))? = again;
         self.wait_for_api(&self.client()?).await
     }
 
-    fn add(&mut self, process: Process) {
-        self.processes.insert(0, process);
+    fn add(&mut self, process: Process) -> Result<()> {
+        self.real_mut()?.processes.insert(0, process);
+        Ok(())
+    }
+
+    fn real(&self) -> Result<&Real> {
+        match &self.host {
+            Host::Real(real) => Ok(real),
+            Host::Fake(_) => bail!("{} is a fake API server: it has no processes", self.name),
+        }
+    }
+
+    fn real_mut(&mut self) -> Result<&mut Real> {
+        match &mut self.host {
+            Host::Real(real) => Ok(real),
+            Host::Fake(_) => bail!("{} is a fake API server: it has no processes", self.name),
+        }
     }
 
     async fn wait_for_api(&self, client: &Client) -> Result<()> {
@@ -153,12 +218,19 @@ impl ControlPlane {
 
     /// The certificate that signed its serving certificate.
     pub fn ca_pem(&self) -> &str {
-        self.pki.ca_pem()
+        match &self.host {
+            Host::Real(real) => real.pki.ca_pem(),
+            Host::Fake(fake) => fake.ca_pem(),
+        }
     }
 
     /// The token of [`ADMIN`] or of a user given in [`Options`].
     pub fn token(&self, user: &str) -> Result<&str> {
-        self.pki.token(user).with_context(|| format!("{} has no user {user}", self.name))
+        let token = match &self.host {
+            Host::Real(real) => real.pki.token(user),
+            Host::Fake(fake) => fake.token(user),
+        };
+        token.with_context(|| format!("{} has no user {user}", self.name))
     }
 
     /// A kubeconfig for that user, with CA and token inline: no file paths.
@@ -182,21 +254,19 @@ impl ControlPlane {
     }
 
     /// One of its processes, by the program's name.
-    pub fn process(&self, program: &str) -> Result<&Process> {
-        self.processes
+    fn process(&self, program: &str) -> Result<&Process> {
+        self.real()?
+            .processes
             .iter()
             .find(|process| process.name() == process_name(&self.name, program))
             .ok_or_else(|| anyhow!("{} runs no {program}", self.name))
     }
 
-    /// All of its processes.
-    pub fn processes(&self) -> &[Process] {
-        &self.processes
-    }
-
     /// Begins to end it without waiting; dropping it then is quick.
     pub fn begin_end(&mut self) {
-        self.processes.iter_mut().for_each(Process::begin_end);
+        if let Host::Real(real) = &mut self.host {
+            real.processes.iter_mut().for_each(Process::begin_end);
+        }
     }
 
     fn kubeconfig_file(&self, harness: &Harness, user: &str) -> Result<PathBuf> {

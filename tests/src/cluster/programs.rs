@@ -81,8 +81,8 @@ pub(super) fn controller_manager(harness: &Harness, cluster: &ControlPlane, pods
     let args = vec![
         flag("kubeconfig", &path(&cluster.kubeconfig_file(harness, CONTROLLER_MANAGER)?)),
         flag("use-service-account-credentials", "true"),
-        flag("root-ca-file", &path(&cluster.pki.ca_file)),
-        flag("service-account-private-key-file", &path(&cluster.pki.service_account_key_file)),
+        flag("root-ca-file", &path(&cluster.real()?.pki.ca_file)),
+        flag("service-account-private-key-file", &path(&cluster.real()?.pki.service_account_key_file)),
         flag("controllers", &controllers.join(",")),
         flag("leader-elect", "false"),
         flag("secure-port", "0"),
@@ -110,7 +110,7 @@ pub(super) fn kwok(harness: &Harness, cluster: &ControlPlane) -> Result<Process>
         flag("node-lease-duration-seconds", "40"),
         flag("v", "WARN"),
     ];
-    let folder = harness.tools().get("kwok-stages")?;
+    let folder = harness.tools()?.get("kwok-stages")?;
     let stages = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     for stage in stages {
         args.push(flag("config", &path(&stage?.path())));
@@ -119,7 +119,7 @@ pub(super) fn kwok(harness: &Harness, cluster: &ControlPlane) -> Result<Process>
 }
 
 fn start(harness: &Harness, cluster: &str, program: &str, args: Vec<String>) -> Result<Process> {
-    let mut spec = harness.spec(&process_name(cluster, program), &harness.tools().get(program)?, args);
+    let mut spec = harness.spec(&process_name(cluster, program), &harness.tools()?.get(program)?, args);
     // kwok reads ~/.kwok and the others ~/.kube: a user's files must not matter here.
     spec.env.push(("HOME".to_owned(), path(&harness.folder().join(cluster))));
     Process::start(&spec)

@@ -58,7 +58,7 @@ const MOVED: [&str; 6] = [
 
 /// Has kubectl create and apply the same before both servers, and ask what it may do, and returns what differs.
 pub(crate) async fn compare(pair: &Pair) -> Result<Vec<String>> {
-    let program = pair.harness.tools().get("kubectl")?;
+    let program = pair.harness.tools()?.get("kubectl")?;
     let mut both = Vec::new();
     for (side, config) in ["real", "simulated"].into_iter().zip(&pair.kubeconfigs) {
         let folder = pair.harness.folder().join("kubectl").join(side);
@@ -137,7 +137,7 @@ async fn kubectl_works_with_a_simulated_cluster() -> Result<()> {
     let server = Server::start(ServerOptions::default(), &drain).await?;
     server.add("demo", Options::default())?.allow_token(Token("t".into()), User::admin("admin"));
     fs::write(folder.join("config"), server.kubeconfig("demo", "t"))?;
-    let kubectl = Kubectl { program: harness.tools().get("kubectl")?, folder: folder.clone() };
+    let kubectl = Kubectl { program: harness.tools()?.get("kubectl")?, folder: folder.clone() };
 
     manifest(&folder, "x:1", &json!({"a": "1", "b": "2"}))?;
     assert_eq!(

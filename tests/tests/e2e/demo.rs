@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{Tools, process::end_recorded, wait};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -17,6 +18,7 @@ fn recorded(pids: &Path) -> usize {
     fs::read_to_string(pids).map_or(0, |text| text.lines().count())
 }
 
+#[real_only("it plays the demo's processes on real control planes")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_demo_to_be_kept_that_is_told_to_end_leaves_nothing_running() -> Result<()> {
     // `Tools::find` may build: it blocks.

@@ -22,9 +22,11 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
     assert!(seqs.iter().all(|seq| *seq > 0));
 
     // After the story there are series of nearly all metrics.
-    let program = env.harness.tools().extra("promtool")?;
-    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
-    promtool::check_rules(&program, &rules)?;
+    let program = env.harness.promtool()?;
+    if let Some(program) = &program {
+        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/alerts/tidewatch.yaml");
+        promtool::check_rules(program, &rules)?;
+    }
     let agent = world.agents.first().context("there is no agent")?;
     for (admin, prefix) in [
         (&world.receiver.admin, "tidewatch_receiver_"),
@@ -38,7 +40,9 @@ async fn a_module_is_enabled_repaired_upgraded_and_removed_by_events_alone() -> 
         (&agent.admin, "watcher_"),
     ] {
         let page = http::text(&format!("{admin}/metrics")).await?;
-        promtool::check(&program, &page).with_context(|| prefix.to_owned())?;
+        if let Some(program) = &program {
+            promtool::check(program, &page).with_context(|| prefix.to_owned())?;
+        }
         promtool::documented(&page, prefix)?;
     }
     Ok(())
