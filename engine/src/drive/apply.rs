@@ -1,6 +1,8 @@
 //! Single objects in a runtime: server-side apply, read, create, delete.
 
 mod error;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
@@ -65,11 +67,14 @@ fn is_outdated(runtime: &RuntimeClient, gvk: &Gvk, error: &RuntimeError) -> bool
     outdated
 }
 
-/// The kind in a version that is served now, which is its own if that is; itself, if none is.
+/// The kind in a version that is served now: the one that its CRD stores, else its own, else any; itself, if none is.
 pub(super) async fn served(runtime: &RuntimeClient, gvk: Gvk) -> Result<Gvk, ObjectError> {
     runtime.mapper().forget(&kube_gvk(&gvk));
     match runtime.mapper().resolve_any(runtime, &kube_gvk(&gvk)).await.map_err(ObjectError::from) {
-        Ok(mapped) => Ok(Gvk { version: mapped.resource.version, ..gvk }),
+        Ok(mapped) => {
+            let served = Gvk { version: mapped.resource.version, ..gvk };
+            Ok(stored_kind(runtime, &served).await.unwrap_or(served))
+        }
         Err(ObjectError::Kind(_)) => Ok(gvk),
         Err(error) => Err(error),
     }
@@ -225,15 +230,10 @@ pub(super) struct Present {
 /// Reads an object's metadata. `None` if it, or its kind, does not exist, or if that is of a kind whose objects are not kept, such as a
 /// review of access: nothing can be read of it.
 pub(super) async fn metadata(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Option<Value>, ObjectError> {
-    let read = async || -> Result<_, ObjectError> {
-        let api = api_of_there(runtime, &id.gvk, &id.namespace).await?;
+    let read = |api: Api<DynamicObject>| async move {
         Ok(runtime.call(&format!("reading {id}"), api.get_metadata(&id.name)).await?)
     };
-    let answer = match read().await {
-        Err(ObjectError::Call(error)) if is_outdated(runtime, &id.gvk, &error) => read().await,
-        answer => answer,
-    };
-    match answer {
+    match ask_of_there(runtime, &id.gvk, &id.namespace, read).await {
         Ok(object) => Ok(Some(serde_json::to_value(object.metadata).unwrap_or_default())),
         Err(ObjectError::Kind(_)) => Ok(None),
         Err(error) if error.is_not_found() || error.is_unreadable() => Ok(None),
@@ -251,37 +251,32 @@ pub(super) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Opti
     }))
 }
 
-/// Merges fields into an object that is there; nothing becomes of one that is gone meanwhile.
+/// Merges fields that are the same in all versions of its kind into an object that is there; nothing becomes of one that is gone meanwhile.
 pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Result<(), ObjectError> {
     let permit = runtime.permit()?;
-    let api = api(runtime, &id.gvk, &id.namespace).await?;
-    let params = PatchParams {
+    let params = &PatchParams {
         dry_run: permit.is_dry(),
         field_manager: Some(field_managers::APPLIER.to_owned()),
         ..PatchParams::default()
     };
     let before = stored(runtime, &permit, id).await?;
-    match runtime
-        .write(&format!("changing {id}"), patched(&api, &id.name, &params, &Patch::Merge(fields)))
-        .await?
-    {
+    let merge = |api: Api<DynamicObject>| async move {
+        let patch = Patch::Merge(fields);
+        Ok(runtime.write(&format!("changing {id}"), patched(&api, &id.name, params, &patch)).await??)
+    };
+    match ask_of_there(runtime, &id.gvk, &id.namespace, merge).await {
         Ok(changed) => {
             permit.tried(|| tried(runtime, "merge", id, (before, changed)));
             Ok(())
         }
-        Err(error) if error.class == ErrorClass::NotFound => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
 /// Deletes an object in the background, if it is still the one with this uid.
 pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result<Deleted, ObjectError> {
     let permit = runtime.permit()?;
-    let api = match api_of_there(runtime, &id.gvk, &id.namespace).await {
-        Ok(api) => api,
-        Err(ObjectError::Kind(_)) => return Ok(Deleted::Gone),
-        Err(error) => return Err(error),
-    };
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Background),
         preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
@@ -289,16 +284,21 @@ pub(super) async fn delete(runtime: &Gated, id: &ObjectRef, uid: &str) -> Result
         ..DeleteParams::default()
     };
     let before = stored(runtime, &permit, id).await?;
-    match runtime.write(&format!("deleting {id}"), api.delete(&id.name, &params)).await? {
+    let params = &params;
+    let delete = |api: Api<DynamicObject>| async move {
+        Ok(runtime.write(&format!("deleting {id}"), api.delete(&id.name, params)).await??)
+    };
+    match ask_of_there(runtime, &id.gvk, &id.namespace, delete).await {
         // A Status means that it is gone; the object itself, that something still holds it.
         Ok(either) => {
             permit.tried(|| tried(runtime, "delete", id, (before, Value::Null)));
             Ok(if either.is_right() { Deleted::Gone } else { Deleted::Going })
         }
-        Err(error) if error.class == ErrorClass::NotFound => Ok(Deleted::Gone),
+        Err(ObjectError::Kind(_)) => Ok(Deleted::Gone),
+        Err(error) if error.is_not_found() => Ok(Deleted::Gone),
         // Another one has taken its place, and is looked at next time.
-        Err(error) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
-        Err(error) => Err(error.into()),
+        Err(ObjectError::Call(error)) if error.class == ErrorClass::Conflict => Ok(Deleted::Going),
+        Err(error) => Err(error),
     }
 }
 
@@ -311,13 +311,51 @@ pub(super) async fn remove(runtime: &Gated, id: &ObjectRef) -> Result<Deleted, O
     }
 }
 
-/// The kind that a CRD defines, in a version that is served.
+/// The kind that a CRD defines: in the version in which its objects are stored if that is served, since reading them in it needs no
+/// conversion webhook; else in the first version that is served.
 pub(super) fn defined_kind(crd: &Value) -> Option<Gvk> {
     let spec = &crd["spec"];
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-    let served = spec["versions"].as_array()?.iter().find(|v| v["served"] == true)?;
+    let served = || spec["versions"].as_array().into_iter().flatten().filter(|v| v["served"] == true);
+    let version = served().find(|v| v["storage"] == true).or_else(|| served().next())?;
     let (group, kind) = (text(&spec["group"]), text(&spec["names"]["kind"]));
-    Some(Gvk { group, version: text(&served["name"]), kind })
+    Some(Gvk { group, version: text(&version["name"]), kind })
+}
+
+/// The CRD that defines a kind; `None` if the kind is not served.
+pub(super) async fn crd_of(runtime: &RuntimeClient, gvk: &Gvk) -> Option<ObjectRef> {
+    let name = format!("{}.{}", plural(runtime, gvk).await?, gvk.group);
+    let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    Some(ObjectRef { gvk, namespace: String::new(), name })
+}
+
+/// The same kind in the version in which its objects are stored; `None` if that is not known or not another one.
+async fn stored_kind(runtime: &RuntimeClient, gvk: &Gvk) -> Option<Gvk> {
+    let crd = get(runtime, &crd_of(runtime, gvk).await?).await.ok()??;
+    defined_kind(&crd).filter(|stored| stored.version != gvk.version)
+}
+
+/// Asks about objects that are there already, in a version in which the API server can answer: another one where theirs is not served
+/// any more, and the stored one where the conversion webhook between them cannot be asked.
+async fn ask_of_there<T, F>(
+    runtime: &RuntimeClient,
+    gvk: &Gvk,
+    namespace: &str,
+    ask: impl Fn(Api<DynamicObject>) -> F,
+) -> Result<T, ObjectError>
+where
+    F: Future<Output = Result<T, ObjectError>>,
+{
+    match ask(api_of_there(runtime, gvk, namespace).await?).await {
+        Err(ObjectError::Call(error)) if is_outdated(runtime, gvk, &error) => {
+            ask(api_of_there(runtime, gvk, namespace).await?).await
+        }
+        Err(error) if error.is_of_conversion() => match stored_kind(runtime, gvk).await {
+            Some(stored) => ask(api_of_there(runtime, &stored, namespace).await?).await,
+            None => Err(error),
+        },
+        answer => answer,
+    }
 }
 
 /// Objects of a kind in the whole cluster.
@@ -348,15 +386,11 @@ pub(super) async fn list(
     limit: u32,
 ) -> Result<Page, ObjectError> {
     let params = ListParams::default().limit(limit);
-    let read = async || -> Result<_, ObjectError> {
-        let api = api_of_there(runtime, gvk, namespace).await?;
-        Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(&params)).await?)
+    let params = &params;
+    let read = |api: Api<DynamicObject>| async move {
+        Ok(runtime.call(&format!("looking for a {}", gvk.kind), api.list_metadata(params)).await?)
     };
-    let answer = match read().await {
-        Err(ObjectError::Call(error)) if is_outdated(runtime, gvk, &error) => read().await,
-        answer => answer,
-    };
-    match answer {
+    match ask_of_there(runtime, gvk, namespace, read).await {
         Ok(list) => {
             let named = |object: PartialObjectMeta<DynamicObject>| {
                 let managers = object.metadata.managed_fields.iter().flatten().map(|entry| &entry.manager);
@@ -383,7 +417,7 @@ pub(super) async fn list(
 
 /// The plural name of a kind, if it is served.
 pub(super) async fn plural(runtime: &RuntimeClient, gvk: &Gvk) -> Option<String> {
-    let mapped = runtime.mapper().resolve(runtime, &kube_gvk(gvk)).await;
+    let mapped = runtime.mapper().resolve_any(runtime, &kube_gvk(gvk)).await;
     mapped.ok().map(|mapped| mapped.resource.plural)
 }
 

@@ -122,10 +122,20 @@ impl ObjectError {
         matches!(self, Self::Call(error) if self.is_refused() && words(error))
     }
 
-    /// Whether an admission webhook could not be asked, as where the module's own server does not run yet. Kubernetes has no reason or
-    /// cause for it, but these words, in all versions.
+    /// Whether an admission or conversion webhook could not be asked, as where the module's own server does not run yet. Kubernetes has
+    /// no reason or cause for it, but these words, in all versions.
     pub(in crate::drive) fn is_of_webhook(&self) -> bool {
-        matches!(self, Self::Call(error) if error.message().is_some_and(|words| words.contains("failed calling webhook")))
+        self.is_of_conversion() || self.says("failed calling webhook")
+    }
+
+    /// Whether the objects cannot be had in the version in which they were asked for, since the webhook that converts them does not
+    /// answer, or not as it should.
+    pub(in crate::drive) fn is_of_conversion(&self) -> bool {
+        self.says("conversion webhook for ")
+    }
+
+    fn says(&self, words: &str) -> bool {
+        matches!(self, Self::Call(error) if error.message().is_some_and(|message| message.contains(words)))
     }
 
     /// Whether the API server asks to come back later, and nothing is wrong with the object.

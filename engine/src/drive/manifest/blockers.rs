@@ -80,14 +80,6 @@ async fn former_crs(
     Ok(former)
 }
 
-/// The CRD that defines a kind; `None` if it is not served.
-async fn crd_of(runtime: &Gated, gvk: &Gvk) -> Option<ObjectRef> {
-    let plural = apply::plural(runtime, gvk).await?;
-    let name = format!("{plural}.{}", gvk.group);
-    let gvk = Gvk::of("apiextensions.k8s.io/v1", "CustomResourceDefinition");
-    Some(ObjectRef { gvk, namespace: String::new(), name })
-}
-
 /// Kinds that the module's CRDs define, by group and kind, in a version that is served.
 async fn defined_kinds(
     runtime: &Gated,
@@ -260,7 +252,7 @@ impl Shared {
     ) -> BTreeMap<(String, String), Gvk> {
         let mut alone = BTreeMap::new();
         for (kind, gvk) in defined {
-            let is_theirs = match crd_of(runtime, &gvk).await {
+            let is_theirs = match apply::crd_of(runtime, &gvk).await {
                 Some(crd) => self.is_needed(kyma, manifest, &crd).await,
                 None => false,
             };
@@ -285,7 +277,7 @@ impl Shared {
             // Where another module has the kind as well, it may have made it, or have left it to its user.
             let name = manifest.name_any();
             let claims = self.look("default crs").await.other_claims(kyma, &name, &former);
-            let is_also_theirs = match crd_of(runtime, &former.gvk).await {
+            let is_also_theirs = match apply::crd_of(runtime, &former.gvk).await {
                 Some(crd) => self.is_needed(kyma, &name, &crd).await,
                 None => false,
             };
@@ -309,7 +301,7 @@ impl Shared {
         let Some(owner) = self.owner_now(kyma, runtime).await? else { return Ok(crs) };
         let mut left = Vec::new();
         for cr in crs {
-            let crd = crd_of(runtime, &cr.gvk).await;
+            let crd = apply::crd_of(runtime, &cr.gvk).await;
             let state = self.look("without another's").await;
             let is_theirs = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
             if !is_theirs(&cr) && !crd.as_ref().is_some_and(is_theirs) {
