@@ -150,7 +150,7 @@ impl Shared {
             Ok(runtime) => runtime,
             Err(why) if manifest.metadata.deletion_timestamp.is_some() && why.cluster_is_gone() => {
                 return match self.doubts(kyma).await? {
-                    None => self.let_manifest_go(&manifest).await,
+                    None => self.let_go_with_cluster(&manifest).await,
                     Some(wait) => Ok(wait),
                 };
             }
@@ -338,8 +338,10 @@ impl Shared {
             && let Some(manager) = readiness::manager_beside(manifest, &objects)
         {
             let judging = self.judge_manager(manifest, runtime, (&manager, &objects), &mut applied);
-            if let Err(error) = stage(Stage::ReadRuntime, judging).await {
-                applied.failed = Some(error.into());
+            match stage(Stage::ReadRuntime, judging).await {
+                Ok(()) => {}
+                Err(error) if error.is_of_webhook() => applied.waits_for(error.message()),
+                Err(error) => applied.failed = Some(error.into()),
             }
         }
         let fresh = self.listen(&work, &manifest.name_any(), &applied).await || work.defined;

@@ -304,9 +304,30 @@ impl Shared {
         self.tell_user(kyma, runtime, notice).await;
     }
 
+    /// Takes our finalizers off a Manifest, and says which others hold it.
     pub(super) async fn let_manifest_go(&self, manifest: &Manifest) -> Result<Finish, Lost> {
-        let ours = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
-        self.drop_finalizers(&self.manifests(), manifest, &ours).await?;
+        const OURS: [&str; 3] = [finalizers::MANIFEST, finalizers::DEFAULT_CR, finalizers::LABEL_REMOVAL];
+        self.drop_finalizers(&self.manifests(), manifest, &OURS).await?;
+        let others: Vec<&str> =
+            manifest.finalizers().iter().map(String::as_str).filter(|one| !OURS.contains(one)).collect();
+        if manifest.metadata.deletion_timestamp.is_some() && !others.is_empty() {
+            let what = format!(
+                "the module is removed; its Manifest {} waits for the finalizer {}: whoever has set it has to take it away",
+                manifest.name_any(),
+                others.join(", ")
+            );
+            let status =
+                plan::manifest_status(manifest, &Progress::Deleting(what.clone()), &[], None, self.now());
+            self.write_manifest_status(manifest, &status).await?;
+            return Ok(Finish::Waiting(what));
+        }
+        Ok(Finish::Done)
+    }
+
+    /// Lets a Manifest go whose cluster is gone, whoever else holds it: nobody can do anything there any more.
+    pub(super) async fn let_go_with_cluster(&self, manifest: &Manifest) -> Result<Finish, Lost> {
+        let all: Vec<&str> = manifest.finalizers().iter().map(String::as_str).collect();
+        self.drop_finalizers(&self.manifests(), manifest, &all).await?;
         Ok(Finish::Done)
     }
 

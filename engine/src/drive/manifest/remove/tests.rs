@@ -123,3 +123,38 @@ async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
     assert_eq!(json!(whole.status.unwrap().synced), json!(synced), "nothing is known of any of them");
     assert!(asked.load(std::sync::atomic::Ordering::SeqCst) <= 3, "{asked:?}");
 }
+
+#[tokio::test]
+async fn a_manifest_that_only_others_hold_says_whose_finalizer_it_waits_for() {
+    const MANIFEST: &str = "PATCH /apis/operator.kyma-project.io/v1beta2/namespaces/kcp-system/manifests/m";
+    let own = json!({"manager": tidewatch_api::names::field_managers::APPLIER, "operation": "Apply", "subresource": "status",
+        "fieldsV1": {"f:status": {"f:state": {}, "f:synced": {}}}});
+    for (finalizers, written) in [
+        (
+            vec![finalizers::MANIFEST, "x.dev/backup", "x.dev/audit"],
+            vec![MANIFEST.to_owned(), format!("{MANIFEST}/status")],
+        ),
+        (vec!["x.dev/backup", "x.dev/audit"], vec![format!("{MANIFEST}/status")]),
+    ] {
+        let mut held = manifest(std::slice::from_ref(&own), &json!({}));
+        held.metadata.finalizers = Some(finalizers.into_iter().map(str::to_owned).collect());
+        let (finish, lines) = end(held).await;
+        let Finish::Waiting(what) = finish else { panic!("{finish:?}") };
+        assert!(what.contains("finalizer x.dev/backup, x.dev/audit"), "{what}");
+        assert_eq!(lines, written);
+    }
+}
+
+#[tokio::test]
+async fn with_its_cluster_gone_a_manifest_goes_whoever_holds_it() {
+    let (engine, heard) =
+        engine_on(|_, _| (200, json!({"metadata": {"name": "m", "namespace": "kcp-system"}, "spec": {}})));
+    let mut held = manifest(&[], &json!({}));
+    held.metadata.finalizers = Some(vec!["x.dev/backup".to_owned()]);
+    assert!(matches!(engine.0.let_go_with_cluster(&held).await, Ok(Finish::Done)));
+    let lines: Vec<_> = heard.lock().clone();
+    assert!(
+        matches!(&lines[..], [line] if line.starts_with("PATCH") && line.ends_with("/manifests/m")),
+        "{lines:?}"
+    );
+}
