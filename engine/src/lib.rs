@@ -23,6 +23,7 @@ pub mod queue;
 pub mod runtime;
 pub mod stages;
 mod texts;
+mod yaml;
 
 pub use drive::{Engine, EngineConfig};
 pub use journal::Journal;

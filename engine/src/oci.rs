@@ -31,7 +31,7 @@ pub use error::OciError;
 pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push, push_new};
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
-pub use render::{RenderError, manifests_of};
+pub use render::{Mistake, RenderError, Rendered, manifests_of, render};
 
 /// Makes aws-lc-rs the process-wide rustls provider, if none is set yet.
 ///

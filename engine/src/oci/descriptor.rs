@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::{
     Digest, OciError,
-    render::{MAX_DEPTH, yaml_options},
+    render::MAX_DEPTH,
     unpack::{self, Caps},
 };
+use crate::yaml;
 
 /// Largest descriptor or manifest that is read, in bytes.
 pub(super) const MAX_DESCRIPTOR: u64 = 1024 * 1024;
@@ -69,13 +70,13 @@ impl ComponentDescriptor {
             .find(|file| file.path.trim_start_matches("./") == FILE_NAME)
             .or(if files.len() == 1 { files.first() } else { None })
             .ok_or_else(|| malformed(format!("the archive holds no {FILE_NAME}")))?;
-        let value: Value =
-            serde_saphyr::from_str_with_options(&file.text, yaml_options(MAX_NODES, MAX_DEPTH)).map_err(
-                |error| {
-                    let line = error.location().map_or(0, |location| location.line());
-                    malformed(format!("invalid YAML at line {line}"))
-                },
-            )?;
+        let read = yaml::read(&file.text, yaml::options(MAX_NODES, MAX_DEPTH), |text, options| {
+            serde_saphyr::from_str_with_options::<Value>(text, options)
+        });
+        let (value, _) = read.map_err(|error| {
+            let line = error.location().map_or(0, |location| location.line());
+            malformed(format!("invalid YAML at line {line}"))
+        })?;
         Self::from_value(&value)
     }
 

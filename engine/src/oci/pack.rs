@@ -13,10 +13,9 @@ use super::{
     BaseUrl, Credentials, Digest, OciError, Reference, Registry, Scheme,
     reference::Selector,
     registry::{CONFIG_TYPE, DESCRIPTOR_TYPE, MANIFEST_TYPE, within},
-    render::{is_one_object, manifests_of},
+    render::{is_one_object, render},
     unpack::tar_of,
 };
-use crate::plan::object::ObjectRef;
 
 const TAR_TYPE: &str = "application/x-tar";
 /// A push uploads a handful of blobs, each with several requests.
@@ -94,7 +93,7 @@ impl PackedBlob {
 }
 
 /// Packs a module in the shape that OCM tools give it: a config that points at the descriptor, the descriptor as a
-/// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`manifests_of`]).
+/// tar, and one tar per local resource. Pure and deterministic. The manifests must render (see [`render`]).
 ///
 /// The descriptor names its registry, `home`, as OCM has it: of a component that names none the Go manager finds no layers
 /// (`img.Parse`), and its Manifest has no source.
@@ -185,23 +184,15 @@ fn is_component_name(name: &str) -> bool {
         && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
-/// A layer with Kubernetes objects, each once: no runtime takes a module that has one twice. What several layers have is for the template
-/// that names its sources to tell.
+/// A layer with Kubernetes objects. What is there twice would be installed, but is hardly what its author wants. What several layers have
+/// is for the template that names its sources to tell.
 fn resource_layer(name: &str, file: &str, yaml: &str) -> Result<PackedBlob, OciError> {
     let tar = tar(&[(file, yaml)])?;
-    let own = manifests_of(&tar, TAR_TYPE)
-        .map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
-    let mut once = BTreeSet::new();
-    for mut id in own.iter().filter_map(ObjectRef::of) {
-        // As a runtime will have it.
-        if id.namespace.is_empty() {
-            id.namespace.push_str("default");
-        }
-        let (group, kind, namespace, object) = id.identity();
-        if !once.insert([group, kind, namespace, object].map(str::to_owned)) {
-            let reason = format!("'{name}' has {id} twice; take one of them out");
-            return Err(OciError::Invalid { what: "manifest", reason });
-        }
+    let rendered =
+        render(&tar, TAR_TYPE).map_err(|source| OciError::Manifests { what: name.to_owned(), source })?;
+    if let Some(mistake) = rendered.mistakes.first() {
+        let reason = format!("'{name}': {mistake}; take one of them out");
+        return Err(OciError::Invalid { what: "manifest", reason });
     }
     Ok(PackedBlob::new(TAR_TYPE, tar, Some(name.to_owned())))
 }

@@ -1,11 +1,12 @@
 //! From a module's layer to Kubernetes objects.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde_json::Value;
-use serde_saphyr::{Options, Spanned};
+use serde_saphyr::Spanned;
 
 use super::unpack::{self, Caps, File};
+use crate::{plan::object::ObjectRef, yaml};
 
 const CAPS: Caps = Caps { bytes: 32 * 1024 * 1024, entries: 1000 };
 
@@ -17,6 +18,9 @@ const MAX_NODES: usize = 1_000_000;
 
 /// Longest parser message that is passed on.
 const MAX_REASON: usize = 200;
+
+/// Mistakes of one layer that are told.
+const MAX_MISTAKES: usize = 10;
 
 /// Why a layer gives no manifests. `document` counts from 1; `file` is empty for a layer that is one plain file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +84,48 @@ impl fmt::Display for Place {
     }
 }
 
-/// The Kubernetes objects of a layer, in the order they are written; lists are flattened.
+/// What a layer holds.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rendered {
+    /// Its Kubernetes objects, in the order they are written; lists are flattened.
+    pub objects: Vec<Value>,
+    /// What other tools take without a word though it is hardly meant; the first ten.
+    pub mistakes: Vec<Mistake>,
+}
+
+/// Something that is there twice, of which other tools take one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mistake {
+    /// A key of one mapping; the last value counts.
+    Key {
+        /// Where the second one is.
+        place: Place,
+        /// The key, if it is a plain one.
+        key: Option<String>,
+    },
+    /// An object; the first one counts.
+    Object(ObjectRef),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key { place, key: Some(key) } => write!(f, "{place} has the key '{key}' twice"),
+            Self::Key { place, key: None } => write!(f, "{place} has a key twice"),
+            Self::Object(id) => write!(f, "{id} is there twice"),
+        }
+    }
+}
+
+/// The objects of a layer; see [`render`].
+///
+/// # Errors
+/// The same.
+pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
+    render(bytes, media_type).map(|rendered| rendered.objects)
+}
+
+/// Reads a layer.
 ///
 /// Takes a tar, a gzipped tar, or plain YAML, by content rather than by `media_type`. Of an archive with several
 /// files, those named `*.yaml`, `*.yml` or `*.json` are read. Limits: 32 MiB unpacked, 1,000 entries, 5,000 objects,
@@ -88,29 +133,31 @@ impl fmt::Display for Place {
 ///
 /// # Errors
 /// See [`RenderError`]; no objects at all is an error too.
-pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
-    manifests_within(MAX_NODES, bytes, media_type)
+pub fn render(bytes: &[u8], media_type: &str) -> Result<Rendered, RenderError> {
+    render_within(MAX_NODES, bytes, media_type)
 }
 
 /// Whether a YAML text is one Kubernetes object: no list, and not the first of several.
 pub(super) fn is_one_object(yaml: &str) -> bool {
     let file = File { path: String::new(), text: yaml.to_owned() };
     let objects = manifests_of(yaml.as_bytes(), "").unwrap_or_default();
-    documents(&file, MAX_NODES).is_ok_and(|written| {
+    documents(&file, MAX_NODES).is_ok_and(|(written, _)| {
         matches!((objects.as_slice(), written.as_slice()), ([object], [(document, _)]) if object == document)
     })
 }
 
-fn manifests_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
+fn render_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Rendered, RenderError> {
     let mut files =
         unpack::files(bytes, media_type, CAPS).map_err(|e| RenderError::Archive { reason: e.to_string() })?;
     if files.len() > 1 {
         files.retain(|file| is_manifest_name(&file.path));
     }
-    let mut objects = Vec::new();
+    let Rendered { mut objects, mut mistakes } = Rendered::default();
     let mut nodes = 0;
     for file in &files {
-        for (value, line) in documents(file, max_nodes)? {
+        let (documents, repeated) = documents(file, max_nodes)?;
+        mistakes.extend(repeated);
+        for (value, line) in documents {
             nodes += count_nodes(&value);
             if nodes > max_nodes {
                 return Err(RenderError::TooLarge { what: "values", limit: max_nodes });
@@ -118,7 +165,24 @@ fn manifests_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<
             collect(value, &|| place(file, Some(line)), &mut objects)?;
         }
     }
-    if objects.is_empty() { Err(RenderError::Empty) } else { Ok(objects) }
+    if objects.is_empty() {
+        return Err(RenderError::Empty);
+    }
+    mistakes.extend(repeated_objects(&objects).into_iter().map(Mistake::Object));
+    mistakes.truncate(MAX_MISTAKES);
+    Ok(Rendered { objects, mistakes })
+}
+
+/// Objects that are there already when they come. A runtime puts those without a namespace into `default`.
+fn repeated_objects(objects: &[Value]) -> Vec<ObjectRef> {
+    let mut seen = HashSet::new();
+    let ids = objects.iter().filter_map(ObjectRef::of);
+    ids.filter(|id| {
+        let (group, kind, namespace, name) = id.identity();
+        let namespace = if namespace.is_empty() { "default" } else { namespace };
+        !seen.insert([group, kind, namespace, name].map(str::to_owned))
+    })
+    .collect()
 }
 
 fn is_manifest_name(path: &str) -> bool {
@@ -130,41 +194,26 @@ fn is_manifest_name(path: &str) -> bool {
 /// each level, and a thread has 2 MiB.
 pub(crate) const MAX_DEPTH: usize = 96;
 
-/// Budgets for YAML from outside. Anchors and aliases are rare in manifests, so their limits are tight.
-pub(crate) fn yaml_options(max_nodes: usize, max_depth: usize) -> Options {
-    serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_nodes: max_nodes,
-            max_events: max_nodes.saturating_mul(4),
-            max_depth: max_depth,
-            max_documents: 2 * MAX_OBJECTS,
-            max_aliases: 1000,
-            max_anchors: 1000,
-            max_merge_keys: 1000,
-        },
-        alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 100_000,
-            max_replay_stack_depth: 16,
-        },
-        emit_comments: false,
-        // Kubernetes' own YAML reader takes 0644 for an octal number, and file modes are written so.
-        legacy_octal_numbers: true,
-    }
-}
+/// Parsed documents of a file, each with its line.
+type Documents = Vec<(Value, u64)>;
 
-fn documents(file: &File, max_nodes: usize) -> Result<Vec<(Value, u64)>, RenderError> {
-    let options = yaml_options(max_nodes, MAX_DEPTH);
-    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(&file.text, options)
-        .map_err(|error| {
-            let line = error.location().map(|location| location.line());
-            let mut reason = error.without_snippet().to_string();
-            if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
-                reason.truncate(end);
-            }
-            RenderError::Yaml { place: place(file, line), reason }
-        })?;
+fn documents(file: &File, max_nodes: usize) -> Result<(Documents, Option<Mistake>), RenderError> {
+    let options = yaml::options(max_nodes, MAX_DEPTH);
+    let (documents, repeated) = yaml::read(&file.text, options, |text, options| {
+        serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options)
+    })
+    .map_err(|error| {
+        let line = error.location().map(|location| location.line());
+        let mut reason = yaml::plain(&error);
+        if let Some((end, _)) = reason.char_indices().nth(MAX_REASON) {
+            reason.truncate(end);
+        }
+        RenderError::Yaml { place: place(file, line), reason }
+    })?;
     let parsed = documents.into_iter().map(|document| (document.value, document.referenced.line()));
-    Ok(parsed.filter(|(value, _)| !value.is_null()).collect())
+    let repeated =
+        repeated.map(|twice| Mistake::Key { place: place(file, Some(twice.line)), key: twice.key });
+    Ok((parsed.filter(|(value, _)| !value.is_null()).collect(), repeated))
 }
 
 fn place(file: &File, line: Option<u64>) -> Place {
@@ -290,6 +339,30 @@ mod tests {
     }
 
     #[test]
+    fn what_go_readers_take_is_taken_and_told_of() {
+        let mistakes = |yaml: &str| {
+            let rendered = render(yaml.as_bytes(), "").unwrap();
+            (rendered.objects, rendered.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let (objects, told) = mistakes(&(object("a") + "---\n" + &object("b") + "data: {x: '1', x: '2'}\n"));
+        assert_eq!(objects[1]["data"], json!({"x": "2"}));
+        assert_eq!(told, ["document 2 (line 8) has the key 'x' twice"]);
+        let (objects, told) = mistakes(&(object("a") + "metadata: {name: b, labels: {commit: 31e99017}}\n"));
+        assert_eq!(objects[0]["metadata"], json!({"name": "b", "labels": {"commit": "31e99017"}}));
+        assert_eq!(told.len(), 1);
+        let twice = object("a") + "---\n" + &object("b") + "---\n" + &object("a");
+        let (objects, told) = mistakes(&twice);
+        assert_eq!(
+            (names(&objects), told.len()),
+            (vec!["a", "b", "a"], 1),
+            "which of them counts is the bundle's to say"
+        );
+        assert!(told[0].ends_with("is there twice") && told[0].contains('a'), "{told:?}");
+        assert_eq!(mistakes(&vec![object("a"); 100].join("---\n")).1.len(), MAX_MISTAKES);
+        assert_eq!(mistakes(PAIR).1, Vec::<String>::new());
+    }
+
+    #[test]
     fn errors_name_the_document_and_the_line() {
         let error = |yaml: &str| manifests_of(yaml.as_bytes(), "").unwrap_err().to_string();
         let two = object("a") + "---\n";
@@ -303,7 +376,6 @@ mod tests {
         let syntax = error(&(two + "a: [1\nb: 'secret-text\n"));
         assert!(syntax.starts_with("invalid YAML at document 2 (line "), "{syntax}");
         assert!(!syntax.contains("secret-text"), "{syntax}");
-        assert!(error("a: 1\na: 2\n").contains("line 2"), "a key given twice");
         let tar = tar_of(&[("m.yaml", "x: [")]).unwrap();
         assert!(manifests_of(&tar, "").unwrap_err().to_string().contains("at m.yaml: document 1"));
     }
@@ -335,9 +407,9 @@ mod tests {
             Err(RenderError::TooLarge { what: "objects", .. })
         ));
         let wide = object("a") + "data: [" + &"1,".repeat(600) + "]\n";
-        assert!(matches!(manifests_within(500, wide.as_bytes(), ""), Err(RenderError::Yaml { .. })));
+        assert!(matches!(render_within(500, wide.as_bytes(), ""), Err(RenderError::Yaml { .. })));
         let files = tar_of(&[("a.yaml", &wide), ("b.yaml", &wide)]).unwrap();
-        let error = manifests_within(1000, &files, "").unwrap_err();
+        let error = render_within(1000, &files, "").unwrap_err();
         assert_eq!(error, RenderError::TooLarge { what: "values", limit: 1000 });
     }
 

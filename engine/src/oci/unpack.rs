@@ -37,8 +37,8 @@ pub(super) enum UnpackError {
     Special(usize),
     #[error("entry {0} has an absolute path, a '..' or an unreadable name")]
     Path(usize),
-    #[error("entry {0} is not UTF-8 text")]
-    NotUtf8(usize),
+    #[error("entry {0} is no text in UTF-8, nor in UTF-16 with a byte order mark")]
+    NoText(usize),
     #[error("the archive is damaged")]
     Damaged,
 }
@@ -117,7 +117,17 @@ fn safe_path(bytes: &[u8], index: usize) -> Result<String, UnpackError> {
 }
 
 fn text(bytes: &[u8], index: usize) -> Result<String, UnpackError> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| UnpackError::NotUtf8(index))
+    let wide = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let (units, rest) = bytes.as_chunks();
+        let text = String::from_utf16(&units.iter().map(|bytes| unit(*bytes)).collect::<Vec<_>>()).ok();
+        text.filter(|_| rest.is_empty())
+    };
+    let text = match bytes {
+        [0xff, 0xfe, rest @ ..] => wide(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => wide(rest, u16::from_be_bytes),
+        bytes => str::from_utf8(bytes).ok().map(str::to_owned),
+    };
+    text.ok_or(UnpackError::NoText(index))
 }
 
 /// A tar with these files: fixed owner, mode and time, so that equal content has equal bytes.
@@ -193,10 +203,22 @@ mod tests {
                 UnpackError::Path(0)
             );
         }
-        assert_eq!(
-            files(&tar_with(EntryType::Regular, b"a", b"\xff\xfe"), "", CAPS).unwrap_err(),
-            UnpackError::NotUtf8(0)
-        );
+        for content in [&b"\xff"[..], b"a\xff\xfe", b"\xff\xfea", b"\xff\xfe\x00\xd8", b"a\0\xe9\0"] {
+            let refused = files(&tar_with(EntryType::Regular, b"a", content), "", CAPS);
+            assert_eq!(refused.unwrap_err(), UnpackError::NoText(0), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn utf_16_is_read_by_its_byte_order_mark() {
+        let text = "a: é 🌊\n";
+        let wide = |mark: [u8; 2], bytes: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            mark.into_iter().chain(text.encode_utf16().flat_map(bytes)).collect()
+        };
+        for content in [wide([0xff, 0xfe], u16::to_le_bytes), wide([0xfe, 0xff], u16::to_be_bytes)] {
+            assert_eq!(files(&content, "", CAPS).unwrap()[0].text, text);
+            assert_eq!(files(&tar_with(EntryType::Regular, b"a", &content), "", CAPS).unwrap()[0].text, text);
+        }
     }
 
     #[test]

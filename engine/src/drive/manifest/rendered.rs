@@ -91,16 +91,20 @@ impl Rendered {
         let _place = self.places.acquire().await.ok();
         // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
         let parsed = tokio::task::spawn_blocking(move || {
-            let objects = oci::manifests_of(&layer, media_type)?;
+            let oci::Rendered { objects, mistakes } = oci::render(&layer, media_type)?;
             let weight = objects.iter().map(weight).sum();
-            Ok::<_, oci::RenderError>((objects, weight))
+            Ok::<_, oci::RenderError>((objects, mistakes, weight))
         });
-        let (objects, weight) = parsed
+        let (objects, mistakes, weight) = parsed
             .await
             .map_err(|_| Stopped::for_good("the module's manifest could not be read".to_owned()))?
             .map_err(|e| {
                 Stopped::for_good(format!("the module's manifest ({digest}) cannot be used: {}", chain(&e)))
             })?;
+        for mistake in mistakes {
+            let detail = mistake.to_string();
+            tracing::warn!(layer = digest, detail, "read as other tools read it, though hardly meant so");
+        }
         let objects = Arc::new(objects);
         self.shelf(local).lock().insert(key, Arc::clone(&objects), weight);
         Ok(objects)

@@ -63,9 +63,6 @@ pub enum BundleError {
     /// A Secret whose value is no text. An API server would quote it in its refusal.
     #[error("{0} of the module's manifest: {1}")]
     NoText(String, NoText),
-    /// The same object twice.
-    #[error("the module's manifest has {0} twice")]
-    Twice(String),
     /// The same object in two sources.
     #[error("both '{1}' and '{2}' of the module have {0}: take it out of one of them")]
     InTwo(String, String, String),
@@ -108,8 +105,9 @@ pub fn bundle(
             }
             _ => {}
         }
+        // Of an object that is there twice the first one counts, as in other tools.
         if !seen.insert(owned(&identity)) {
-            return Err(BundleError::Twice(identity.to_string()));
+            continue;
         }
         transform::strip(&mut object);
         if is(&identity.gvk, ("", "Secret")) {

@@ -83,8 +83,18 @@ fn the_runtime_is_asked_about_kinds_that_the_bundle_does_not_define() {
 fn an_empty_or_broken_render_is_an_error() {
     assert_eq!(bundle(NAME, vec![], &scopes()), Err(BundleError::Empty));
     assert_eq!(bundle(NAME, vec![json!({"kind": "X"})], &scopes()), Err(BundleError::NoIdentity(0)));
-    let twice = vec![object("v1", "ConfigMap", None, "c"), object("v1", "ConfigMap", Some("default"), "c")];
-    assert!(matches!(bundle(NAME, twice, &scopes()), Err(BundleError::Twice(_))));
+}
+
+#[test]
+fn of_an_object_that_is_there_twice_the_first_counts() {
+    let mut second = object("v1", "ConfigMap", Some("default"), "c");
+    second["data"] = json!({"of": "the second"});
+    let role = |namespace| object("rbac.authorization.k8s.io/v1", "ClusterRole", namespace, "r");
+    let twice = vec![object("v1", "ConfigMap", None, "c"), second, role(None), role(Some("s"))];
+    let bundle = bundle(NAME, twice, &scopes()).unwrap();
+    assert_eq!(names(&bundle.main), ["c", "r"]);
+    assert_eq!(bundle.objects.len(), 2);
+    assert_eq!(bundle.main[0]["data"], Value::Null);
 }
 
 #[test]
