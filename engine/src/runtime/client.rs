@@ -9,7 +9,7 @@ use std::{
     future::Future,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -33,7 +33,7 @@ use hyper_util::{
 use kube::client::{Body, ConfigExt as _};
 use rustls::{
     ClientConfig, RootCertStore,
-    client::Resumption,
+    client::{Resumption, WebPkiServerVerifier},
     crypto::CryptoProvider,
     pki_types::{PrivateKeyDer, pem::PemObject as _},
 };
@@ -80,6 +80,8 @@ pub struct Connector {
     policy: Arc<AddressPolicy>,
     kinds: Pool,
     counted: Option<CountedLayer>,
+    /// Verifies servers by the system's roots. Built on first use and held once: a client with roots of its own takes 100 KiB more.
+    system: Arc<OnceLock<Arc<WebPkiServerVerifier>>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -103,7 +105,15 @@ impl Connector {
             policy,
             kinds: Pool::default(),
             counted: None,
+            system: Arc::default(),
         }
+    }
+
+    /// The same with other roots than the system's.
+    #[cfg(test)]
+    pub(super) fn trusting(self, roots: RootCertStore) -> Self {
+        let verifier = self.verifier(roots).unwrap();
+        Self { system: Arc::new(OnceLock::from(verifier)), ..self }
     }
 
     /// The same, whose clients tell what they are answered.
@@ -176,13 +186,19 @@ impl Connector {
     }
 
     fn tls(&self, access: &RuntimeAccess) -> Result<ClientConfig, BoxError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in &access.ca {
-            roots.add(certificate.clone())?;
-        }
+        let verifier = match &access.ca {
+            Some(certificates) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates {
+                    roots.add(certificate.clone())?;
+                }
+                self.verifier(roots)?
+            }
+            None => self.system_verifier()?,
+        };
         let config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
+            .with_webpki_verifier(verifier);
         let mut config = match &access.identity {
             Some(identity) => {
                 let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)?;
@@ -195,6 +211,36 @@ impl Connector {
         Ok(config)
     }
 }
+
+impl Connector {
+    fn verifier(&self, roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, BoxError> {
+        let provider = Arc::clone(&self.provider);
+        Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
+    }
+
+    /// What the system trusts, as client-go takes it for a kubeconfig that names no CA.
+    fn system_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, BoxError> {
+        if let Some(verifier) = self.system.get() {
+            return Ok(Arc::clone(verifier));
+        }
+        let mut roots = RootCertStore::empty();
+        // One that cannot be read, or used, does not spoil the others.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(NoSystemRoots.into());
+        }
+        let verifier = self.verifier(roots)?;
+        Ok(Arc::clone(self.system.get_or_init(|| verifier)))
+    }
+}
+
+/// The kubeconfig names no CA, and the system has none either.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the kubeconfig has no certificate-authority-data, and this system has no root certificates to verify its server by; put the CA \
+     inline into the kubeconfig, or install the system's root certificates"
+)]
+struct NoSystemRoots;
 
 /// Caps the body, and turns 429 into an error while its headers are still there.
 fn guard<B, E: Into<BoxError>>(

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObjec
 use serde_json::Value;
 
 use super::AddressPolicy;
-use crate::oci;
+use crate::yaml;
 
 /// Largest kubeconfig that is read, in bytes.
 const MAX_SIZE: usize = 64 * 1024;
@@ -96,7 +96,8 @@ impl KubeconfigError {
 pub struct RuntimeAccess {
     pub(super) server: Uri,
     pub(super) tls_server_name: Option<ServerName<'static>>,
-    pub(super) ca: Vec<CertificateDer<'static>>,
+    /// `None`: whoever the system trusts, as for a server with a public certificate.
+    pub(super) ca: Option<Vec<CertificateDer<'static>>>,
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
     pub(super) namespace: String,
@@ -117,15 +118,15 @@ impl fmt::Debug for RuntimeAccess {
 
 impl RuntimeAccess {
     /// Reads the current context of a kubeconfig. Entries that it does not use are not looked at. Limit 64 KiB.
-    pub fn parse(yaml: &str, policy: &AddressPolicy) -> Result<Self, KubeconfigError> {
-        if yaml.len() > MAX_SIZE {
+    pub fn parse(kubeconfig: &str, policy: &AddressPolicy) -> Result<Self, KubeconfigError> {
+        if kubeconfig.len() > MAX_SIZE {
             return Err(KubeconfigError::TooLarge);
         }
-        let config: Value =
-            serde_saphyr::from_str_with_options(yaml, oci::render::yaml_options(MAX_NODES, MAX_DEPTH))
-                .map_err(|error| KubeconfigError::Syntax {
-                    line: error.location().map_or(0, |at| at.line()),
-                })?;
+        let read = yaml::read(kubeconfig, yaml::options(MAX_NODES, MAX_DEPTH), |text, options| {
+            serde_saphyr::from_str_with_options::<Value>(text, options)
+        });
+        let (config, _) = read
+            .map_err(|error| KubeconfigError::Syntax { line: error.location().map_or(0, |at| at.line()) })?;
         let current =
             text(&config, "current-context")?.ok_or(KubeconfigError::Missing { field: "current-context" })?;
         let context = entry(&config, "contexts", "context", &current)?;
@@ -151,8 +152,7 @@ impl RuntimeAccess {
             return Err(KubeconfigError::Missing { field: "token or client-certificate-data" });
         }
         Ok(Self {
-            ca: certificates(cluster, "certificate-authority-data")?
-                .ok_or(KubeconfigError::Missing { field: "certificate-authority-data" })?,
+            ca: certificates(cluster, "certificate-authority-data")?,
             namespace: text(context, "namespace")?.unwrap_or_else(|| "default".to_owned()),
             server,
             tls_server_name,
@@ -166,7 +166,7 @@ impl RuntimeAccess {
         Self {
             server: Uri::from_static("https://record.invalid"),
             tls_server_name: None,
-            ca: Vec::new(),
+            ca: None,
             token: None,
             identity: None,
             namespace: namespace.to_owned(),

@@ -5,6 +5,10 @@ use std::{
 
 use http::Request;
 use kube::core::GroupVersionKind;
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
 use tokio::net::TcpListener;
 
 use super::{
@@ -120,6 +124,25 @@ async fn only_the_given_ca_is_trusted() {
     assert_eq!(error.class, ErrorClass::Unreachable);
     assert!(error.discredits_client());
     assert_eq!(bed.server.seen.requests.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn without_a_ca_in_the_kubeconfig_the_systems_roots_are_trusted() {
+    let (bed, other) = (Bed::new().await, Bed::new().await);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(bed.ca.pem.as_bytes()).unwrap()).unwrap();
+    let connector = Connector::new(Arc::new(AddressPolicy::default())).trusting(roots);
+    let client = |port: u16| {
+        let server = format!("https://127.0.0.1:{port}");
+        let access =
+            RuntimeAccess::parse(&kubeconfig(&[("server", &server)], &[("token", "a")]), connector.policy())
+                .unwrap();
+        connector.client(&access, Limits::default()).unwrap()
+    };
+    get(&client(bed.server.port), "/version").await.unwrap();
+    let error = get(&client(other.server.port), "/version").await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Unreachable, "its certificate is by nobody that the system trusts");
+    assert_eq!(other.server.seen.requests.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
