@@ -2,14 +2,14 @@
 
 mod needs;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tidewatch_api::{
     Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, State,
-    names::{self, field_managers, finalizers, labels},
+    names::{self, annotations, field_managers, finalizers, labels},
 };
 
 use super::{
@@ -111,7 +111,7 @@ impl Shared {
     }
 
     /// Puts the finalizer on what makes a module mandatory. When all of that is being deleted, deletes the module's Manifests
-    /// everywhere, and lets it go when a fresh list has none.
+    /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
     pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
         let (holders, offer) = {
             let state = self.look("reconcile release").await;
@@ -126,8 +126,8 @@ impl Shared {
         for template in holders.templates.iter().filter(|t| is_legacy(t)) {
             self.hold_release(&templates, template.as_ref()).await?;
         }
-        let leaving_release = holders.release.filter(|r| waits(r.as_ref()));
-        let leaving_templates: Vec<_> = holders.templates.into_iter().filter(|t| waits(t.as_ref())).collect();
+        let leaving_release = holders.release.as_ref().filter(|r| waits(r.as_ref()));
+        let leaving_templates: Vec<_> = holders.templates.iter().filter(|t| waits(t.as_ref())).collect();
         if leaving_release.is_none() && leaving_templates.is_empty() {
             return Ok(Finish::Done);
         }
@@ -138,6 +138,13 @@ impl Shared {
                 return Ok(Finish::Waiting(format!("waiting for {left} Manifests of {module} to be gone")));
             }
         }
+        if leaving_release.is_some() && !holders.is_withdrawn {
+            let withdrawn = self.withdraw(&templates, &holders.templates).await?;
+            if withdrawn && !self.is_dry() {
+                // Without the release the templates would count, until the watch has shown what was written.
+                return Ok(Finish::Recheck("waiting for the templates to be withdrawn".into()));
+            }
+        }
         let ours = [finalizers::MANDATORY_MODULE];
         if let Some(release) = leaving_release {
             self.drop_finalizers(&releases, release.as_ref(), &ours).await?;
@@ -146,6 +153,28 @@ impl Shared {
             self.drop_finalizers(&templates, template.as_ref(), &ours).await?;
         }
         Ok(Finish::Done)
+    }
+
+    /// Marks templates that say that their module is mandatory: the release that was deleted had the word. Returns whether there are any.
+    async fn withdraw(
+        &self,
+        api: &Api<ModuleTemplate>,
+        templates: &[Arc<ModuleTemplate>],
+    ) -> Result<bool, Lost> {
+        let says_so = |t: &&Arc<ModuleTemplate>| is_legacy(t) && t.metadata.deletion_timestamp.is_none();
+        let mut any = false;
+        for template in templates.iter().filter(says_so) {
+            let name = template.name_any();
+            // Without the finalizer of the same field manager, which is taken off so.
+            let body = json!({
+                "apiVersion": names::API_VERSION, "kind": "ModuleTemplate",
+                "metadata": {"name": name, "uid": template.uid(),
+                             "annotations": {annotations::MANDATORY_WITHDRAWN: "true"}}
+            });
+            self.apply_kcp(api, &name, field_managers::LIFECYCLE_MANAGER, false, &body).await?;
+            any = true;
+        }
+        Ok(any)
     }
 
     /// Puts the finalizer on an object that stays and has none.
@@ -192,3 +221,6 @@ fn waits(object: &impl ResourceExt) -> bool {
     object.meta().deletion_timestamp.is_some()
         && object.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,11 @@ impl Offer {
             let leaving = release.metadata.deletion_timestamp.is_some();
             return Some(Self { module, outcome, release: Some(release), leaving });
         }
-        let old = catalog.templates_of(&module).into_iter().filter(|t| is_legacy(t));
+        let all = catalog.templates_of(&module);
+        if all.iter().any(|t| is_withdrawn(t)) {
+            return None;
+        }
+        let old = all.into_iter().filter(|t| is_legacy(t));
         let (leaving, live): (Vec<_>, Vec<_>) = old.partition(|t| t.metadata.deletion_timestamp.is_some());
         let all_leave = live.is_empty();
         let outcome = highest(if all_leave { &leaving } else { &live })?;
@@ -73,6 +77,13 @@ impl Offer {
 #[must_use]
 pub fn is_legacy(template: &ModuleTemplate) -> bool {
     template.spec.mandatory == Some(true)
+}
+
+/// Whether a template says that its module was mandatory by a release that was deleted. What was removed so stays removed, whatever the
+/// templates of its versions say.
+#[must_use]
+pub fn is_withdrawn(template: &ModuleTemplate) -> bool {
+    template.annotations().contains_key(annotations::MANDATORY_WITHDRAWN)
 }
 
 /// What the planner looks at. All of it is KCP's.

@@ -129,6 +129,9 @@ pub mod annotations {
     /// Ours, `true` on the CRD of the Kyma in a runtime that was made again where modules are installed: the Kyma was lost with it,
     /// and its list is not the defaults. Goes when the Kyma is there again.
     pub const KYMA_LOST: &str = "tidewatch.kyma-project.io/kyma-lost";
+    /// Ours, `true` on a ModuleTemplate that says `mandatory`: the release that governed its module was deleted, and the module with it.
+    /// The templates of the module do not make it mandatory again; a release does, and so does taking this off all of them.
+    pub const MANDATORY_WITHDRAWN: &str = "tidewatch.kyma-project.io/mandatory-withdrawn";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.

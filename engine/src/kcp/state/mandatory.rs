@@ -8,7 +8,7 @@ use tidewatch_api::{Manifest, ModuleReleaseMeta, ModuleTemplate, names::finalize
 use super::{KcpState, Wanted, agents::is_of_groups};
 use crate::{
     key::WorkKey,
-    plan::mandatory::{Offer, is_legacy},
+    plan::mandatory::{Offer, is_legacy, is_withdrawn},
 };
 
 /// What makes a module mandatory, or has made it so: its release meta, and its templates of the old kind.
@@ -18,6 +18,8 @@ pub struct Holders {
     pub release: Option<Arc<ModuleReleaseMeta>>,
     /// The templates.
     pub templates: Vec<Arc<ModuleTemplate>>,
+    /// Whether the templates do not make the module mandatory, since the release that did was deleted.
+    pub is_withdrawn: bool,
 }
 
 /// Whether an object lacks the finalizer, or has it and waits for its end.
@@ -56,13 +58,17 @@ impl KcpState {
 
     /// What makes a module mandatory.
     pub fn holders(&self, module: &str) -> Holders {
-        let held = |t: &Arc<ModuleTemplate>| {
-            is_legacy(t) || t.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
-        };
         let catalog = self.catalog();
+        let templates = catalog.templates_of(module);
+        let is_withdrawn = templates.iter().any(|t| is_withdrawn(t));
+        let held = |t: &Arc<ModuleTemplate>| {
+            (is_legacy(t) && !is_withdrawn)
+                || t.finalizers().iter().any(|f| f == finalizers::MANDATORY_MODULE)
+        };
         Holders {
             release: catalog.release(module),
-            templates: catalog.templates_of(module).into_iter().filter(held).collect(),
+            templates: templates.into_iter().filter(held).collect(),
+            is_withdrawn,
         }
     }
 

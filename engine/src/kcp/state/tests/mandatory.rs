@@ -166,3 +166,31 @@ fn what_mandatory_modules_require_asks_for_their_plan() {
     state.delete_kyma("a");
     assert!(state.mandatory_awaits.is_empty());
 }
+
+#[test]
+fn templates_of_a_withdrawn_module_make_it_mandatory_for_nobody() {
+    let mut state = KcpState::default();
+    state.apply_kyma(kyma("a", "a", 1, 1));
+    let template = |version: &str, annotations: Value| -> Option<ModuleTemplate> {
+        let name = format!("guard-{version}");
+        let component = json!({"component": {"name": "tidewatch.dev/module/guard", "version": version}});
+        let object = json!({"metadata": {"name": name, "annotations": annotations},
+            "spec": {"moduleName": "guard", "version": version, "mandatory": true, "descriptor": component}});
+        serde_json::from_value(object).unwrap()
+    };
+    let withdrawn = json!({"tidewatch.kyma-project.io/mandatory-withdrawn": "true"});
+    state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
+    state.apply_template("guard-1.0.0", template("1.0.0", json!({})));
+    assert!(!state.holders("guard").is_withdrawn);
+    state.apply_template("guard-1.0.0", template("1.0.0", withdrawn));
+    assert!(state.holders("guard").is_withdrawn, "a change of its annotations alone is seen");
+    state.apply_release("guard", None);
+    assert!(state.mandatory().is_empty() && state.holders("guard").templates.is_empty());
+    state.apply_template("guard-1.1.0", template("1.1.0", json!({})));
+    assert!(state.mandatory().is_empty(), "nor does a version that comes later");
+    state.apply_release("guard", Some(guard("1.0.0", &json!({}))));
+    assert_eq!(state.mandatory().len(), 1, "a new release does");
+    state.apply_release("guard", None);
+    state.apply_template("guard-1.0.0", None);
+    assert_eq!(state.mandatory().len(), 1, "and so do templates of which none is withdrawn");
+}
