@@ -43,7 +43,7 @@ use crate::{
         gates::Facts,
         kyma::{
             Input, Plan, Sources, changes, crds_failed_status, failed_status, plan, tell_pull_secret,
-            tell_refused,
+            tell_refused, with_leaving,
         },
         needs::required,
         notice::{About, Notice},
@@ -199,10 +199,12 @@ impl Shared {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
-        let choices = self.choices_of(&name, &wanted, &local.templates).await;
-        self.note_required(&name, required(&choices)).await;
-        let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let seen = self.look("manifests").await.manifests_of(&name);
+        let all = with_leaving(kyma, &wanted, &seen);
+        let mut choices = self.choices_of(&name, &all, &local.templates).await;
+        let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
+        let leaving = choices.split_off(wanted.modules.len());
+        self.note_required(&name, required(&choices)).await;
         let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), why).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory, installed) = {
@@ -229,6 +231,7 @@ impl Shared {
                 mandatory: &mandatory,
                 turns: Some(&turns),
                 installed: Some(&installed),
+                leaving: &leaving,
             },
             now: self.now(),
         });

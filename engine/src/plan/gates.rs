@@ -82,6 +82,8 @@ pub struct Facts<'a> {
     pub turns: Option<&'a BTreeMap<String, Timestamp>>,
     /// Templates of what is installed and not wanted, by their names (see [`super::access::staying`]).
     pub installed: Option<&'a BTreeMap<String, Arc<ModuleTemplate>>>,
+    /// Versions of modules that are being removed, in the channels that they had.
+    pub leaving: &'a [Choice],
 }
 
 impl Default for Facts<'_> {
@@ -96,6 +98,7 @@ impl Default for Facts<'_> {
             mandatory: &[],
             turns: None,
             installed: None,
+            leaving: &[],
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The plan of one Kyma: which Manifests should exist, and what its status says.
 
 mod decision;
+mod following;
 mod manifest_of;
 mod orphans;
 mod restored;
@@ -44,6 +45,7 @@ use super::{
 };
 
 pub use decision::{Decided, Decision};
+pub use following::with_leaving;
 pub use restored::restored;
 pub use sources::{ComponentVersion, Source, SourceFault, Sources};
 pub(in crate::plan) use status::progress;
@@ -138,6 +140,8 @@ pub fn plan(input: &Input<'_>) -> Plan {
                 continue;
             }
             plan.remove(manifest, "not asked for any more");
+        } else {
+            following::follow(input, manifest, &mut plan);
         }
         modules.push(Arc::new(leaving(manifest)));
     }

@@ -20,6 +20,7 @@ use crate::plan::{
 mod adopted;
 mod besides;
 mod failed;
+mod following;
 mod managed;
 mod mandatory;
 mod running;

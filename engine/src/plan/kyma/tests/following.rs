@@ -1,0 +1,101 @@
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+
+/// Lighthouse 1.0.0 on its way out.
+fn leaving() -> Manifest {
+    let mut manifest = installed(State::Deleting);
+    manifest.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    manifest
+}
+
+/// The catalog with another version in lighthouse's channel `regular`.
+fn moved_to(version: &str) -> FakeCatalog {
+    let mut catalog = catalog();
+    let mut release = serde_json::to_value(catalog.releases["lighthouse"].as_ref()).unwrap();
+    release["spec"]["channels"] = json!([{"channel": "regular", "version": version}]);
+    catalog.releases.insert("lighthouse".into(), Arc::new(serde_json::from_value(release).unwrap()));
+    catalog
+}
+
+/// The plan of a Kyma that has no modules any more.
+fn run_without(catalog: &FakeCatalog, manifest: &Manifest, facts: Facts<'_>) -> Plan {
+    let (kyma, wanted) = (kyma(), wanted(&[]));
+    let manifests = std::slice::from_ref(manifest);
+    let leaving = choose(&with_leaving(&kyma, &wanted, manifests), catalog, &[]);
+    plan(&Input {
+        kyma: &kyma,
+        wanted: &wanted,
+        choices: &[],
+        sources: &sources(),
+        manifests,
+        facts: Facts { leaving: &leaving, ..facts },
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn a_module_that_is_being_removed_follows_its_channel() {
+    let plan = run_without(&moved_to("1.1.0"), &leaving(), Facts::default());
+    let versions: Vec<&str> = plan.apply.iter().map(|manifest| manifest.spec.version.as_str()).collect();
+    assert_eq!((versions, plan.delete.as_slice()), (vec!["1.1.0"], &[][..]));
+    let entry = &plan.status.modules[..];
+    assert!(
+        matches!(entry, [module] if module.state == State::Deleting && module.version == "1.0.0"),
+        "{entry:?}"
+    );
+    assert!(matches!(plan.decisions[..], [Decision { what: Decided::Upgrade, .. }]), "{:?}", plan.decisions);
+    let again = run_without(
+        &moved_to("1.1.0"),
+        &{
+            let mut upgraded = plan.apply[0].clone();
+            upgraded.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            upgraded
+        },
+        Facts::default(),
+    );
+    assert!(again.apply.is_empty(), "it has arrived");
+}
+
+#[test]
+fn a_module_that_is_being_removed_stays_where_its_channel_gives_no_newer_version() {
+    let mut high = leaving();
+    high.spec.version = "1.2.0".into();
+    let restricted = ["lighthouse".to_owned()];
+    let not_theirs = Facts { restricted: &restricted, ..Facts::default() };
+    for (catalog, manifest, facts) in [
+        (catalog(), leaving(), Facts::default()),
+        (moved_to("1.1.0"), high, Facts::default()),
+        (moved_to("9.9.9"), leaving(), Facts::default()),
+        (moved_to("1.1.0"), leaving(), not_theirs),
+    ] {
+        let plan = run_without(&catalog, &manifest, facts);
+        assert!(plan.apply.is_empty() && plan.notices.is_empty(), "{:?}", plan.decisions);
+        assert_eq!(plan.status.modules[0].state, State::Deleting);
+    }
+}
+
+#[test]
+fn only_what_a_user_had_and_gives_back_is_followed() {
+    let (kyma, asked) = (kyma(), wanted(&["lighthouse"]));
+    let with = |wanted: &KymaSpec, manifest: Manifest| {
+        let all = with_leaving(&kyma, wanted, &[manifest]);
+        (matches!(all, Cow::Borrowed(_)), all.modules.len())
+    };
+    let marked = |label: &str, value: &str| {
+        let mut manifest = leaving();
+        manifest.labels_mut().insert(label.into(), value.into());
+        manifest
+    };
+    let none = wanted(&[]);
+    assert_eq!(with(&none, leaving()), (false, 1));
+    assert_eq!(with(&asked, leaving()), (true, 1), "on the list it is planned like any other");
+    assert_eq!(with(&none, installed(State::Ready)), (true, 0));
+    assert_eq!(with(&none, marked(labels::MANDATORY_MODULE, "true")), (true, 0));
+    assert_eq!(with(&none, marked(labels::CHANNEL, "")), (true, 0), "it was pinned");
+    let mut unmanaged = leaving();
+    unmanaged.annotations_mut().insert(annotations::IS_UNMANAGED.into(), "true".into());
+    assert_eq!(with(&none, unmanaged), (true, 0));
+}
