@@ -44,9 +44,15 @@ pub enum ResolveError {
 }
 
 /// Asks the API server. Version `*` takes the preferred version that serves the resource, else the first listed
-/// that does.
-pub async fn resolve(client: &Client, watch: &config::Watch) -> Result<Resolved, ResolveError> {
-    for version in versions(client, watch).await? {
+/// that does; versions that were `left` come last, the one that was left first before the others.
+pub async fn resolve(
+    client: &Client,
+    watch: &config::Watch,
+    left: &[String],
+) -> Result<Resolved, ResolveError> {
+    let mut versions = versions(client, watch).await?;
+    versions.sort_by_key(|version| left.iter().position(|other| other == version));
+    for version in versions {
         let list = if watch.group.is_empty() {
             limited(client.list_core_api_resources(&version)).await?
         } else {

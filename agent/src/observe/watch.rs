@@ -102,6 +102,8 @@ pub struct Watcher {
     appears: bool,
     /// Whether lists are asked for as streams, which neither side has to hold as a whole. Not every server can.
     streaming: bool,
+    /// Versions that could not be watched because nobody converts the objects to them; the last one was left last.
+    unconverted: Vec<String>,
 }
 
 /// What the API server said, reduced to what is needed.
@@ -133,6 +135,8 @@ enum Left {
     KindGone,
     /// The API server does not stream lists: list in pages.
     NoStreaming,
+    /// The objects cannot be had in this version: watch another one.
+    Unconverted,
     /// The stream ended, or a list stalled: begin again.
     Broken,
     /// Something else is wanted: begin again with that.
@@ -162,6 +166,7 @@ impl Watcher {
             early: 0,
             appears: false,
             streaming: true,
+            unconverted: Vec::new(),
         }
     }
 
@@ -202,7 +207,7 @@ impl Watcher {
                 attempt = 0;
             }
             let resolved = tokio::select! {
-                resolved = resolve::resolve(&client, &self.spec) => resolved,
+                resolved = resolve::resolve(&client, &self.spec, &self.unconverted) => resolved,
                 () = renewed(&mut self.wanted) => continue,
             };
             match resolved {
@@ -248,6 +253,10 @@ impl Watcher {
                                 "the API server does not serve the kind in this version any more; waiting for it",
                             );
                             gone = Some(gvk.clone());
+                        }
+                        Left::Unconverted => {
+                            self.unconverted.retain(|version| *version != gvk.version);
+                            self.unconverted.push(gvk.version.clone());
                         }
                         Left::Broken => {}
                     }
@@ -360,6 +369,9 @@ impl Watcher {
                     }
                     failing = true;
                     self.failed(&error);
+                    if self.spec.version == "*" && is_of_conversion(&error) {
+                        return Left::Unconverted;
+                    }
                 }
                 Ok(Some(Ok(heard))) => {
                     match heard {
@@ -546,6 +558,13 @@ fn status(error: &watcher::Error) -> Option<&Status> {
         | WatchError(status) => Some(status),
         InitialListFailed(_) | WatchStartFailed(_) | WatchFailed(_) | NoResourceVersion => None,
     }
+}
+
+/// Whether the API server cannot give objects in the version that was asked for, as where the webhook that converts them is down. In the
+/// version in which they are stored it can. It has no reason or cause for it, but these words, the second ones for reads from its cache.
+fn is_of_conversion(error: &watcher::Error) -> bool {
+    let words = ["conversion webhook for ", "storage is (re)initializing"];
+    status(error).is_some_and(|status| words.iter().any(|words| status.message.contains(words)))
 }
 
 /// The API server's own words where there are any; else the watcher's Display, which includes its sources.

@@ -23,6 +23,8 @@ struct Server {
     streams: bool,
     /// The versions, if not v1 and v1beta1; and those from the first watch of v1 on.
     served: Option<Versions>,
+    /// The version to which nobody converts objects.
+    unconverted: Option<&'static str>,
     then: Option<Versions>,
     items: Vec<Value>,
     /// What was told when, by version.
@@ -85,7 +87,12 @@ fn answer(server: &mut Server, request: &Request<Body>) -> Response<BoxBody<Byte
         Some(_) => String::new(),
         None => uri.path().to_owned(),
     };
+    let is_unconverted = uri.path().split('/').nth(3) == server.unconverted && server.unconverted.is_some();
     let (status, body) = match path.as_str() {
+        "/apis/g.example/v1/things" if is_unconverted => failed(
+            429,
+            "storage is (re)initializing: failed to list: conversion webhook for g.example/v1beta1, Kind=Thing failed",
+        ),
         "/apis" => {
             let version = |v: &str| json!({"groupVersion": format!("g.example/{v}"), "version": v});
             let group = json!({
@@ -274,6 +281,30 @@ async fn a_forbidden_kind_is_tried_again() {
     server.lock().forbidden = false;
     assert_eq!(&*next(&mut taken, &conditions).await.key.name, "one");
     reason(&conditions, Reason::Watching).await;
+    run.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_converts_objects_they_are_watched_in_another_version() {
+    let server = Shown::default();
+    {
+        let mut server = server.lock();
+        (server.installed, server.unconverted) = (true, Some("v1"));
+        server.items = vec![item(Some(1))];
+    }
+    let Bench { watcher, mut taken, conditions, baseline: _baseline, .. } = bench(10);
+    let (spec, (wanted, following)) =
+        (watcher.spec.clone(), watch::channel(Wanted { spec: watcher.spec.clone(), max_objects: 10 }));
+    let run = tokio::spawn(watcher.following(following).run(client(&server)));
+    let seen = next(&mut taken, &conditions).await;
+    assert_eq!((&*seen.version, &*seen.key.name), ("v1beta1", "one"));
+    reason(&conditions, Reason::Watching).await;
+    // One that names its version waits for it.
+    wanted.send_replace(Wanted { spec: config::Watch { version: "v1".into(), ..spec }, max_objects: 10 });
+    reason(&conditions, Reason::Unreachable).await;
+    server.lock().unconverted = None;
+    reason(&conditions, Reason::Watching).await;
+    assert_eq!(conditions.get("w").unwrap().resolved, "g.example/v1/Thing");
     run.abort();
 }
 
