@@ -25,7 +25,8 @@ const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 fn servers() -> Result<&'static Handle> {
     static SERVERS: OnceLock<Option<Handle>> = OnceLock::new();
     let start = || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().ok()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().ok()?;
         let handle = runtime.handle().clone();
         let forever = move || runtime.block_on(std::future::pending::<()>());
         thread::Builder::new().name("fake-servers".to_owned()).spawn(forever).ok()?;

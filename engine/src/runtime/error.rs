@@ -99,10 +99,14 @@ impl Error for RuntimeError {
 }
 
 /// What an API server says in words alone, and what it means to whoever reads a status.
-const WORDS: [(&str, &str); 3] = [
+const WORDS: [(&str, &str); 4] = [
     (
         "failed calling webhook",
         "a webhook in the cluster does not answer; whoever has installed it can bring it back, or remove it",
+    ),
+    (
+        "conversion webhook for ",
+        "the webhook that converts objects of its kind does not answer as it should; whoever has installed it can bring it back",
     ),
     (
         "denied the request",
@@ -297,6 +301,11 @@ mod tests {
     fn what_a_server_says_in_words_alone_is_told_with_what_to_do() {
         for (code, words, told) in [
             (500, "Internal error occurred: failed calling webhook \"v.x\": refused", "does not answer"),
+            (
+                500,
+                "conversion webhook for x.dev/v1, Kind=Buoy failed: Post \"https://x.n.svc\": refused",
+                "the webhook that converts objects",
+            ),
             (403, "admission webhook \"v.x\" denied the request: no", "a webhook in the cluster refuses it"),
             (403, "pods \"a\" is forbidden: exceeded quota: small", "a quota in the cluster is used up"),
             (404, "namespaces \"a\" not found", "its namespace is not there"),

@@ -165,6 +165,10 @@ fn the_generated_crds_are_current() {
     for crd in tidewatch_api::crds::all() {
         let file = folder.join(tidewatch_api::crds::file_name(&crd));
         let written = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(written == tidewatch_api::crds::yaml(&crd), "{} is stale: run `make generate`", file.display());
+        assert!(
+            written == tidewatch_api::crds::yaml(&crd),
+            "{} is stale: run `make generate`",
+            file.display()
+        );
     }
 }

@@ -11,6 +11,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleStatus, State};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
 use crate::mandatory::{guard, ready};
@@ -50,6 +51,7 @@ fn says(state: State, words: &[&str]) -> impl Fn(&ModuleStatus) -> bool + Sync {
 }
 
 /// The version that clients prefer is not the one that is stored, and nobody converts between them.
+#[real_only("the fake API server converts nothing by webhooks")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversion_webhook_without_a_server_holds_up_what_needs_it_and_nothing_else() -> Result<()> {
     let group = "mooring.example.test";
