@@ -35,7 +35,7 @@ use tidewatch_api::{
 };
 
 use self::{
-    causes::{looking_again, not_later_than},
+    causes::{fuller, looking_again, not_later_than},
     default_cr::{DefaultCr, cr_condition, create_default_cr},
     passed::{Mark, Only, Passed, asked, named, place},
     sync::{Synced, Work},
@@ -410,17 +410,12 @@ impl Shared {
         // What somebody keeps as it is may be why the module is not ready. While it is seen whether that is over, what was said stays.
         let conflict = parked.filter(|one| !one.is_trial());
         let before = manifest.status.as_ref().map(said).filter(|_| parked.is_some()).unwrap_or_default();
-        // A kubelet that waits before it tries again may not say why: that stays said.
         let stays = manifest.status.as_ref().map(said).unwrap_or_default();
-        let fuller = |what: &str| match stays.strip_prefix(what) {
-            Some(why) if why.starts_with(": ") => stays.clone(),
-            _ => what.to_owned(),
-        };
         let besides = |what: &str| match conflict {
             Some(one) => format!("{what}; {}", one.message()),
             None => match before.find(&format!("{what}; ")) {
                 Some(at) => before[at..].to_owned(),
-                None => fuller(what),
+                None => fuller(&stays, what).to_owned(),
             },
         };
         let told = match &readiness {

@@ -72,6 +72,7 @@ fn is_ours(remote: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
     use kube::api::Api;
     use serde_json::json;
     use tidewatch_api::names;
@@ -125,8 +126,11 @@ mod tests {
         })
         .through(gate.clone());
         let write = async |runtime: &crate::drive::gate::Gated| {
-            let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::default_namespaced(runtime.kube());
-            runtime.write("trying", maps.create(&Default::default(), &Default::default())).await.is_ok()
+            let maps: Api<ConfigMap> = Api::default_namespaced(runtime.kube());
+            runtime
+                .write("trying", maps.create(&kube::api::PostParams::default(), &ConfigMap::default()))
+                .await
+                .is_ok()
         };
         for (mode, any, word) in
             [(Mode::Live, true, true), (Mode::Paused, false, true), (Mode::Standby, false, false)]

@@ -79,6 +79,11 @@ pub(super) fn looking_again(at: Option<Timestamp>, finish: Finish) -> Finish {
     }
 }
 
+/// What is said now, or what was said before if that says the same and why: a kubelet that waits before its next try may not say why.
+pub(super) fn fuller<'a>(before: &'a str, now: &'a str) -> &'a str {
+    if before.strip_prefix(now).is_some_and(|why| why.starts_with(": ")) { before } else { now }
+}
+
 /// A reconcile that looks again at that time at the latest, whatever it has found.
 pub(super) fn not_later_than(at: Timestamp, finish: Finish) -> Finish {
     match finish {
@@ -289,6 +294,17 @@ mod tests {
         let map =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}});
         assert!(!tells_more(&map), "there is nothing to look into");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_stays_while_only_less_is_known() {
+        let (with, without) = (
+            "a cannot pull its image i (ErrImagePull): not found",
+            "a cannot pull its image i (ErrImagePull)",
+        );
+        assert_eq!((fuller(with, without), fuller(without, with)), (with, with));
+        assert_eq!(fuller(with, "a cannot pull its image"), "a cannot pull its image", "another image");
+        assert_eq!(fuller("", without), without);
     }
 
     #[test]
