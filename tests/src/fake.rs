@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use crate::cluster::{ADMIN, Options, User};
 
-/// How long a workload takes to become ready where a control plane has pods: kwok needs about as long.
+/// How long a workload takes to become ready: the controllers and kwok need about as long.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 
 /// Where the servers run. They outlive the tokio runtime of the test that starts them.
@@ -60,7 +60,8 @@ impl Fake {
         let server = Server::start(ServerOptions { faults, ..ServerOptions::default() }, &drain).await?;
         let cluster = ClusterOptions {
             seed: seed(&name),
-            ready_after: pods.then_some(READY_AFTER),
+            ready_after: Some(READY_AFTER),
+            runs_pods: pods,
             // The CRD of ModuleReleaseMeta has CEL rules.
             ignore_cel: true,
             // Tests that wait for events of long ago would get 410 from a short log.

@@ -32,8 +32,10 @@ pub struct Options {
     pub log_limit: usize,
     /// How many objects it holds at most; more are refused with 507.
     pub most_objects: usize,
-    /// How long Deployments and `StatefulSets` take to become ready; `None`: they never do.
+    /// How long workloads take until their controllers have written their status; `None`: these never do.
     pub ready_after: Option<SignedDuration>,
+    /// Whether pods run. Without, only workloads that want none become ready, as on a control plane without nodes.
+    pub runs_pods: bool,
     /// How long a CRD takes to be established.
     pub established_after: SignedDuration,
     /// Whether CRDs with CEL rules are taken, their rules ignored (with a warning), instead of refused.
@@ -47,6 +49,7 @@ impl Default for Options {
             log_limit: 256,
             most_objects: 100_000,
             ready_after: Some(SignedDuration::ZERO),
+            runs_pods: true,
             established_after: SignedDuration::ZERO,
             ignore_cel: false,
         }

@@ -11,6 +11,7 @@ use super::{
     cluster::Cluster,
     delete::{CRD_CLEANUP, Propagation},
     log::Key,
+    workloads,
 };
 use crate::{
     fields::managed::{Door, Managed, Writer},
@@ -117,7 +118,7 @@ impl Cluster {
                 let at = now.saturating_add(self.options.established_after).unwrap_or(now);
                 (at, Task::Establish(key.clone()))
             }
-            ("apps", "Deployment" | "StatefulSet") if !stored.is_deleted() => {
+            ("apps", "Deployment" | "StatefulSet" | "DaemonSet") if !stored.is_deleted() => {
                 let object = stored.render();
                 let observed = object.pointer("/status/observedGeneration").and_then(Value::as_u64);
                 let Some(after) = self.options.ready_after.filter(|_| observed != Some(stored.generation))
@@ -396,37 +397,9 @@ impl Cluster {
     fn ready(&mut self, key: &Key, now: Timestamp) {
         let (Some(stored), Some(kind)) = (self.objects.get(key).cloned(), self.kind_of(key)) else { return };
         let mut object = Self::render(&kind, &stored);
-        let replicas = object.pointer("/spec/replicas").cloned().unwrap_or(json!(1));
-        let name = meta::name(&object).to_owned();
-        let time = stored::time(now.as_second());
-        let deployment = kind.kind == "Deployment";
-        let status = meta::child_mut(&mut object, "status");
-        status.insert("observedGeneration".into(), json!(stored.generation));
-        for field in ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"] {
-            // What is zero is not written.
-            let shown = (replicas != 0 || !deployment && field != "readyReplicas").then(|| replicas.clone());
-            meta::put(status, field, shown);
-        }
-        if deployment {
-            let condition = |kind: &str, reason: &str, message: &str| {
-                json!({"type": kind, "status": "True", "reason": reason, "message": message,
-                    "lastTransitionTime": time, "lastUpdateTime": time})
-            };
-            status.insert(
-                "conditions".into(),
-                json!([
-                    condition(
-                        "Available",
-                        "MinimumReplicasAvailable",
-                        "Deployment has minimum availability."
-                    ),
-                    condition(
-                        "Progressing",
-                        "NewReplicaSetAvailable",
-                        &format!("ReplicaSet \"{name}\" has successfully progressed.")
-                    ),
-                ]),
-            );
+        let status = workloads::status(&kind.kind, &object, self.options.runs_pods, now);
+        if let Some(object) = object.as_object_mut() {
+            object.insert("status".to_owned(), status);
         }
         self.write_status(&kind, &stored, object, "kube-controller-manager", now);
     }

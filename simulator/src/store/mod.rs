@@ -18,6 +18,7 @@ mod rules;
 mod scale;
 mod selector;
 mod watch;
+mod workloads;
 mod write;
 
 pub(crate) use cluster::check_shape;
