@@ -7,6 +7,8 @@
 //!
 //! Everything here is pure: no client, no clock, no I/O.
 
+#![allow(clippy::duplicated_attributes, reason = "two printer columns of one type are no duplicates")]
+
 pub mod crds;
 pub mod kyma;
 pub mod manifest;
