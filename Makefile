@@ -26,11 +26,11 @@ build: ## Build everything, debug
 .PHONY: demo
 ifdef REAL
 demo: tools build ## Show the product at work, on simulated clusters (KEEP=1 leaves it running; REAL=1 on real control planes, which needs Go)
-	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-real-demo up $(if $(KEEP),--keep)
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-real-demo up $(if $(KEEP),--keep) $(if $(FORCE),--force)
 else
 demo:
 	@$(CARGO) build --locked -p tidewatch-cli
-	@$(TARGET)/debug/tidewatch demo $(if $(KEEP),--keep --detach)
+	@$(TARGET)/debug/tidewatch demo $(if $(KEEP),--keep --detach) $(if $(FORCE),--force)
 endif
 
 .PHONY: demo-down

@@ -3,7 +3,7 @@
 use crate::{
     EXIT_USAGE,
     args::Args,
-    canary, client,
+    canary, check, client,
     config::{Config, ConfigError, Protocol},
     digest,
     live::{Configuration, Live},
@@ -27,11 +27,13 @@ use tidewatch_telemetry::{
     chain,
     logging::{self, LoggingError},
     metrics::{MetricsError, Registry},
+    stdio,
 };
 use tidewatch_tls::{BundleError, FilesError, Store};
 use tidewatch_wire::{Epoch, limits, v3::Health};
 use tokio::{
     net::TcpListener,
+    runtime::Runtime,
     sync::{mpsc, watch},
 };
 
@@ -104,9 +106,15 @@ pub enum StartError {
     /// The TLS files cannot be read.
     #[error(transparent)]
     TlsFiles(#[from] FilesError),
-    /// The TLS files have no usable bundle.
-    #[error("the TLS files of the receiver section cannot be used")]
-    Tls(#[from] BundleError),
+    /// A TLS file is of no use.
+    #[error("{file:?}, which the receiver section names, cannot be used")]
+    Tls {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: BundleError,
+    },
     /// There is no usable access to the runtime's API server.
     #[error("no access to the runtime's API server; give kubeconfig or run in a pod with a service account")]
     Kube(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -135,7 +143,7 @@ pub fn run(args: &Args) -> ExitCode {
     let result = run_checked(args);
     result.unwrap_or_else(|error| {
         let line = chain(&error).to_string().replace('\n', " ");
-        let _ = io::Write::write_all(&mut io::stderr(), format!("tidewatch-agent: {line}\n").as_bytes());
+        stdio::note(&format!("tidewatch-agent: {line}"));
         match error {
             StartError::Config(_) | StartError::Logging(_) => ExitCode::from(EXIT_USAGE),
             _ => ExitCode::FAILURE,
@@ -148,20 +156,26 @@ fn run_checked(args: &Args) -> Result<ExitCode, StartError> {
     let path = config.clone();
     let config = Config::load(&path)?;
     if *check {
+        let good = runtime()?.block_on(check::check(&config, Timestamp::now()))?;
+        // Nobody may read it any more.
+        let _ = stdio::result(&format!("{} is good: {good}", path.display()));
         return Ok(ExitCode::SUCCESS);
     }
     logging::init(*log_format, log_level)?;
-    // One thread, as there is little to do, and each has an arena and stacks of its own. A list is read in pieces, between
-    // which probes are answered.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().max_blocking_threads(BLOCKING).enable_all().build();
-    runtime.map_err(StartError::Runtime)?.block_on(async {
+    runtime()?.block_on(async {
         let drain = Drain::new();
         start(config, Some(path), &drain).await?;
         let _ = signal::run(&drain, GRACE).await.map_err(StartError::Runtime)?;
         let clean = drain.cause() == Some(Cause::Requested);
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })
+}
+
+/// One thread, as there is little to do, and each has an arena and stacks of its own. A list is read in pieces, between which probes are
+/// answered.
+fn runtime() -> Result<Runtime, StartError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.max_blocking_threads(BLOCKING).enable_all().build().map_err(StartError::Runtime)
 }
 
 /// Starts all tasks on `drain` and returns the real addresses. `file` is where the configuration was read from, to be
@@ -187,7 +201,7 @@ pub async fn start_within<T: Transport>(
     let proxy = receiver.proxy(|name| std::env::var(name).ok())?;
     let files = receiver.files();
     let (pem, _) = files.read().await?;
-    let tls = Store::client(&pem, clock())?;
+    let tls = Store::client(&pem, clock()).map_err(|error| check::of_file(&files, error))?;
     let client = match surroundings.client {
         Some(client) => client,
         None => client::client(kubeconfig.as_deref()).await?,

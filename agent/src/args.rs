@@ -17,7 +17,8 @@ pub struct Args {
     /// What is logged, as `info` or `info,kube=warn`. The default leaves out what the agent itself logs too.
     #[arg(long, value_name = "LEVEL", default_value = "info,kube_runtime=error,kube_client=off")]
     pub log_level: String,
-    /// Check the configuration and exit: 0 when it is good, 64 when not.
+    /// Check the configuration and the files that it names, and exit: 0 when they are good, 2 when the configuration is not, 1 when a
+    /// file is not.
     #[arg(long)]
     pub check: bool,
 }

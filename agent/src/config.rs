@@ -234,8 +234,7 @@ impl Config {
 
     /// Parses and checks a text.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self =
-            serde_saphyr::from_str(text).map_err(|e| ConfigError::Parse(one_line(&e.to_string())))?;
+        let config: Self = serde_saphyr::from_str(text).map_err(|e| unreadable(&e))?;
         config.check()?;
         Ok(config)
     }
@@ -304,8 +303,7 @@ impl WatchSet {
         if text.len() as u64 > MAX_FILE {
             return Err(wrong(CONFIG_MAP_KEY, format!("is larger than {MAX_FILE} bytes")));
         }
-        let set: Self =
-            serde_saphyr::from_str(text).map_err(|e| ConfigError::Parse(one_line(&e.to_string())))?;
+        let set: Self = serde_saphyr::from_str(text).map_err(|e| unreadable(&e))?;
         let plain = set.generation.chars().all(|c| c.is_ascii_alphanumeric());
         if set.generation.is_empty() || set.generation.len() > MAX_GENERATION || !plain {
             return Err(wrong("generation", format!("must be 1 to {MAX_GENERATION} letters and digits")));
@@ -313,6 +311,11 @@ impl WatchSet {
         check_watches(&set.watches)?;
         Ok(set)
     }
+}
+
+/// What is wrong with a text, without the names of the parser's own options.
+fn unreadable(error: &serde_saphyr::Error) -> ConfigError {
+    ConfigError::Parse(one_line(&error.render_with_formatter(&serde_saphyr::UserMessageFormatter)))
 }
 
 /// The text of a configuration file.
@@ -530,7 +533,7 @@ watches:
             assert!(GOOD.contains(good), "{good}");
             let error = Config::parse(&GOOD.replacen(good, bad, 1)).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains('\n'), "{bad}: {error}");
-            assert!(!error.contains("hunter2"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains("Options"), "{error}");
         }
         assert!(Config::parse("").is_err());
         assert!(Config::load(Path::new("/nonexistent")).unwrap_err().to_string().contains("/nonexistent"));

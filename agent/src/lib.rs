@@ -8,6 +8,7 @@
 pub mod app;
 pub mod args;
 pub mod canary;
+mod check;
 mod client;
 pub mod config;
 pub mod digest;
@@ -21,5 +22,5 @@ mod pause;
 pub mod send;
 mod status;
 
-/// Exit code for a wrong configuration or command line (`EX_USAGE`).
-pub const EXIT_USAGE: u8 = 64;
+/// Exit code for a wrong configuration or command line, as of all programs of Tidewatch.
+pub const EXIT_USAGE: u8 = 2;

@@ -63,21 +63,19 @@ fn run(args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_wrong_configuration_ends_with_64_and_one_line() {
+fn a_wrong_configuration_ends_as_a_wrong_option_with_one_line() {
     let dir = files();
     let path = dir.path().join("config.yaml");
     let file = path.to_str().unwrap();
     std::fs::write(&path, config(dir.path())).unwrap();
-    assert_eq!(run(&["--config", file, "--check"]), (Some(0), String::new()));
-
     std::fs::write(&path, config(dir.path()).replace("resource: pods", "resource: secrets")).unwrap();
     for args in [&["--config", file, "--check"][..], &["--config", file]] {
         let (code, error) = run(args);
-        assert_eq!(code, Some(64), "{error}");
+        assert_eq!(code, Some(2), "{error}");
         assert!(error.contains("secrets are never watched") && error.lines().count() == 1, "{error}");
     }
-    assert_eq!(run(&["--config", "/nonexistent"]).0, Some(64));
-    assert_eq!(run(&["--confg", file]).0, Some(64), "a wrong command line");
+    assert_eq!(run(&["--config", "/nonexistent"]).0, Some(2));
+    assert_eq!(run(&["--confg", file]).0, Some(2), "a wrong command line");
     assert_eq!(run(&["--version"]).0, Some(0));
 
     std::fs::write(&path, config(dir.path())).unwrap();
@@ -85,6 +83,46 @@ fn a_wrong_configuration_ends_with_64_and_one_line() {
     let (code, error) = run(&["--config", file]);
     assert_eq!(code, Some(1), "the configuration is right, its files are not: {error}");
     assert!(error.contains("private key cannot be read"), "{error}");
+}
+
+#[test]
+fn a_check_looks_at_each_file_and_names_the_one_that_is_wrong() {
+    let dir = files();
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, config(dir.path())).unwrap();
+    let check = || run(&["--config", path.to_str().unwrap(), "--check"]);
+    assert_eq!(check(), (Some(0), String::new()));
+
+    let (other, old) = (files(), SignedDuration::from_hours(-48));
+    let of_another = std::fs::read_to_string(other.path().join("key")).unwrap();
+    let ca = Ca::create("test", SignedDuration::from_hours(24), Timestamp::now() + old).unwrap();
+    let request = ClientRequest {
+        runtime_id: "runtime-1".into(),
+        dns_names: vec![],
+        organizations: vec![],
+        validity: SignedDuration::from_hours(1),
+    };
+    let expired = ca.issue_client(&request, Timestamp::now() + old).unwrap();
+    for (file, content, why) in [
+        ("ca", "no PEM", "has no certificate"),
+        ("cert", "no PEM", "has no certificate"),
+        ("key", "no PEM", "private key cannot be read"),
+        ("key", &of_another, "does not belong to the certificate"),
+        ("kubeconfig", "users: [", "line 1 of the kubeconfig"),
+    ] {
+        let good = std::fs::read(dir.path().join(file)).unwrap();
+        std::fs::write(dir.path().join(file), content).unwrap();
+        let (code, error) = check();
+        assert!(code == Some(1) && error.contains(why) && error.contains(file), "{file}: {error}");
+        std::fs::remove_file(dir.path().join(file)).unwrap();
+        let (code, error) = check();
+        assert!(code == Some(1) && error.contains(&format!("/{file}")), "{file} is not there: {error}");
+        std::fs::write(dir.path().join(file), good).unwrap();
+    }
+    std::fs::write(dir.path().join("cert"), &expired.cert_pem).unwrap();
+    std::fs::write(dir.path().join("key"), expired.key_pem.as_str()).unwrap();
+    let (code, error) = check();
+    assert!(code == Some(1) && error.contains("/cert") && error.contains("expired at"), "{error}");
 }
 
 async fn get(addr: SocketAddr, path: &str) -> String {

@@ -3,18 +3,23 @@
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use clap_complete::Shell;
+use tidewatch_telemetry::BuildInfo;
 
-use crate::{certs, explain, generate, lint, module, output::Format, replay};
+use crate::{
+    certs, explain, generate, lint, module,
+    output::{self, Output},
+    replay,
+};
+
+/// This build.
+const BUILD: BuildInfo = BuildInfo::new("tidewatch", env!("CARGO_PKG_VERSION"));
 
 /// Tools around Tidewatch: certificates, modules, generated files.
 #[derive(Debug, Parser)]
 #[command(name = "tidewatch", version, about, long_about = None, arg_required_else_help = true)]
 pub struct Args {
-    /// How results are printed.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Text)]
-    output: Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -22,20 +27,19 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make certificates for the event path: a CA, the receiver's, an agent's.
-    #[command(subcommand)]
-    Certs(certs::Command),
+    Certs(Group<certs::Command>),
     /// Pack modules and push them to a registry.
-    #[command(subcommand)]
-    Module(module::Command),
+    Module(Group<module::Command>),
     /// Show what was done for one runtime, and why.
-    Explain(explain::Explain),
+    Explain(With<explain::Explain>),
     /// Check files that operators write.
-    #[command(subcommand)]
-    Lint(lint::Command),
+    Lint(Group<lint::Command>),
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
     /// Play a record of a receiver, and show each decision.
-    Replay(replay::Replay),
+    ///
+    /// Ends with 0 if nothing differs from the record, with 3 if something does, and with 1 if the record cannot be played.
+    Replay(With<replay::Replay>),
     /// Play a scenario with thousands of simulated runtimes, and report what became of it.
     Simulate(tidewatch_simulate::command::Simulate),
     /// The receiver of a simulation.
@@ -45,36 +49,51 @@ enum Command {
     #[command(hide = true)]
     SimulateAgents(tidewatch_simulate::agents::child::AgentsArgs),
     /// Write the files that are generated from the code.
-    #[command(subcommand)]
-    Generate(generate::Command),
+    Generate(Group<generate::Command>),
     /// Print a shell completion script, for example: source <(tidewatch completion bash)
     Completion {
         /// The shell.
         shell: Shell,
     },
+    /// Print the version, and the commit if the build was told which it is.
+    Version(Output),
+}
+
+/// Commands that all print their result in the same formats.
+#[derive(Debug, clap::Args)]
+struct Group<C: Subcommand> {
+    #[command(subcommand)]
+    command: C,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A command that prints its result in these formats.
+#[derive(Debug, clap::Args)]
+struct With<A: clap::Args> {
+    #[command(flatten)]
+    args: A,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// An error in what was asked for, which no option says by itself. Such a command ends as with a wrong option: exit code 2.
+pub(crate) fn usage(why: &str) -> anyhow::Error {
+    Args::command().error(ErrorKind::ValueValidation, why).into()
 }
 
 /// Runs one command, and says with what the program ends.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { output, command } = args;
-    let simulates = matches!(command, Command::Simulate(_));
-    ensure!(simulates || output != Format::Markdown, "only simulate prints markdown; use text or json");
-    let tells = matches!(command, Command::Demo(_));
-    ensure!(!tells || output == Format::Text, "demo tells its steps as text only; leave out --output");
-    match command {
-        Command::Replay(replay) => return replay::run(replay, output).await,
-        Command::Certs(command) => certs::run(command, output),
-        Command::Module(command) => module::run(command, output).await,
-        Command::Explain(explain) => explain::run(explain, output).await,
-        Command::Lint(command) => lint::run(command, output),
+    match args.command {
+        Command::Replay(With { args, output }) => return replay::run(args, output.format).await,
+        Command::Certs(Group { command, output }) => certs::run(command, output.format),
+        Command::Module(Group { command, output }) => module::run(command, output.format).await,
+        Command::Explain(With { args, output }) => explain::run(args, output.format).await,
+        Command::Lint(Group { command, output }) => lint::run(command, output.format),
         Command::Demo(demo) => Box::pin(tidewatch_demo::command::run(demo)).await,
         Command::Simulate(simulate) => {
-            let format = match output {
-                Format::Text => tidewatch_simulate::command::Format::Table,
-                Format::Markdown => tidewatch_simulate::command::Format::Markdown,
-                Format::Json => tidewatch_simulate::command::Format::Json,
-            };
-            Box::pin(tidewatch_simulate::command::run(simulate, format)).await
+            let passed = Box::pin(tidewatch_simulate::command::run(simulate)).await?;
+            return Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::SimulateReceiver(args) => {
             tidewatch_telemetry::logging::init(args.log_format, args.log_level.as_deref().unwrap_or("info"))?;
@@ -84,11 +103,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(())
         }
         Command::SimulateAgents(args) => Box::pin(tidewatch_simulate::agents::child::run(args)).await,
-        Command::Generate(command) => generate::run(command, output),
+        Command::Generate(Group { command, output }) => generate::run(command, output.format),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "tidewatch", &mut script);
+            output::print(&String::from_utf8(script)?)
         }
+        Command::Version(output) => output.format.print(&BUILD.to_json()),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -107,10 +128,43 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in
-            ["certs", "demo", "explain", "lint", "module", "replay", "simulate", "generate", "completion"]
-        {
+        for command in [
+            "certs",
+            "demo",
+            "explain",
+            "lint",
+            "module",
+            "replay",
+            "simulate",
+            "generate",
+            "completion",
+            "version",
+        ] {
             assert!(script.contains(command), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_format_is_offered_only_where_it_works() {
+        let parsed =
+            |line: &str| Args::try_parse_from(line.split(' ')).map(drop).map_err(|error| error.exit_code());
+        for line in [
+            "tidewatch certs ca -o json",
+            "tidewatch certs -o text ca",
+            "tidewatch explain -o json",
+            "tidewatch simulate -o markdown",
+            "tidewatch simulate --list -o json",
+            "tidewatch version -o json",
+        ] {
+            assert_eq!(parsed(line), Ok(()), "{line}");
+        }
+        for line in [
+            "tidewatch certs ca -o markdown",
+            "tidewatch explain -o markdown",
+            "tidewatch demo -o json",
+            "tidewatch completion bash -o json",
+        ] {
+            assert_eq!(parsed(line), Err(2), "{line}");
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{net::IpAddr, path::PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use tidewatch_certs::{Ca, ClientRequest, Issued, ServerRequest};
+use tidewatch_certs::{Ca, ClientRequest, Issued, PrivateKeyPem, ServerRequest};
 
-use crate::{files, output::Format};
+use crate::{args::usage, files, output::Format};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -20,9 +20,8 @@ pub(crate) enum Command {
         /// How long it is valid, in days.
         #[arg(long, default_value_t = 730, value_name = "DAYS")]
         days: u32,
-        /// Folder for the files.
-        #[arg(long, default_value = ".", value_name = "FOLDER")]
-        out: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
     /// Issue the receiver's certificate: server.crt and server.key.
     Server {
@@ -56,9 +55,55 @@ pub(crate) struct Common {
     /// How long the certificate is valid, in days.
     #[arg(long, default_value_t = 60, value_name = "DAYS")]
     days: u32,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where a certificate and its key are written.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
     /// Folder for the files.
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     out: PathBuf,
+    /// Replace a certificate and a key that are there. What the old key has signed is not trusted by the new one.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Place {
+    /// Refuses to go on where a file is in the way, before anything is issued.
+    fn check(&self, name: &str) -> anyhow::Result<()> {
+        let there = [self.file(name, "crt"), self.file(name, "key")].into_iter().find(|file| file.exists());
+        match there {
+            Some(file) if !self.force => bail!(
+                "{} is there already and is not overwritten; name another folder with --out, or replace it with --force",
+                file.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn file(&self, name: &str, ending: &str) -> PathBuf {
+        self.out.join(format!("{name}.{ending}"))
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        (cert, key): (&str, &PrivateKeyPem),
+        not_after: Timestamp,
+        output: Format,
+    ) -> anyhow::Result<()> {
+        self.check(name)?;
+        let write = |ending: &str, content: &str, mode: u32| {
+            let path = self.file(name, ending);
+            files::write_new(&path, content, mode, self.force).map(|()| path)
+        };
+        // The key first: a certificate without its key is of no use.
+        let key = write("key", key.as_str(), 0o600)?;
+        let cert = write("crt", cert, 0o644)?;
+        output.print(&json!({"certificate": cert, "key": key, "notAfter": not_after}))
+    }
 }
 
 fn validity(days: u32) -> SignedDuration {
@@ -71,46 +116,49 @@ impl Common {
         Ca::from_pem(&cert, &key).context("the CA cannot be used; create one with: tidewatch certs ca")
     }
 
-    fn write(&self, name: &str, issued: &Issued, output: Format) -> anyhow::Result<()> {
-        let cert = files::write(&self.out.join(format!("{name}.crt")), &issued.cert_pem)?;
-        let key = files::write_private(&self.out.join(format!("{name}.key")), issued.key_pem.as_str())?;
-        output.print(&json!({"certificate": cert, "key": key, "notAfter": issued.not_after}))?;
-        Ok(())
+    /// Issues a certificate, unless a file is in its way.
+    fn issue(
+        &self,
+        name: &str,
+        output: Format,
+        issue: impl FnOnce(&Ca) -> Result<Issued, tidewatch_certs::Error>,
+    ) -> anyhow::Result<()> {
+        self.place.check(name)?;
+        let Issued { cert_pem, key_pem, not_after } = issue(&self.ca()?)?;
+        self.place.write(name, (&cert_pem, &key_pem), not_after, output)
     }
 }
 
 pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     let now = Timestamp::now();
     match command {
-        Command::Ca { name, days, out } => {
+        Command::Ca { name, days, place } => {
             let ca = Ca::create(&name, validity(days), now)?;
-            let cert = files::write(&out.join("ca.crt"), ca.cert_pem())?;
-            let key = files::write_private(&out.join("ca.key"), ca.key_pem().as_str())?;
-            output.print(&json!({"certificate": cert, "key": key, "notAfter": ca.not_after()}))?;
-            Ok(())
+            place.write("ca", (ca.cert_pem(), ca.key_pem()), ca.not_after(), output)
         }
         Command::Server { common, ip } => {
-            ensure!(
-                !common.dns.is_empty() || !ip.is_empty(),
-                "give at least one --dns or --ip that agents dial"
-            );
+            if common.dns.is_empty() && ip.is_empty() {
+                return Err(usage("give at least one --dns or --ip that agents dial"));
+            }
             let request = ServerRequest {
                 common_name: common.dns.first().cloned().unwrap_or_else(|| "tidewatch-receiver".to_owned()),
                 dns_names: common.dns.clone(),
                 ip_addrs: ip,
                 validity: validity(common.days),
             };
-            common.write("server", &common.ca()?.issue_server(&request, now)?, output)
+            common.issue("server", output, |ca| ca.issue_server(&request, now))
         }
         Command::Client { runtime_id, common } => {
-            ensure!(!common.dns.is_empty(), "give --dns with the Kyma's skr-domain; the receiver checks it");
+            if common.dns.is_empty() {
+                return Err(usage("give --dns with the Kyma's skr-domain; the receiver checks it"));
+            }
             let request = ClientRequest {
                 runtime_id,
                 dns_names: common.dns.clone(),
                 organizations: Vec::new(),
                 validity: validity(common.days),
             };
-            common.write("agent", &common.ca()?.issue_client(&request, now)?, output)
+            common.issue("agent", output, |ca| ca.issue_client(&request, now))
         }
     }
 }

@@ -6,7 +6,10 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::output::{Format, print};
+use crate::{
+    args::usage,
+    output::{Format, print},
+};
 
 /// Largest page that is read; 32 records are far below.
 const MAX_PAGE: usize = 4 * 1024 * 1024;
@@ -28,18 +31,17 @@ pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> 
         let page = read(&format!("{}/runtimes/", admin.trim_end_matches('/')), "").await?;
         return match output {
             Format::Json => output.print(&page),
-            Format::Text | Format::Markdown => print(&all(&page)),
+            Format::Text => print(&all(&page)),
         };
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    ensure!(
-        !runtime.is_empty() && runtime.chars().all(plain),
-        "'{runtime}' is neither a runtime id nor a Kyma's name"
-    );
+    if runtime.is_empty() || !runtime.chars().all(plain) {
+        return Err(usage(&format!("'{runtime}' is neither a runtime id nor a Kyma's name")));
+    }
     let page = read(&format!("{}/runtimes/{runtime}", admin.trim_end_matches('/')), &runtime).await?;
     match output {
         Format::Json => output.print(&page),
-        Format::Text | Format::Markdown => print(&text(&page)),
+        Format::Text => print(&text(&page)),
     }
 }
 

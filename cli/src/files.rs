@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{ErrorKind, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -16,22 +16,26 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
 
 /// Writes a file, creating its folder.
 pub(crate) fn write(path: &Path, content: &str) -> anyhow::Result<PathBuf> {
-    write_with_mode(path, content, 0o644)
-}
-
-/// Writes a file that only its owner may read.
-pub(crate) fn write_private(path: &Path, content: &str) -> anyhow::Result<PathBuf> {
-    write_with_mode(path, content, 0o600)
-}
-
-fn write_with_mode(path: &Path, content: &str, mode: u32) -> anyhow::Result<PathBuf> {
-    let cannot = || format!("cannot write {}", path.display());
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(cannot)?;
-    }
-    let mut options = fs::OpenOptions::new();
-    let mut file =
-        options.write(true).create(true).truncate(true).mode(mode).open(path).with_context(cannot)?;
-    file.write_all(content.as_bytes()).with_context(cannot)?;
+    write_with(fs::OpenOptions::new().create(true).truncate(true), path, content)?;
     Ok(path.to_owned())
+}
+
+/// Writes a file that is not there, or with `force` in place of one. The new file has `mode`, whatever the old one had.
+pub(crate) fn write_new(path: &Path, content: &str, mode: u32, force: bool) -> anyhow::Result<()> {
+    match force.then(|| fs::remove_file(path)) {
+        Some(Err(error)) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot replace {}", path.display()))
+        }
+        _ => write_with(fs::OpenOptions::new().create_new(true).mode(mode), path, content),
+    }
+}
+
+fn write_with(how: &mut fs::OpenOptions, path: &Path, content: &str) -> anyhow::Result<()> {
+    let mut write = || {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        how.write(true).open(path)?.write_all(content.as_bytes())
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -8,6 +8,7 @@ mod generate;
 mod lint;
 mod module;
 mod output;
+mod progress;
 mod replay;
 
 pub use args::{Args, run};

@@ -53,7 +53,7 @@ pub(crate) fn run(command: Command, output: Format) -> anyhow::Result<()> {
     };
     match output {
         Format::Json => output.print(&page(&file, &findings)),
-        Format::Text | Format::Markdown => print(&lines(&file, &findings)),
+        Format::Text => print(&lines(&file, &findings)),
     }?;
     let warnings = count(&findings, Level::Warning);
     if command.strict && warnings > 0 {

@@ -24,6 +24,11 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(usage) = error.downcast_ref::<clap::Error>() {
+        // Nobody may read it any more.
+        let _ = usage.print();
+        return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
+    }
     stdio::note(&format!("tidewatch: {error:#}"));
     ExitCode::FAILURE
 }

@@ -1,74 +1,184 @@
 //! `tidewatch module`: for teams that ship modules.
 
-use std::path::PathBuf;
+mod credentials;
+mod look;
+mod template;
 
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
 use clap::Subcommand;
 use serde_json::json;
-use tidewatch_engine::oci::{ModulePackage, OciError, Registry, RegistryConfig, push, push_new};
+use tidewatch_engine::oci::{
+    BaseUrl, ModulePackage, OciError, Progress, PushOptions, Registry, RegistryConfig, pack, push_with,
+};
+use tidewatch_telemetry::stdio;
 
-use crate::{files, output::Format};
+use self::credentials::Found;
+use crate::{args::usage, files, output::Format, progress::Bar};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Pack a module version as an OCI artifact with an OCM component descriptor, and push it.
-    Push {
-        /// OCM component name, for example example.com/module/lighthouse
-        #[arg(long, value_name = "NAME")]
-        component: String,
-        /// The version, which is also the tag (where a '+' is written '.build-').
-        #[arg(long = "version", value_name = "VERSION")]
-        module_version: semver::Version,
-        /// The module's Kubernetes objects (YAML).
-        #[arg(long, value_name = "FILE")]
-        manifest: PathBuf,
-        /// Its default custom resource (YAML): one object.
-        #[arg(long, value_name = "FILE")]
-        default_cr: Option<PathBuf>,
-        /// An image that the module runs (repeatable).
-        #[arg(long, value_name = "IMAGE")]
-        image: Vec<String>,
-        /// The registry.
-        #[arg(long, value_name = "HOST[:PORT][/PATH]")]
-        to: String,
-        /// Replace the version if it is there with other content.
-        #[arg(long)]
-        overwrite: bool,
-        /// Talk to the registry without TLS (loopback needs no such permission).
-        #[arg(long)]
-        insecure: bool,
-    },
+    Push(Push),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Push {
+    /// OCM component name, for example example.com/module/lighthouse
+    #[arg(long, value_name = "NAME")]
+    component: String,
+    /// The module's name in a ModuleTemplate [default: the last part of the component's name].
+    #[arg(long, value_name = "NAME")]
+    module: Option<String>,
+    /// The version, which is also the tag (where a '+' is written '.build-').
+    #[arg(long = "version", value_name = "VERSION")]
+    module_version: semver::Version,
+    /// The module's Kubernetes objects (YAML).
+    #[arg(long, value_name = "FILE")]
+    manifest: PathBuf,
+    /// Its default custom resource (YAML): one object. It is installed where the ModuleTemplate has it in spec.data;
+    /// --template-out writes such a one.
+    #[arg(long, value_name = "FILE")]
+    default_cr: Option<PathBuf>,
+    /// Write the ModuleTemplate of this version to a file, with the default custom resource, for kubectl apply.
+    #[arg(long, value_name = "FILE")]
+    template_out: Option<PathBuf>,
+    /// An image that the module runs (repeatable).
+    #[arg(long, value_name = "IMAGE")]
+    image: Vec<String>,
+    /// The registry.
+    #[arg(long, value_name = "HOST[:PORT][/PATH]")]
+    to: String,
+    /// Docker configuration file with the credentials of the registry [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
+    registry_credentials: Option<PathBuf>,
+    /// Replace the version if it is there with other content.
+    #[arg(long)]
+    overwrite: bool,
+    /// Talk to the registry without TLS (loopback needs no such permission).
+    #[arg(long)]
+    insecure: bool,
 }
 
 pub(crate) async fn run(command: Command, output: Format) -> anyhow::Result<()> {
-    let Command::Push { component, module_version, manifest, default_cr, image, to, overwrite, insecure } =
-        command;
-    let package = ModulePackage {
-        sources: Vec::new(),
-        component_name: component,
-        version: module_version.to_string(),
-        raw_manifest: files::read(&manifest)?,
-        default_cr: default_cr.as_deref().map(files::read).transpose()?,
-        images: image,
+    let Command::Push(push) = command;
+    push.run(output).await
+}
+
+impl Push {
+    async fn run(self, output: Format) -> anyhow::Result<()> {
+        let (to, insecure) = (shown(&self.to), self.insecure_hosts());
+        let base =
+            BaseUrl::parse(&self.to, &insecure).map_err(|error| usage(&format!("--to {to}: {error}")))?;
+        let module = self.module_name()?;
+        let package = self.package(&base).context("nothing was pushed")?;
+        let template = self.template_out.as_deref().map(|file| (file, template::yaml(module, &package)));
+        if self.default_cr.is_some() && template.is_none() {
+            stdio::note(
+                "note: the default custom resource is installed only if the ModuleTemplate has it in spec.data; \
+                 --template-out FILE writes one that has it",
+            );
+        }
+        let found = credentials::find(self.registry_credentials.as_deref(), base.registry())?;
+        let credentials =
+            found.credentials().map(|found| (base.registry().to_owned(), found)).into_iter().collect();
+        let registry = Registry::new(RegistryConfig { insecure, credentials, ..RegistryConfig::default() })?;
+        let bar = Arc::new(Bar::default());
+        let options = PushOptions { overwrite: self.overwrite, progress: Some(told(&bar)) };
+        let pushed = push_with(&registry, &self.to, &package, &options).await;
+        bar.finish();
+        let pushed = pushed.map_err(|error| explained(error, &to, &found))?;
+        let mut result = json!({
+            "component": package.component_name,
+            "version": package.version,
+            "digest": pushed.digest.as_str(),
+            "rawManifest": pushed.raw_manifest_digest.as_str(),
+        });
+        if let Some((file, yaml)) = template {
+            let written = yaml.and_then(|yaml| files::write(file, &yaml));
+            let written =
+                written.context("the module is pushed, but its ModuleTemplate could not be written")?;
+            result["template"] = json!(written);
+        }
+        output.print(&result)
+    }
+
+    fn insecure_hosts(&self) -> Vec<String> {
+        let host = self.to.split_once("://").map_or(self.to.as_str(), |(_, rest)| rest).split('/').next();
+        host.filter(|_| self.insecure).map(str::to_owned).into_iter().collect()
+    }
+
+    /// The module's name, which the catalog has to take: a component that no ModuleTemplate can name is of no use.
+    fn module_name(&self) -> anyhow::Result<&str> {
+        let last = self.component.rsplit('/').next().unwrap_or_default();
+        let module = self.module.as_deref().unwrap_or(last);
+        if tidewatch_api::is_module_name(module) {
+            return Ok(module);
+        }
+        Err(usage(&format!(
+            "'{module}' cannot be a module's name: ModuleTemplates and ModuleReleaseMetas take words of three or more \
+             lower-case letters, joined by '-', of 64 characters at most; name the module with --module"
+        )))
+    }
+
+    /// Reads the files, and looks at all that can be wrong without the registry.
+    fn package(&self, home: &BaseUrl) -> anyhow::Result<ModulePackage> {
+        let mut package = ModulePackage {
+            sources: Vec::new(),
+            component_name: self.component.clone(),
+            version: self.module_version.to_string(),
+            raw_manifest: files::read(&self.manifest)?,
+            default_cr: None,
+            images: self.image.clone(),
+        };
+        look::at(&package.raw_manifest).with_context(|| self.manifest.display().to_string())?;
+        pack(&package, home).map_err(|error| of_file(error, &self.manifest))?;
+        if let Some(file) = &self.default_cr {
+            let text = files::read(file)?;
+            look::at(&text).with_context(|| file.display().to_string())?;
+            package.default_cr = Some(text);
+            pack(&package, home).map_err(|error| of_file(error, file))?;
+        }
+        Ok(package)
+    }
+}
+
+/// Names the file where an error is about what is in it, and the option where it is about a name.
+fn of_file(error: OciError, file: &Path) -> anyhow::Error {
+    if matches!(error, OciError::Invalid { what: "component name" | "image reference", .. }) {
+        return usage(&error.to_string());
+    }
+    let about_content = matches!(
+        &error,
+        OciError::Manifests { .. } | OciError::Invalid { what: "manifest" | "default custom resource", .. }
+    );
+    let error = anyhow::Error::from(error);
+    if about_content { error.context(file.display().to_string()) } else { error }
+}
+
+fn told(bar: &Arc<Bar>) -> Progress {
+    /// Smaller uploads are over before a bar can be read, in bytes.
+    const LARGE: u64 = 1024 * 1024;
+    let bar = Arc::clone(bar);
+    Arc::new(move |sent, all| bar.at("pushing", sent, all, all >= LARGE))
+}
+
+/// What the registry did, and what to do about it.
+fn explained(error: OciError, to: &str, found: &Found) -> anyhow::Error {
+    let next = match &error {
+        OciError::Exists { .. } => Some("give it a new version, or say --overwrite".to_owned()),
+        OciError::Unauthorized { .. } => Some(found.next_step()),
+        _ => None,
     };
-    let host = to.split('/').next().unwrap_or_default().to_owned();
-    let insecure = if insecure { vec![host] } else { Vec::new() };
-    let registry = Registry::new(RegistryConfig { insecure, ..RegistryConfig::default() })?;
-    let pushed = if overwrite {
-        push(&registry, &to, &package).await
-    } else {
-        push_new(&registry, &to, &package).await
-    };
-    let pushed = pushed.map_err(|error| {
-        let exists = matches!(error, OciError::Exists { .. });
-        let error = anyhow::Error::from(error).context(format!("cannot push to {}", shown(&to)));
-        if exists { error.context("give it a new version, or say --overwrite") } else { error }
-    })?;
-    output.print(&json!({
-        "component": package.component_name,
-        "version": package.version,
-        "digest": pushed.digest.as_str(),
-        "rawManifest": pushed.raw_manifest_digest.as_str(),
-    }))
+    let error = anyhow::Error::from(error).context(format!("cannot push to {to}"));
+    match next {
+        Some(next) => error.context(next),
+        None => error,
+    }
 }
 
 /// A registry as it may be shown: credentials do not belong into its address, and not into a log either.

@@ -1,7 +1,7 @@
 //! Results on standard output: text for people, JSON for programs.
 
 use anyhow::Context as _;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tidewatch_telemetry::stdio;
 
@@ -11,10 +11,16 @@ pub(crate) enum Format {
     /// One `key: value` a line; columns.
     #[value(alias = "table")]
     Text,
-    /// A document (of `simulate` only).
-    Markdown,
     /// One JSON object.
     Json,
+}
+
+/// The option of commands that have both formats.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Output {
+    /// How the result is printed.
+    #[arg(id = "output", short = 'o', long = "output", global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub(crate) format: Format,
 }
 
 impl Format {
@@ -22,7 +28,7 @@ impl Format {
     pub(crate) fn render(self, result: &Value) -> String {
         match self {
             Self::Json => format!("{result:#}"),
-            Self::Text | Self::Markdown => {
+            Self::Text => {
                 let lines = result.as_object().into_iter().flatten().map(|(key, value)| match value {
                     Value::String(text) => format!("{key}: {text}"),
                     Value::Array(items) => {

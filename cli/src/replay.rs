@@ -1,16 +1,16 @@
 //! `tidewatch replay`: plays a receiver's record, and shows each decision.
 
-use std::{fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tidewatch_replay::{Decision, Divergence, End, Item, Options, Record, Replayed};
 
 use crate::{
     explain::because,
     output::{Format, print},
+    progress::Bar,
 };
 
 /// Records from this size on are worth a progress bar, in bytes.
@@ -45,7 +45,7 @@ fn play(replay: &Replay, output: Format) -> anyhow::Result<ExitCode> {
     let Replay { file, runtime, until } = replay;
     let bar = Bar::default();
     let record = Record::read(file, |done, size| bar.at("reading", done, size, size >= LARGE))?;
-    bar.bar.reset();
+    bar.reset();
     let kyma = runtime.as_deref().map(|runtime| kyma_of(&record, runtime)).transpose()?;
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of a record are far below 2^52")]
     let options = Options { until: until.map(|until| until as f64) };
@@ -53,11 +53,11 @@ fn play(replay: &Replay, output: Format) -> anyhow::Result<ExitCode> {
     let replayed = tidewatch_replay::replay(&record, &options, |done| {
         bar.at("replaying", done as u64, lines as u64, large);
     })?;
-    bar.bar.finish_and_clear();
+    bar.finish();
     let shown = Replayed { items: of(&replayed, kyma.as_deref()), ..replayed };
     print(&match output {
         Format::Json => format!("{:#}", document(&record, &shown)),
-        Format::Text | Format::Markdown => text(&record, &shown),
+        Format::Text => text(&record, &shown),
     })?;
     Ok(if shown.divergences == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIVERGED) })
 }
@@ -143,39 +143,5 @@ fn tell_divergence(out: &mut String, divergence: &Divergence) {
     let _ = writeln!(out, "{at:>12.1}  DIVERGENCE in {key}: {what}");
     for recorded in recorded {
         let _ = writeln!(out, "                the record has: {recorded}");
-    }
-}
-
-/// How far it is, on a terminal.
-struct Bar {
-    bar: ProgressBar,
-}
-
-impl Default for Bar {
-    fn default() -> Self {
-        let bar = ProgressBar::hidden();
-        if let Ok(style) = ProgressStyle::with_template("  {msg} {bar:40} {percent}% ({elapsed}, {eta} left)")
-        {
-            bar.set_style(style);
-        }
-        Self { bar }
-    }
-}
-
-impl Bar {
-    fn at(&self, what: &'static str, done: u64, of: u64, large: bool) {
-        if !large || !std::io::stderr().is_terminal() {
-            return;
-        }
-        if self.bar.is_hidden() || self.bar.length() != Some(of) {
-            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-            self.bar.set_length(of);
-            self.bar.set_message(what);
-        }
-        self.bar.set_position(done);
-    }
-
-    fn is_large(&self) -> bool {
-        !self.bar.is_hidden()
     }
 }

@@ -82,8 +82,12 @@ async fn a_detached_demo_can_be_tried_and_ended() -> Result<()> {
     let said = succeeded("the demo", &tidewatch(folder.path(), &["--keep", "--detach"]).output()?)?;
     let env = folder.path().canonicalize()?.join("env");
     let tried = try_it(&env, &said).await;
+    let again = tidewatch(folder.path(), &[]).output()?;
+    let (refused, is_left) = (String::from_utf8_lossy(&again.stderr).into_owned(), env.exists());
     let down = succeeded("down", &tidewatch(folder.path(), &["down"]).output()?)?;
     tried?;
+    ensure!(again.status.code() == Some(1) && is_left, "it was not left alone: {refused}");
+    ensure!(refused.contains("make demo-down") && refused.contains("FORCE=1"), "{refused}");
     assert_eq!(down.trim(), "1 process ended");
     assert!(!env.exists());
     Ok(())

@@ -36,6 +36,7 @@ const PROXIES: [&str; 6] =
 
 /// Show the product at work: a module's whole life in a timeline, on simulated clusters in this one process.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Demo {
     /// Leave everything running until Ctrl-C, to try things.
     #[arg(long)]
@@ -49,6 +50,9 @@ pub struct Demo {
     /// This is what --detach has started.
     #[arg(long, hide = true)]
     detached: bool,
+    /// End a demo that was left running there, without asking.
+    #[arg(long)]
+    force: bool,
     /// Where log, certificates, kubeconfigs and the file of variables go [default: target/demo].
     #[arg(long, global = true, value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -64,7 +68,7 @@ enum Action {
 
 /// Runs it.
 pub async fn run(demo: Demo) -> Result<()> {
-    let Demo { keep, detach, detached, record: recorded, folder, action } = demo;
+    let Demo { keep, detach, detached, record: recorded, force, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = folder.unwrap_or_else(|| target().join("demo"));
     if matches!(action, Some(Action::Down)) && !folder.exists() {
@@ -73,14 +77,18 @@ pub async fn run(demo: Demo) -> Result<()> {
     }
     files::make(&folder)?;
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
+    let ends_another = action.is_none() && !detached && kept::may_be_ended(&folder, force)?;
     let terminal = Terminal::default();
     let result = if matches!(action, Some(Action::Down)) {
         let ended = down(&folder).await;
         ended.map(|ended| terminal.say(&ended_processes(ended)))
     } else {
         without_proxies()?;
-        if !detached && down(&folder).await? > 0 {
-            terminal.say("A demo that was kept running has been ended.");
+        if !detached {
+            down(&folder).await?;
+        }
+        if ends_another {
+            terminal.say("The demo that was running has been ended.");
         }
         if detach {
             Box::pin(in_background(&folder, &terminal)).await

@@ -5,13 +5,15 @@ use std::{
     ffi::OsStr,
     fmt::Write,
     fs,
+    io::{self, IsTerminal},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use tidewatch_telemetry::stdio;
 
-use crate::{files::write_private, story::RUNTIMES};
+use crate::{files::write_private, process::running_recorded, story::RUNTIMES};
 
 /// The file of variables, in the demo's folder.
 pub const ENV: &str = "env";
@@ -96,6 +98,32 @@ pub fn clear(folder: &Path) {
         let path = folder.join(left);
         let _absent = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
     }
+}
+
+/// Sees to it that no kept demo runs in a folder that another one is to use: one that runs is ended if `force` says so or somebody at the
+/// terminal agrees. Nothing is ended here; `Ok(true)` means that one runs and may be ended.
+///
+/// # Errors
+/// If one runs and may not be ended.
+pub fn may_be_ended(folder: &Path, force: bool) -> Result<bool> {
+    let running = running_recorded(&folder.join(PIDS))?;
+    if running == 0 || force {
+        return Ok(running > 0);
+    }
+    let asks = io::stdin().is_terminal() && io::stdout().is_terminal();
+    if asks {
+        stdio::say(&format!("A demo is running in {}. End it, and begin a new one? [y/N]", folder.display()));
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
+        if matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(true);
+        }
+    }
+    bail!(
+        "a demo is running in {}, and was left alone; end it with `make demo-down` (`tidewatch demo down`), or begin anew with \
+         FORCE=1 (`--force`)",
+        folder.display()
+    )
 }
 
 /// A kubectl, if there is one: in a folder that the environment names, on `PATH`, or in the cache of `make tools`.

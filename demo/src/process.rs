@@ -246,27 +246,40 @@ pub async fn end_recorded(pids: &Path, grace: Duration) -> Result<usize> {
     end_recorded_in(Path::new("/proc"), pids, grace).await
 }
 
-async fn end_recorded_in(proc: &Path, pids: &Path, grace: Duration) -> Result<usize> {
-    let text = match fs::read_to_string(pids) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", pids.display())),
-    };
-    let recorded: Vec<(u32, &str)> = text
+/// How many of the processes written down in `pids` run.
+pub fn running_recorded(pids: &Path) -> Result<usize> {
+    let text = recorded(pids)?.unwrap_or_default();
+    Ok(running_of(Path::new("/proc"), &text)?.len())
+}
+
+/// What is written down; `None` without a file.
+fn recorded(pids: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(pids) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", pids.display())),
+    }
+}
+
+/// Those that run of the processes that a text names.
+fn running_of(proc: &Path, text: &str) -> Result<Vec<u32>> {
+    let recorded = text
         .lines()
         .filter_map(|line| line.split_once(' '))
         .filter(|(_, program)| !program.is_empty())
-        .filter_map(|(pid, program)| Some((pid.parse().ok()?, program)))
-        .collect();
-    let running = || -> Result<Vec<u32>> {
-        let mut found = Vec::new();
-        for (pid, program) in &recorded {
-            if runs(proc, *pid, program)? {
-                found.push(*pid);
-            }
+        .filter_map(|(pid, program)| Some((pid.parse().ok()?, program)));
+    let mut found = Vec::new();
+    for (pid, program) in recorded {
+        if runs(proc, pid, program)? {
+            found.push(pid);
         }
-        Ok(found)
-    };
+    }
+    Ok(found)
+}
+
+async fn end_recorded_in(proc: &Path, pids: &Path, grace: Duration) -> Result<usize> {
+    let Some(text) = recorded(pids)? else { return Ok(0) };
+    let running = || running_of(proc, &text);
     let all_ended = || async { Ok(running()?.is_empty().then_some(())) };
     let stays = || format!("{} names the processes that may still run", pids.display());
     let found = running().with_context(stays)?;

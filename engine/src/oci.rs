@@ -26,9 +26,11 @@ use std::sync::OnceLock;
 
 pub use descriptor::{Access, ComponentDescriptor, Resource};
 pub use distribution::Credentials;
-pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_of};
+pub use docker_config::{DockerConfigError, MAX_DOCKER_CONFIG, credentials_for, credentials_of};
 pub use error::OciError;
-pub use pack::{ModulePackage, Packed, PackedBlob, Pushed, pack, push, push_new};
+pub use pack::{
+    ModulePackage, Packed, PackedBlob, Progress, PushOptions, Pushed, pack, push, push_new, push_with,
+};
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
 pub use render::{Mistake, RenderError, Rendered, manifests_of, render};

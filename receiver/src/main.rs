@@ -9,11 +9,14 @@ use tidewatch_telemetry::{chain, logging, stdio};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// With what a program ends whose arguments, or files that they name, cannot be used; the same as for an argument that is not known.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     let Program { args, dry } = Program::read();
     let level = args.log_level.as_deref().unwrap_or(if dry.dry_run { "warn" } else { "info" });
     if let Err(error) = logging::init(args.log_format, level) {
-        return fail(64, &error);
+        return fail(USAGE, &error);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -23,13 +26,13 @@ fn main() -> ExitCode {
     if dry.dry_run {
         return match runtime.block_on(dry_run::print(args.into(), &dry)) {
             Ok(code) => ExitCode::from(code),
-            Err(error) => fail(64, &error),
+            Err(error) => fail(USAGE, &error),
         };
     }
     match runtime.block_on(app::run(args.into(), grace)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(75),
-        Err(error) => fail(64, error.as_ref()),
+        Err(error) => fail(USAGE, error.as_ref()),
     }
 }
 

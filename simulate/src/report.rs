@@ -198,9 +198,35 @@ impl Report {
         self.verdict.lost == 0 && self.unfinished == 0 && self.verdict.not_ready == 0
     }
 
+    /// Whether it passed, and why, in a line.
+    pub fn outcome(&self) -> String {
+        let Verdict { compared, lost, not_ready, .. } = &self.verdict;
+        if self.is_clean() {
+            let missed = self.beside.as_ref().is_some_and(|beside| !beside.is_met());
+            let but = if missed { "; but the goal for changes beside the fault was missed" } else { "" };
+            return format!(
+                "PASSED: all {compared} objects are as they should be, every change is done, and every Kyma in KCP is Ready{but}"
+            );
+        }
+        let wrong = [
+            (*lost, format!("of {compared} objects are not as they should be")),
+            (self.unfinished, "changes are not done".to_owned()),
+            (*not_ready, "Kymas in KCP are not Ready".to_owned()),
+        ];
+        let wrong: Vec<_> = wrong
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        format!("FAILED: {}", wrong.join(", "))
+    }
+
     /// For programs.
     pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
+        let mut report = serde_json::to_value(self).unwrap_or_default();
+        report["passed"] = self.is_clean().into();
+        report["outcome"] = self.outcome().into();
+        format!("{report:#}")
     }
 
     /// For people; with bars and rules of a document, or aligned for a terminal.
@@ -271,6 +297,7 @@ impl Report {
             .map(|step| vec![step.what.clone(), time(step.seconds), step.note.clone()])
             .collect();
         out.table(&["step", "took", ""], &rows);
+        out.line(&self.outcome());
         out.text
     }
 
@@ -450,6 +477,19 @@ mod tests {
         let verdict = Verdict { not_ready: 1, ..Verdict::default() };
         assert!(!Report { verdict, ..Report::default() }.is_clean());
         assert!(Report::default().is_clean());
+    }
+
+    #[test]
+    fn the_last_line_says_whether_it_passed_and_why() {
+        let last = |report: &Report| report.text(false).trim_end().lines().last().map(str::to_owned);
+        let failed = Report { unfinished: 2, ..report() };
+        let why = "FAILED: 1 of 50 objects are not as they should be, 2 changes are not done";
+        assert_eq!(last(&failed).as_deref(), Some(why));
+        let passed = Report { verdict: Verdict { compared: 9, ..Verdict::default() }, ..report() };
+        let why = "PASSED: all 9 objects are as they should be, every change is done, and every Kyma in KCP is Ready";
+        assert_eq!(last(&passed).as_deref(), Some(why));
+        let value: serde_json::Value = serde_json::from_str(&failed.json()).unwrap();
+        assert_eq!((&value["passed"], &value["outcome"]), (&false.into(), &failed.outcome().into()));
     }
 
     #[test]

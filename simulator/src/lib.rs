@@ -16,6 +16,7 @@ pub mod registry;
 mod schema;
 pub mod script;
 mod store;
+mod unacceptable;
 
 pub use authz::{Access, Rule, User};
 pub use faults::{Call, Fault, Faults, NoFaults};
@@ -25,3 +26,4 @@ pub use store::{
     Answer, Cluster, Listed, Options, Outcome, PatchKind, Query, Refusal, Repeated, Request, Said, Target,
     Verb, WatchEvent, Watching,
 };
+pub use unacceptable::{Unacceptable, unacceptable};

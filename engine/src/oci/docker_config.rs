@@ -49,22 +49,36 @@ struct Entry {
 /// # Errors
 /// Also for an entry that names a helper program instead of credentials: there is none beside a receiver.
 pub fn credentials_of(text: &str) -> Result<BTreeMap<String, Credentials>, DockerConfigError> {
+    let read = |(host, entry): (String, Entry)| entry.read(host.clone()).map(|found| (host, found));
+    entries(text)?.into_iter().map(read).collect()
+}
+
+/// The credentials for one registry (`host[:port]`) in the file of a person, whose entries for others may be of any kind.
+///
+/// # Errors
+/// Also where its entry leaves the credentials to a helper program.
+pub fn credentials_for(text: &str, registry: &str) -> Result<Option<Credentials>, DockerConfigError> {
+    let entry = entries(text)?.into_iter().find(|(host, _)| host == registry);
+    entry.map(|(host, entry)| entry.read(host)).transpose()
+}
+
+fn entries(text: &str) -> Result<Vec<(String, Entry)>, DockerConfigError> {
     // What serde says quotes the file.
     let malformed =
         |e: serde_json::Error| DockerConfigError::Malformed { line: e.line(), column: e.column() };
     let file: File = serde_json::from_str(text).map_err(malformed)?;
-    let entries = file.auths.into_iter().map(|(key, auth)| {
+    let entries = file.auths.into_iter().map(|(key, entry)| {
         let address = key.split_once("://").map_or(key.as_str(), |(_, rest)| rest);
-        let host = address.split('/').next().unwrap_or_default().to_owned();
-        match auth.credentials() {
-            Some(credentials) => Ok((host, credentials)),
-            None => Err(DockerConfigError::Entry(host)),
-        }
+        (address.split('/').next().unwrap_or_default().to_owned(), entry)
     });
-    entries.collect()
+    Ok(entries.collect())
 }
 
 impl Entry {
+    fn read(self, host: String) -> Result<Credentials, DockerConfigError> {
+        self.credentials().ok_or(DockerConfigError::Entry(host))
+    }
+
     fn credentials(self) -> Option<Credentials> {
         let (username, password) = if self.auth.is_empty() {
             (self.username, self.password)
@@ -100,6 +114,15 @@ mod tests {
         ];
         assert_eq!(credentials_of(text), Ok(wanted.map(|(host, c)| (host.to_owned(), c)).into()));
         assert_eq!(credentials_of("{}"), Ok(BTreeMap::new()));
+    }
+
+    #[test]
+    fn the_entries_of_other_registries_may_be_of_any_kind() {
+        let text = r#"{"auths": {"https://a.example/v2/": {"auth": "dTpw"}, "b.example": {}}, "credsStore": "desktop"}"#;
+        assert_eq!(credentials_for(text, "a.example"), Ok(Some(basic("u", "p"))));
+        assert_eq!(credentials_for(text, "c.example"), Ok(None));
+        let helped = credentials_for(text, "b.example").unwrap_err();
+        assert_eq!(helped, DockerConfigError::Entry("b.example".into()));
     }
 
     #[test]

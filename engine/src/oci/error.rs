@@ -113,6 +113,14 @@ pub enum OciError {
         /// What was to be pushed.
         what: String,
     },
+    /// The registry has understood a push, and does not take it.
+    #[error("registry {registry} did not take the push: {reason}; its log may say more")]
+    Refused {
+        /// Host and port.
+        registry: String,
+        /// What it says.
+        reason: String,
+    },
     /// A reference, base URL, digest or credential of the configuration is not usable.
     #[error("{what} is not valid: {reason}")]
     Invalid {
@@ -152,6 +160,7 @@ impl OciError {
             Self::Status { .. } => "status",
             Self::LeftAlone { .. } => "left_alone",
             Self::Exists { .. } => "exists",
+            Self::Refused { .. } => "refused",
             Self::Invalid { .. } => "invalid",
             Self::PlainHttp { .. } => "plain_http",
             Self::Client { .. } => "client",

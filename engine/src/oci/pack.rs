@@ -1,7 +1,17 @@
 //! Packing a module as an OCM component and pushing it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
+use bytes::Bytes;
+use futures::stream::{self, Stream};
 use oci_client::{
     client::{ClientConfig, ClientProtocol},
     errors::{OciDistributionError, OciErrorCode},
@@ -18,8 +28,12 @@ use super::{
 };
 
 const TAR_TYPE: &str = "application/x-tar";
-/// A push uploads a handful of blobs, each with several requests.
+/// A push uploads a handful of blobs, each with several requests ...
 const PUSH_DEADLINE: Duration = Duration::from_mins(2);
+/// ... and takes longer on a slow line: so many bytes a second are waited for.
+const SLOWEST: u64 = 64 * 1024;
+/// Between two reports of progress, in bytes.
+const CHUNK: usize = 64 * 1024;
 
 /// What a module version is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,8 +180,8 @@ pub fn pack(package: &ModulePackage, home: &BaseUrl) -> Result<Packed, OciError>
     Ok(Packed { config, layers, digest: Digest::of(&manifest), manifest, raw_manifest_digest })
 }
 
-/// Whether OCM tools take this for the name of a component: a domain of at least two parts, and a path. It is a part of the
-/// artifact's repository in a registry.
+/// Whether OCM tools, and the definition of `ModuleReleaseMeta`, take this for the name of a component: a domain of at least two parts,
+/// and a path. It is a part of the artifact's repository in a registry.
 fn is_component_name(name: &str) -> bool {
     let begins = |part: &str| part.starts_with(|first: char| first.is_ascii_lowercase());
     let plain = |part: &str, more: &[u8]| {
@@ -177,10 +191,11 @@ fn is_component_name(name: &str) -> bool {
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || more.contains(&b))
     };
     let Some((domain, path)) = name.split_once('/') else { return false };
-    let mut labels = domain.split('.');
+    let Some((_, top)) = domain.rsplit_once('.') else { return false };
     name.len() <= 255
-        && domain.contains('.')
-        && labels.all(|label| plain(label, b""))
+        && domain.split('.').all(|label| plain(label, b""))
+        && top.len() >= 2
+        && top.bytes().all(|b| b.is_ascii_lowercase())
         && path.split('/').all(|part| part.split('.').all(|part| plain(part, b"_")))
 }
 
@@ -255,10 +270,10 @@ fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>, OciError> {
 
 /// Packs a module and pushes it to `<base>/component-descriptors/<component>:<version>`, with the settings and
 /// credentials of `registry`. Blobs that are there already are not sent again; an existing tag is moved. Deadline
-/// two minutes; a push that failed in the middle can be repeated. Meant for tools, not for the engine: the answers
+/// two minutes, and a second for each 64 KiB; a push that failed in the middle can be repeated. Meant for tools, not for the engine: the answers
 /// of the registry are less bounded than those that [`Registry`] reads.
 pub async fn push(registry: &Registry, base_url: &str, package: &ModulePackage) -> Result<Pushed, OciError> {
-    push_as(registry, base_url, package, Existing::Moved).await
+    push_with(registry, base_url, package, &PushOptions { overwrite: true, ..PushOptions::default() }).await
 }
 
 /// The same, for people: a version that is there with other content is left as it is.
@@ -270,35 +285,120 @@ pub async fn push_new(
     base_url: &str,
     package: &ModulePackage,
 ) -> Result<Pushed, OciError> {
-    push_as(registry, base_url, package, Existing::Kept).await
+    push_with(registry, base_url, package, &PushOptions::default()).await
 }
 
-/// What becomes of a tag that is there.
-#[derive(Clone, Copy)]
-enum Existing {
-    Moved,
-    Kept,
+/// Hears how many bytes of how many are sent.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How a module is pushed.
+#[derive(Clone, Default)]
+pub struct PushOptions {
+    /// Whether a version that is there with other content is replaced.
+    pub overwrite: bool,
+    /// Hears of the upload.
+    pub progress: Option<Progress>,
 }
 
-async fn push_as(
+impl fmt::Debug for PushOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushOptions").field("overwrite", &self.overwrite).finish_non_exhaustive()
+    }
+}
+
+/// As [`push`] or [`push_new`], by the options.
+///
+/// # Errors
+/// As theirs.
+pub async fn push_with(
     registry: &Registry,
     base_url: &str,
     package: &ModulePackage,
-    existing: Existing,
+    options: &PushOptions,
 ) -> Result<Pushed, OciError> {
     let home = registry.base(base_url)?;
     let packed = pack(package, &home)?;
     let target = home.component(&package.component_name, &package.version)?;
-    within(PUSH_DEADLINE, &target.to_string(), upload(registry, &target, &packed, existing)).await?;
+    let upload = Upload::new(&packed, options);
+    let deadline = PUSH_DEADLINE + Duration::from_secs(upload.size / SLOWEST);
+    within(deadline, &format!("pushing {target}"), upload.run(registry, &target)).await?;
     Ok(Pushed { digest: packed.digest, raw_manifest_digest: packed.raw_manifest_digest })
 }
 
-async fn upload(
+/// A packed module on its way.
+struct Upload<'a> {
+    packed: &'a Packed,
+    options: &'a PushOptions,
+    size: u64,
+    sent: Arc<AtomicU64>,
+}
+
+impl<'a> Upload<'a> {
+    fn new(packed: &'a Packed, options: &'a PushOptions) -> Self {
+        let size = packed.blobs().map(|blob| blob.data.len() as u64).sum();
+        Self { packed, options, size, sent: Arc::default() }
+    }
+
+    async fn run(&self, registry: &Registry, target: &Reference) -> Result<(), OciError> {
+        let failed = |error| failure(target, error);
+        let (client, image, auth) = client(registry, target).await?;
+        if !self.options.overwrite {
+            match client.fetch_manifest_digest(&image, &auth).await.map_err(failed) {
+                Ok(there) if there != self.packed.digest.as_str() => {
+                    return Err(OciError::Exists { what: target.to_string() });
+                }
+                Ok(_) | Err(OciError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for blob in self.packed.blobs() {
+            let (digest, size) = (blob.digest.as_str(), blob.data.len() as u64);
+            if client.blob_exists(&image, digest).await.map_err(failed)? {
+                tell(self.options.progress.as_ref(), &self.sent, size, self.size);
+            } else {
+                let chunks = self.chunks(blob);
+                client.push_blob_stream(&image, chunks, digest, Some(size)).await.map_err(failed)?;
+            }
+        }
+        let content_type = http::HeaderValue::from_static(MANIFEST_TYPE);
+        let manifest = self.packed.manifest.clone();
+        client.push_manifest_raw(&image, manifest, content_type).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// A blob in pieces; each is told of when the next is asked for, or the blob has ended.
+    fn chunks(
+        &self,
+        blob: &PackedBlob,
+    ) -> impl Stream<Item = Result<Bytes, OciDistributionError>> + Send + use<> {
+        let (progress, sent, all) = (self.options.progress.clone(), Arc::clone(&self.sent), self.size);
+        let mut rest = Bytes::from(blob.data.clone());
+        stream::iter(std::iter::from_fn(move || {
+            let chunk = rest.split_to(rest.len().min(CHUNK));
+            tell(progress.as_ref(), &sent, chunk.len() as u64, all);
+            (!chunk.is_empty()).then_some(Ok(chunk))
+        }))
+    }
+}
+
+fn tell(progress: Option<&Progress>, sent: &AtomicU64, more: u64, all: u64) {
+    let sent = sent.fetch_add(more, Ordering::Relaxed) + more;
+    if let Some(progress) = progress {
+        progress(sent, all);
+    }
+}
+
+impl Packed {
+    /// What is uploaded before the manifest.
+    fn blobs(&self) -> impl Iterator<Item = &PackedBlob> {
+        self.layers.iter().chain([&self.config])
+    }
+}
+
+async fn client(
     registry: &Registry,
     target: &Reference,
-    packed: &Packed,
-    existing: Existing,
-) -> Result<(), OciError> {
+) -> Result<(oci_client::Client, oci_client::Reference, RegistryAuth), OciError> {
     let config = ClientConfig {
         protocol: match target.scheme {
             Scheme::Http => ClientProtocol::Http,
@@ -308,8 +408,7 @@ async fn upload(
         connect_timeout: Some(Duration::from_secs(10)),
         ..ClientConfig::default()
     };
-    let failed = |error| failure(target, error);
-    let client = oci_client::Client::try_from(config).map_err(failed)?;
+    let client = oci_client::Client::try_from(config).map_err(|error| failure(target, error))?;
     let auth = match registry.credentials(&target.registry) {
         Credentials::Anonymous => RegistryAuth::Anonymous,
         Credentials::Basic { username, password } => RegistryAuth::Basic(username, password),
@@ -320,23 +419,7 @@ async fn upload(
     };
     let image =
         oci_client::Reference::with_tag(target.registry.clone(), target.repository.clone(), tag.clone());
-    if matches!(existing, Existing::Kept) {
-        match client.fetch_manifest_digest(&image, &auth).await.map_err(failed) {
-            Ok(there) if there != packed.digest.as_str() => {
-                return Err(OciError::Exists { what: target.to_string() });
-            }
-            Ok(_) | Err(OciError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for blob in packed.layers.iter().chain([&packed.config]) {
-        if !client.blob_exists(&image, blob.digest.as_str()).await.map_err(failed)? {
-            client.push_blob(&image, blob.data.clone(), blob.digest.as_str()).await.map_err(failed)?;
-        }
-    }
-    let content_type = http::HeaderValue::from_static(MANIFEST_TYPE);
-    client.push_manifest_raw(&image, packed.manifest.clone(), content_type).await.map_err(failed)?;
-    Ok(())
+    Ok((client, image, auth))
 }
 
 /// The library's messages hold URLs and whole answers; only what is safe to show is taken over.
@@ -359,26 +442,26 @@ fn failure(target: &Reference, error: OciDistributionError) -> OciError {
         {
             OciError::NotFound { what: target.to_string() }
         }
+        OciDistributionError::RegistryError { envelope, .. }
+            if envelope.errors.iter().any(|error| is_denial(&error.code)) =>
+        {
+            OciError::Unauthorized { registry, repository: target.repository.clone() }
+        }
         OciDistributionError::RegistryError { envelope, .. } => {
             let codes: Vec<_> = envelope.errors.iter().map(|error| format!("{:?}", error.code)).collect();
-            OciError::malformed(
-                format!("push to {target}"),
-                format!("the registry says {}", codes.join(", ")),
-            )
+            OciError::Refused { registry, reason: format!("it says {}", codes.join(", ")) }
         }
-        OciDistributionError::SpecViolationError(_) | OciDistributionError::RegistryNoLocationError => {
-            OciError::malformed(
-                format!("push to {target}"),
-                "the registry breaks the distribution specification",
-            )
-        }
-        _ => OciError::malformed(format!("push to {target}"), "the registry's answer makes no sense"),
+        _ => OciError::Refused { registry, reason: "its answer is not one that a registry gives".to_owned() },
     }
 }
 
 /// What registries say in a body where there is no such tag, or not even such a repository.
 const fn is_missing(code: &OciErrorCode) -> bool {
     matches!(code, OciErrorCode::ManifestUnknown | OciErrorCode::NameUnknown | OciErrorCode::NotFound)
+}
+
+const fn is_denial(code: &OciErrorCode) -> bool {
+    matches!(code, OciErrorCode::Denied | OciErrorCode::Unauthorized)
 }
 
 fn by_status(target: &Reference, status: u16) -> OciError {
@@ -541,7 +624,7 @@ mod tests {
 
     #[test]
     fn a_component_is_named_by_a_domain_and_a_path() {
-        for name in ["example.dev/crane", "kyma-project.io/module/api-gateway", "a.b/c_d.e/f1"] {
+        for name in ["example.dev/crane", "kyma-project.io/module/api-gateway", "a.bc/c_d.e/f1"] {
             assert!(is_component_name(name), "{name}");
         }
         let long = format!("example.dev/{}", "a".repeat(255));
@@ -549,7 +632,15 @@ mod tests {
         {
             assert!(!is_component_name(name), "{name}");
         }
-        for name in ["example.dev//a", "example.dev/a b", "example.dev/../a", "example..dev/a", "1.dev/a"] {
+        for name in [
+            "example.dev//a",
+            "example.dev/a b",
+            "example.dev/../a",
+            "example..dev/a",
+            "1.dev/a",
+            "a.b/c",
+            "a.b1/c",
+        ] {
             assert!(!is_component_name(name), "{name}");
         }
         let unnamed = ModulePackage { component_name: "Crane".into(), ..package() };

@@ -205,7 +205,7 @@ impl Registry {
         what: &str,
         work: impl Future<Output = Result<T, OciError>>,
     ) -> Result<T, OciError> {
-        within(self.inner.deadline, what, work).await
+        within(self.inner.deadline, &format!("reading {what}"), work).await
     }
 
     /// Joins the running download of this blob, or starts one. It lives as long as somebody waits for it and has the
@@ -221,7 +221,7 @@ impl Registry {
         let (inner, reference_, digest) = (Arc::clone(&self.inner), reference.clone(), digest.clone());
         let download: Flight = Box::pin(async move {
             let work = inner.download(&reference_, &digest, MAX_LAYER);
-            let result = within(inner.deadline, &reference_.to_string(), work).await;
+            let result = within(inner.deadline, &format!("reading {reference_}"), work).await;
             inner.flights.lock().remove(&reference_);
             result
         });
@@ -307,6 +307,6 @@ pub(super) async fn within<T>(
 ) -> Result<T, OciError> {
     match tokio::time::timeout(deadline, work).await {
         Ok(result) => result,
-        Err(_) => Err(OciError::Timeout { what: format!("reading {what}"), after: deadline }),
+        Err(_) => Err(OciError::Timeout { what: what.to_owned(), after: deadline }),
     }
 }

@@ -262,7 +262,11 @@ fn collect(value: Value, place: &dyn Fn() -> Place, objects: &mut Vec<Value>) ->
         };
     }
     if !named {
-        return refuse("metadata.name is missing");
+        let generated = text("/metadata/generateName");
+        return refuse(&generated.map_or_else(
+            || "metadata.name is missing".to_owned(),
+            |prefix| format!("metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each look; give it a name"),
+        ));
     }
     if objects.len() >= MAX_OBJECTS {
         return Err(RenderError::TooLarge { what: "objects", limit: MAX_OBJECTS });
@@ -373,6 +377,8 @@ mod tests {
         assert!(error(&(two.clone() + "apiVersion: v1\nmetadata: {name: b}\n")).contains("kind is missing"));
         assert!(error(&(two.clone() + "apiVersion: v1\nkind: X\n")).contains("metadata.name is missing"));
         assert!(error(&(two.clone() + "- 1\n")).contains("not a mapping"));
+        let generated = error(&(two.clone() + "apiVersion: v1\nkind: X\nmetadata: {generateName: b-}\n"));
+        assert!(generated.contains("metadata.generateName 'b-' would make another X"), "{generated}");
         let syntax = error(&(two + "a: [1\nb: 'secret-text\n"));
         assert!(syntax.starts_with("invalid YAML at document 2 (line "), "{syntax}");
         assert!(!syntax.contains("secret-text"), "{syntax}");

@@ -36,6 +36,7 @@ pub use moduletemplate::{
     Requires,
 };
 pub use raw::{EmbeddedObject, EmbeddedPlace, RawObject};
+pub use schema::is_module_name;
 pub use state::{CustomResourcePolicy, LastOperation, State};
 pub use terms::{Layer, ModuleTerms, TermsError};
 pub use watcher::{Watcher, WatcherSpec, WatcherStatus};

@@ -7,6 +7,12 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 pub(crate) const CHANNEL: &str = "^[a-z]+$";
 /// Module names: words of three or more lower-case letters, or nothing.
 pub(crate) const MODULE_NAME: &str = "^([a-z]{3,}(-[a-z]{3,})*)?$";
+/// Whether a definition takes this for the name of a module that is named: [`MODULE_NAME`], and its length.
+pub fn is_module_name(name: &str) -> bool {
+    let is_word = |word: &str| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_lowercase());
+    name.len() <= 64 && name.split('-').all(is_word)
+}
+
 /// Module versions: a plain semantic version with at most one pre-release word, or nothing.
 pub(crate) const MODULE_VERSION: &str =
     r"^((0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[a-zA-Z-][0-9a-zA-Z-]*)?)?$";
@@ -99,4 +105,22 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_modules_are_those_of_the_pattern() {
+        assert_eq!(MODULE_NAME, "^([a-z]{3,}(-[a-z]{3,})*)?$", "is_module_name has to follow");
+        let longest = "a".repeat(64);
+        for name in ["api-gateway", "btp-operator", "abc", &longest] {
+            assert!(is_module_name(name), "{name}");
+        }
+        let longer = "a".repeat(65);
+        for name in ["", "s3", "k8s-lib", "ab", "abc-", "-abc", "Abc", "abc_def", "abc--def", &longer] {
+            assert!(!is_module_name(name), "{name}");
+        }
+    }
 }

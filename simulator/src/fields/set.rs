@@ -223,7 +223,8 @@ fn element(text: &str) -> Option<Option<String>> {
     }
 }
 
-fn shown(element: &str) -> String {
+/// An element of a path as a real API server names it.
+pub(crate) fn shown(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("f:", name)) => format!(".{name}"),
         Some(("k:", key)) => {

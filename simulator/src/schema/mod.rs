@@ -6,6 +6,7 @@ pub(crate) mod builtin;
 mod embedded;
 pub(crate) mod formats;
 pub(crate) mod patterns;
+pub(crate) mod repeated;
 pub(crate) mod shape;
 pub(crate) mod times;
 pub(crate) mod unreadable;

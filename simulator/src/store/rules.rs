@@ -13,7 +13,10 @@ use crate::{
     kinds::Kind,
     object::meta::{self, metadata_mut, put},
     patch,
-    schema::validate::{self, Cause},
+    schema::{
+        repeated,
+        validate::{self, Cause},
+    },
 };
 
 /// Whether an applied configuration is of the kind, and of its types.
@@ -41,6 +44,9 @@ pub(super) fn typed(config: &Value, kind: &Kind) -> Result<(), Refusal> {
             value = value.get(step).unwrap_or(value);
         }
         return wrong(format!(".{path}: expected {want}, got &value.valueUnstructured{{Value:{value}}}"));
+    }
+    if let Some((list, key)) = repeated::find(config, kind.schema()) {
+        return wrong(format!("{list}: duplicate entries for key {key}"));
     }
     let unknown = crate::schema::shape::prune(&mut config.clone(), kind.schema());
     match unknown.as_slice() {

@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use tidewatch_demo::kept::{self, Variables};
+use tidewatch_telemetry::stdio;
 use tidewatch_tests::{
     ControlPlane, Harness, Lifetime, binaries,
     cluster::ADMIN,
@@ -34,6 +35,9 @@ enum Command {
         /// Leave everything running afterwards.
         #[arg(long)]
         keep: bool,
+        /// End a demo that was left running, without asking.
+        #[arg(long)]
+        force: bool,
     },
     /// End what `up --keep` has left running.
     Down,
@@ -41,6 +45,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let Args { command } = Args::parse();
+    if let Command::Up { force, .. } = command
+        && let Err(error) = kept::may_be_ended(&folder(), force)
+    {
+        stdio::note(&format!("{error:#}"));
+        return ExitCode::FAILURE;
+    }
     let terminal = Terminal::default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -49,7 +59,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let kept = matches!(command, Command::Up { keep: true });
+    let kept = matches!(command, Command::Up { keep: true, .. });
     let result = runtime.block_on(async {
         let result = tokio::select! {
             result = run(command, &terminal) => result,
@@ -105,7 +115,7 @@ fn pids() -> PathBuf {
 
 async fn run(command: Command, terminal: &Terminal) -> Result<()> {
     match command {
-        Command::Up { keep } => Box::pin(up(keep, terminal)).await,
+        Command::Up { keep, .. } => Box::pin(up(keep, terminal)).await,
         Command::Down => {
             let ended = down().await?;
             terminal.say(&format!("{ended} processes ended"));

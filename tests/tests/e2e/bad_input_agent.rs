@@ -323,7 +323,7 @@ fn a_configuration_that_watches_secrets_is_refused() -> Result<()> {
         let output =
             Command::new(binaries::find("tidewatch-agent")?).arg("--config").arg(&config).output()?;
         let said = String::from_utf8(output.stderr).context("not UTF-8")?;
-        ensure!(output.status.code() == Some(64), "{resource}: it ended with {}: {said}", output.status);
+        ensure!(output.status.code() == Some(2), "{resource}: it ended with {}: {said}", output.status);
         ensure!(
             said.lines().count() == 1 && said.contains("secrets are never watched"),
             "{resource}: {said}"

@@ -1,0 +1,41 @@
+//! `--check`: the files that a configuration names, looked at without a connection to anything.
+
+use crate::{app::StartError, client, config::Config};
+use jiff::Timestamp;
+use tidewatch_tls::{Bundle, BundleError, Files};
+
+/// Looks at the TLS files and the kubeconfig as a start would, and says what is good.
+pub(crate) async fn check(config: &Config, now: Timestamp) -> Result<String, StartError> {
+    let Config { receiver, kubeconfig, .. } = config;
+    receiver.proxy(|name| std::env::var(name).ok())?;
+    let files = receiver.files();
+    let (pem, _) = files.read().await?;
+    let bundle = Bundle::parse(&pem).and_then(|bundle| {
+        bundle.check(now)?;
+        bundle.client().map(|_| bundle)
+    });
+    let not_after = bundle.map_err(|error| of_file(&files, error))?.not_after();
+    let mut good = format!("the certificate fits its key and ends at {not_after}, the CA can be read");
+    // Without one, its surroundings decide, which are others here than where the agent runs.
+    if let Some(kubeconfig) = kubeconfig {
+        client::client(Some(kubeconfig)).await?;
+        good.push_str(", the kubeconfig can be used");
+    }
+    Ok(good)
+}
+
+/// Names the file that is to be looked at.
+pub(crate) fn of_file(files: &Files, source: BundleError) -> StartError {
+    let file = match &source {
+        BundleError::Certificates { what, .. } | BundleError::Malformed { what, .. }
+            if what.contains("CA") =>
+        {
+            &files.ca
+        }
+        BundleError::NoCertificate(what) | BundleError::TooMany(what) if what.contains("CA") => &files.ca,
+        BundleError::Verifier(_) => &files.ca,
+        BundleError::Key | BundleError::KeyMismatch => &files.key,
+        _ => &files.cert,
+    };
+    StartError::Tls { file: file.clone(), source }
+}

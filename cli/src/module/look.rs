@@ -1,0 +1,51 @@
+//! A look at a module's objects before they are pushed: what no API server takes is better told now than in each runtime.
+
+use anyhow::bail;
+use serde_json::Value;
+use tidewatch_engine::oci::manifests_of;
+use tidewatch_simulator::{Unacceptable, unacceptable};
+
+/// Objects that are named in one error.
+const MOST: usize = 10;
+
+/// Looks at all objects of a YAML text.
+pub(super) fn at(yaml: &str) -> anyhow::Result<()> {
+    let objects = manifests_of(yaml.as_bytes(), "")?;
+    let wrong: Vec<String> =
+        objects.iter().filter_map(|object| Some(told(object, &unacceptable(object)?))).take(MOST).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    bail!("no API server takes {}", wrong.join("; "))
+}
+
+fn told(object: &Value, unacceptable: &Unacceptable) -> String {
+    let Unacceptable { field, cause } = unacceptable;
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (kind, namespace, name) = (text("/kind"), text("/metadata/namespace"), text("/metadata/name"));
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    let colon = if field.is_empty() { "" } else { ": " };
+    format!("{kind} {namespace}{slash}{name}: {field}{colon}{cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_field_and_cause_are_named() {
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {ports: [{name: a, port: 80}, {name: b, port: 80}]}\n";
+        assert_eq!(
+            at(service).unwrap_err().to_string(),
+            "no API server takes Service shop/web: spec.ports: [port=80,protocol=\"TCP\"] is there twice; \
+             server-side apply merges this list by that key"
+        );
+        let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: once-}\n";
+        let told = at(job).unwrap_err().to_string();
+        assert!(
+            told.contains("document 1 (line 1)") && told.contains("metadata.generateName 'once-'"),
+            "{told}"
+        );
+        at("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n").unwrap();
+    }
+}

@@ -1,0 +1,51 @@
+//! How far a command is, on a terminal.
+
+use std::io::IsTerminal as _;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How far it is, on a terminal.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+}
+
+impl Default for Bar {
+    fn default() -> Self {
+        let bar = ProgressBar::hidden();
+        if let Ok(style) = ProgressStyle::with_template("  {msg} {bar:40} {percent}% ({elapsed}, {eta} left)")
+        {
+            bar.set_style(style);
+        }
+        Self { bar }
+    }
+}
+
+impl Bar {
+    /// Begins anew, with something else.
+    pub(crate) fn reset(&self) {
+        self.bar.reset();
+    }
+
+    /// Takes it away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// So much of it is done; nothing is shown of what is not `large`.
+    pub(crate) fn at(&self, what: &'static str, done: u64, of: u64, large: bool) {
+        if !large || !std::io::stderr().is_terminal() {
+            return;
+        }
+        if self.bar.is_hidden() || self.bar.length() != Some(of) {
+            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            self.bar.set_length(of);
+            self.bar.set_message(what);
+        }
+        self.bar.set_position(done);
+    }
+
+    /// Whether anything was shown.
+    pub(crate) fn is_large(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+}

@@ -1,0 +1,94 @@
+//! What no API server takes, whatever it holds: for tools that look at objects before there is a cluster.
+
+use serde_json::Value;
+
+use crate::{
+    kinds::{builtin, checks, validation::metadata},
+    schema::{repeated, unreadable, validate},
+};
+
+/// Why no API server takes an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unacceptable {
+    /// The field; empty where only the object as a whole is known.
+    pub field: String,
+    /// The cause.
+    pub cause: String,
+}
+
+/// Looks at an object of one of the kinds that Kubernetes itself has: its types, its names and labels, and lists that
+/// server-side apply merges by a key. `None` for other kinds, and where nothing is known against it.
+///
+/// Fields that are not known here are not counted: a newer API server may know them.
+#[must_use]
+pub fn unacceptable(object: &Value) -> Option<Unacceptable> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let mut kinds = builtin::kinds().iter();
+    let kind = kinds.find(|kind| kind.kind == text("kind") && kind.api_version() == text("apiVersion"))?;
+    let found = |field: &str, cause: String| Some(Unacceptable { field: field.to_owned(), cause });
+    if let Some((field, is, wanted)) = validate::first_type_error(object, kind.schema()) {
+        return found(
+            &field,
+            format!("it has to be of the type {}, and is {is}", wanted.replace(',', " or ")),
+        );
+    }
+    if let Some(cause) = unreadable::find(object, kind.schema()) {
+        return found("", cause);
+    }
+    if let Some((list, key)) = repeated::find(object, kind.schema()) {
+        let cause = format!("{key} is there twice; server-side apply merges this list by that key");
+        return found(list.trim_start_matches('.'), cause);
+    }
+    let mut causes = checks::name(object, kind);
+    metadata::check(&object["metadata"], "metadata", &mut causes);
+    let first = causes.into_iter().next()?;
+    Some(Unacceptable { field: first.field, cause: first.message })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(spec: &Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec})
+    }
+
+    #[test]
+    fn field_and_cause_are_told_of_what_no_api_server_takes() {
+        let port = json!({"port": 80, "name": "a"});
+        let twice = json!({"port": 80, "protocol": "TCP", "name": "b"});
+        let named = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}});
+        let secret =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"a": "b c"}});
+        for (object, field, cause) in [
+            (
+                service(&json!({"ports": [port, twice]})),
+                "spec.ports",
+                r#"[port=80,protocol="TCP"] is there twice"#,
+            ),
+            (service(&json!({"ports": [{"port": "80"}]})), "spec.ports.port", "type integer, and is string"),
+            (named("a", json!({"v": 1})), "metadata.labels.v", "type string, and is integer"),
+            (named("A_b", json!({})), "metadata.name", "lowercase"),
+            (named("a", json!({"v": "a b"})), "metadata.labels", "a valid label"),
+            (secret, "", "base64"),
+        ] {
+            let told = unacceptable(&object).unwrap();
+            assert!(told.field == field && told.cause.contains(cause), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_taken_is_not_refused() {
+        let udp = json!([{"port": 53, "name": "a"}, {"port": 53, "protocol": "UDP", "name": "b"}]);
+        let newer = json!({"ports": [{"port": 80}], "fieldOfANewerVersion": 1});
+        let theirs =
+            json!({"apiVersion": "example.org/v1", "kind": "Any", "metadata": {"name": "A_b"}, "spec": 1});
+        for object in
+            [service(&json!({ "ports": udp })), service(&newer), theirs, json!({"kind": 1}), json!(null)]
+        {
+            assert_eq!(unacceptable(&object), None, "{object}");
+        }
+    }
+}
