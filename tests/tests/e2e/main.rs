@@ -18,7 +18,6 @@ mod derived;
 mod drift;
 mod external;
 mod faults;
-mod field_inputs;
 mod lease;
 mod managed;
 mod mandatory;
