@@ -103,6 +103,13 @@ idle: tools ## Leave an unchanged world alone for SECONDS=3600 on real control p
 	@$(CARGO) build --locked --bin tidewatch-receiver --bin tidewatch-agent --bin tidewatch-idle
 	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-idle --for $(or $(SECONDS),3600)
 
+.PHONY: corpus corpus-folder
+corpus: corpus-folder tools build ## Check every YAML file of DIR=… as a module, beside kubectl, on real control planes (3 min, and 30 s a file; OUTPUT=json)
+	@TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(TARGET)/debug/tidewatch-corpus "$(DIR)" $(if $(OUTPUT),-o $(OUTPUT))
+
+corpus-folder:
+	@test -d "$(DIR)" || { echo "DIR names no folder ('$(DIR)'): make corpus DIR=path/to/yaml-files"; exit 2; }
+
 .PHONY: fuzz
 fuzz: ## Fuzz what comes from outside, every target for SECONDS=60 (TARGETS="xfcc seqset" picks some)
 	@fuzz/run.sh $(or $(SECONDS),60) $(TARGETS)

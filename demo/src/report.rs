@@ -32,6 +32,7 @@ pub const WORKING: &str = "            ... ";
 pub struct Terminal {
     bar: ProgressBar,
     started: tokio::time::Instant,
+    say: fn(&str),
 }
 
 impl Default for Terminal {
@@ -42,14 +43,20 @@ impl Default for Terminal {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar, started: tokio::time::Instant::now() }
+        Self { bar, started: tokio::time::Instant::now(), say: stdio::say }
     }
 }
 
 impl Terminal {
+    /// The same where the result goes to standard output as JSON: all lines go to standard error.
+    #[must_use]
+    pub fn beside_json() -> Self {
+        Self { say: stdio::note, ..Self::default() }
+    }
+
     /// Prints a line as it is.
     pub fn say(&self, text: &str) {
-        self.bar.suspend(|| stdio::say(text));
+        self.bar.suspend(|| (self.say)(text));
     }
 
     /// Ends the moving line.

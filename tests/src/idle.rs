@@ -168,6 +168,14 @@ fn count(
     Ok(of_engine)
 }
 
+/// What the engine has written in a control plane since then, by its audit log: `patch deployments.apps (2)`.
+pub(crate) fn writes_of_engine(harness: &Harness, cluster: &str, since: Timestamp) -> Result<Vec<String>> {
+    let logs = [(cluster, audit::log(harness, cluster))];
+    let asked = found(&logs, since, 0)?.asked.into_iter();
+    let writes = asked.filter(|a| a.program == PROGRAMS[0] && !READS.contains(&a.verb.as_str()));
+    Ok(writes.map(|Asked { verb, resource, times, .. }| format!("{verb} {resource} ({times})")).collect())
+}
+
 fn found(logs: &[(&str, PathBuf)], since: Timestamp, seconds: u64) -> Result<Idle> {
     let mut asked = BTreeMap::new();
     for (cluster, path) in logs {
@@ -223,17 +231,17 @@ async fn run((settling, time): (Duration, Duration), harness: Harness, terminal:
 }
 
 /// Lets time pass: nothing is waited for, idleness is what is measured.
-async fn left_alone(what: &str, time: Duration, terminal: &Terminal) {
+pub(crate) async fn left_alone(what: &str, time: Duration, reporter: &dyn Reporter) {
     let begun = Instant::now();
     loop {
         let left = time.saturating_sub(begun.elapsed());
         if left.is_zero() {
             break;
         }
-        terminal.working(&format!("{what}: {} s to go", left.as_secs()));
+        reporter.working(&format!("{what}: {} s to go", left.as_secs()));
         tokio::time::sleep(left.min(Duration::from_secs(10))).await;
     }
-    terminal.done(Line {
+    reporter.done(Line {
         what: format!("{what} for {} s", time.as_secs()),
         took: begun.elapsed(),
         seq: None,

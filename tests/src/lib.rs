@@ -14,6 +14,7 @@ pub mod binaries;
 pub mod buoys;
 pub mod censor;
 pub mod cluster;
+pub mod corpus;
 pub mod env;
 pub mod etcd;
 mod fake;

@@ -87,6 +87,11 @@ impl Version {
     /// taken away, unless `release` names them. One that is mandatory has no channels.
     pub async fn offer(&self, kcp: &Client, namespace: &str, registry: &str) -> Result<()> {
         self.push(registry).await?;
+        self.release(kcp, namespace).await
+    }
+
+    /// The same of a component that was pushed already.
+    pub async fn release(&self, kcp: &Client, namespace: &str) -> Result<()> {
         let name = ModuleTemplate::object_name(&self.module, &self.version);
         let mut template = json!({
             "apiVersion": API_VERSION, "kind": "ModuleTemplate",

@@ -24,7 +24,7 @@ struct Args {
 #[allow(clippy::print_stdout, reason = "the result")]
 fn main() -> ExitCode {
     let Args { time, output } = Args::parse();
-    let terminal = Terminal::default();
+    let terminal = if output.is_some() { Terminal::beside_json() } else { Terminal::default() };
     let result = idle::main(SETTLING, Duration::from_secs(time), &terminal);
     terminal.finish();
     let idle = match result {
