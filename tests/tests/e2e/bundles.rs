@@ -15,6 +15,7 @@ use tidewatch_api::{
     Kyma, State,
     names::{RUNTIME_NAMESPACE, annotations, conditions, labels},
 };
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{env, fleet, modules::Version, observed, solo::Solo, wait};
 
 const CONFIG_MAP: (&str, &str, &str) = ("", "v1", "ConfigMap");
@@ -262,6 +263,7 @@ async fn images_are_the_components_and_secrets_are_the_platforms() -> Result<()>
     observed::no_panic(&solo.receiver.process)
 }
 
+#[real_only("pods have to come of workloads, and fail")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_whose_pods_do_not_run_says_why() -> Result<()> {
     let solo = Solo::start("kcp-causes", "shallows").await?;

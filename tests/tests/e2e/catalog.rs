@@ -13,6 +13,7 @@ use tidewatch_api::{
     Kyma, ModuleReleaseMeta, ModuleTemplate,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, conditions, labels},
 };
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{fleet, kcp, modules::Version, observed, solo::Solo, wait};
 
 const TEMPLATE: (&str, &str, &str) = (GROUP, VERSION, "ModuleTemplate");
@@ -276,6 +277,7 @@ async fn a_template_that_a_user_makes_or_changes_counts_in_one_event() -> Result
     observed::no_panic(&solo.receiver.process)
 }
 
+#[real_only("a ValidatingAdmissionPolicy has to refuse an object")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_a_runtime_does_not_take_holds_up_no_other() -> Result<()> {
     let solo = Solo::start("kcp-refusing", "lagoon").await?;

@@ -12,6 +12,7 @@ use tidewatch_api::{
     names::{API_VERSION, RUNTIME_NAMESPACE, labels},
 };
 use tidewatch_engine::oci::{self, ModulePackage, OciError, RegistryConfig, push_new};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{Registry, env, kcp, modules::Version, solo::Solo};
 
 fn module(name: &str, version: &str) -> Version {
@@ -97,6 +98,7 @@ async fn a_module_from_elsewhere_is_read_from_its_own_registry_where_the_platfor
 /// `pilot`, and the password `tide` hashed.
 const PILOT: &str = "pilot:$2b$04$tgQ6rQk1gxX.hu3Yphhgj.2dEb794zJ/E5QJkOChVRQA9EeeStTdW\n";
 
+#[real_only("the fake registry asks nobody for credentials")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_asks_who_reads_it_is_read_with_the_platforms_credentials() -> Result<()> {
     let harness = &env::shared().await?.harness;

@@ -10,6 +10,7 @@ mod ways;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     ControlPlane, Options, User, env,
     faulty::{Blow, Door},
@@ -192,6 +193,7 @@ async fn expired(rig: &mut Rig, runtime: &mut ControlPlane) -> Result<()> {
 }
 
 /// One test, since it mostly waits: as several they would take the others' turns.
+#[real_only("API servers and etcd are killed as processes")]
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_processes_and_broken_ways_lose_nothing() -> Result<()> {
     let (programs, servers) =

@@ -9,6 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tidewatch_api::{Kyma, ModuleStatus, State};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{aggregated::Aggregated, modules::Version, observed, solo::Solo, wait};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -185,6 +186,7 @@ async fn pod_says(solo: &Solo, workload: &str, status: &Value) -> Result<()> {
     Ok(())
 }
 
+#[real_only("nodes, volumes and jobs need their controllers")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> Result<()> {
     let solo = Solo::start("kcp-kinds", "bulwark").await?;
@@ -235,6 +237,7 @@ async fn a_module_waits_for_what_it_has_of_every_kind_one_after_the_other() -> R
 }
 
 /// Where the object does not say it, and no pod that runs does.
+#[real_only("a scheduler has to refuse pods")]
 #[tokio::test(flavor = "multi_thread")]
 async fn why_there_is_no_pod_is_told() -> Result<()> {
     let solo = Solo::start("kcp-no-pods", "jetsam").await?;
@@ -280,6 +283,7 @@ fn hooks() -> Value {
 
 /// What the runtime's own controllers, and a kubelet's and an operator's stand-ins, say of a module's objects; all of it told by
 /// the agent, and by nobody else.
+#[real_only("pods run, and an aggregated API becomes available")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_waits_for_its_pod_its_api_and_its_custom_resource_by_events_alone() -> Result<()> {
     let solo = Solo::start("kcp-more-kinds", "gaff").await?;

@@ -12,6 +12,7 @@ use tidewatch_api::{
     Kyma, ModuleStatus, State,
     names::{RUNTIME_KYMA_NAME, RUNTIME_NAMESPACE, annotations, conditions},
 };
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{fleet, modules::Version, observed, solo::Solo, wait};
 
 const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
@@ -88,6 +89,7 @@ fn names(status: &ModuleStatus, runs: &str, wanted: &str) -> bool {
     status.state == State::Processing && status.version == wanted && status.message.starts_with(&both)
 }
 
+#[real_only("pods have to come of workloads")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_that_is_not_ready_yet_says_which_version_runs_and_which_is_wanted() -> Result<()> {
     let mut solo = Solo::start("kcp-upgrade", "drydock").await?;

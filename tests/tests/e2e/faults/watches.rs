@@ -14,6 +14,7 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 use serde_json::{Value, json};
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     ControlPlane,
     censor::Censor,
@@ -235,6 +236,7 @@ async fn versions() -> Result<()> {
 }
 
 /// One test, since it mostly waits: as several they would take the others' turns.
+#[real_only("the stored version of a kind changes, and etcd forgets what was")]
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_watches_swallowed_events_new_versions_and_lost_answers_lose_nothing() -> Result<()> {
     let (silent, few, many, new) = futures::future::join4(
