@@ -13,6 +13,7 @@ use tidewatch_api::{
     Kyma, State,
     names::{GROUP, RUNTIME_NAMESPACE, VERSION, annotations, field_managers, labels},
 };
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{
     fleet::{self, Member},
     modules::Version,
@@ -343,6 +344,7 @@ async fn two_who_write_the_status_at_the_same_time_keep_what_they_have_said() ->
     observed::no_panic(&solo.receiver.process)
 }
 
+#[real_only("the fake API server forgets the fields that a changed schema does not know")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crd_that_does_not_know_the_list_is_mended_before_anything_is_removed() -> Result<()> {
     let solo = Solo::start("kcp-crdold", "hard").await?;
