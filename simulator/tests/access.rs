@@ -95,6 +95,40 @@ fn config_map(name: &str) -> Value {
 }
 
 #[test]
+fn an_aggregated_role_is_filled_by_the_control_plane() {
+    let mut world = World::new();
+    let rule = |verb: &str| json!({"apiGroups": [""], "resources": ["pods"], "verbs": [verb]});
+    let part = |verb: &str| json!({"metadata": {"labels": {"part": "1"}}, "rules": [rule(verb)]});
+    let selectors = json!({"clusterRoleSelectors": [{"matchLabels": {"part": "1"}}]});
+    world.granted("clusterroles", "", "whole", json!({"aggregationRule": selectors}));
+    let post = |world: &mut World, name: &str, verb: &str| {
+        let (admin, mut body) = (world.admin.clone(), part(verb));
+        body["apiVersion"] = format!("{RBAC}/v1").into();
+        body["kind"] = "ClusterRole".into();
+        body["metadata"]["name"] = name.into();
+        let (code, said) = world.ask(&admin, Verb::Create(body), [RBAC, "clusterroles", "", ""]);
+        assert_eq!(code, 201, "{said}");
+    };
+    let whole = |world: &mut World| {
+        let admin = world.admin.clone();
+        world.ask(&admin, Verb::Get, [RBAC, "clusterroles", "", "whole"]).1
+    };
+    post(&mut world, "a", "get");
+    post(&mut world, "b", "list");
+    assert_eq!(whole(&mut world)["rules"], json!([rule("get"), rule("list")]));
+    let managers = &whole(&mut world)["metadata"]["managedFields"];
+    let owner =
+        managers.as_array().unwrap().iter().find(|one| one["fieldsV1"]["f:rules"].is_object()).unwrap();
+    assert_eq!(
+        (&owner["manager"], &owner["operation"]),
+        (&json!("clusterrole-aggregation-controller"), &json!("Apply"))
+    );
+    let admin = world.admin.clone();
+    world.ask(&admin, Verb::Delete(Value::Null), [RBAC, "clusterroles", "", "b"]);
+    assert_eq!(whole(&mut world)["rules"], json!([rule("get")]));
+}
+
+#[test]
 fn what_objects_allow_holds_from_their_change_on() {
     let mut world = World::new();
     let user = User::by_rbac("u", &[]);

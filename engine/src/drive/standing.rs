@@ -10,6 +10,7 @@ use crate::{
     plan::{
         fight::{Fight, Verdict},
         object::ObjectRef,
+        readiness::End,
     },
 };
 
@@ -19,7 +20,7 @@ const REMEMBERED: u64 = 20_000;
 /// CRDs remembered, of the whole fleet, that were written just now.
 const REMEMBERED_SCHEMAS: u64 = 2_000;
 
-/// Jobs remembered, of the whole fleet, that have done their work while their modules were not ready. One that is forgotten runs again.
+/// Jobs remembered, of the whole fleet, that go by themselves. One that is forgotten runs again if its module was not ready since.
 const REMEMBERED_JOBS: u64 = 2_000;
 
 /// For how long after a CRD was written an API server may still go by the old one. Each has its own memory of them, and there may be
@@ -32,8 +33,17 @@ pub(super) struct Standing {
     objects: Mutex<Lru<u64, Entry>>,
     /// When CRDs were written.
     schemas: Mutex<Lru<u64, Timestamp>>,
-    /// Jobs that have done their work and go by themselves, by the spec that was wanted of them.
-    finished: Mutex<Lru<u64, u64>>,
+    /// Jobs that go by themselves: the spec with which they were last seen or made, and how that one has ended.
+    jobs: Mutex<Lru<u64, (u64, Run)>>,
+}
+
+/// What is known of a run of a Job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// It was made. If it is gone, it has ended, unless somebody has deleted it before.
+    Made,
+    /// It has ended.
+    Ended(End),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +60,7 @@ impl Default for Standing {
         Self {
             objects: Mutex::new(Lru::new(REMEMBERED)),
             schemas: Mutex::new(Lru::new(REMEMBERED_SCHEMAS)),
-            finished: Mutex::new(Lru::new(REMEMBERED_JOBS)),
+            jobs: Mutex::new(Lru::new(REMEMBERED_JOBS)),
         }
     }
 }
@@ -94,16 +104,26 @@ impl Standing {
     /// The engine removes it: what somebody did to it before says nothing of the next that is made.
     pub(super) fn forget(&self, key: u64) {
         self.objects.lock().remove(&key);
+        self.jobs.lock().remove(&key);
     }
 
-    /// A Job that goes by itself has done its work.
-    pub(super) fn finished(&self, key: u64, spec: u64) {
-        self.finished.lock().insert(key, spec, 1);
+    /// A Job that goes by itself was seen or made, with this spec. An end that was seen stays.
+    pub(super) fn ran(&self, key: u64, spec: u64, run: Run) {
+        let mut jobs = self.jobs.lock();
+        let has_ended = matches!(jobs.get(&key), Some((of, Run::Ended(_))) if *of == spec);
+        if run != Run::Made || !has_ended {
+            jobs.insert(key, (spec, run), 1);
+        }
     }
 
-    /// Whether it has, with the spec that is wanted of it now.
-    pub(super) fn has_finished(&self, key: u64, spec: u64) -> bool {
-        self.finished.lock().get(&key).is_some_and(|of| *of == spec)
+    /// What is known of its run with the spec that is wanted of it now.
+    pub(super) fn run(&self, key: u64, spec: u64) -> Option<Run> {
+        self.jobs.lock().get(&key).filter(|(of, _)| *of == spec).map(|(_, run)| *run)
+    }
+
+    /// Somebody has deleted a Job before it has ended: it is made again.
+    pub(super) fn interrupted(&self, key: u64) {
+        self.jobs.lock().remove(&key);
     }
 
     /// A CRD was written.

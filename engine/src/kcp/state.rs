@@ -215,6 +215,11 @@ impl KcpState {
         }
     }
 
+    /// Whether a Manifest is to be left alone, as it was last seen.
+    pub fn is_skipped(&self, manifest: &str) -> bool {
+        self.manifests.get(manifest).is_some_and(|manifest| manifest.is_skipped())
+    }
+
     /// A Manifest as last seen, unless something that we have written to it is still to come.
     pub fn up_to_date(&self, manifest: &str) -> Option<Manifest> {
         if self.own_writes.contains_key(&format!("Manifest/{manifest}")) {

@@ -243,6 +243,12 @@ impl Name {
     }
 }
 
+/// Whether a part of an object has everything that is wanted of it, and maybe more.
+#[must_use]
+pub fn has(live: &Value, wanted: &Value) -> bool {
+    subset(live, wanted, Some(false))
+}
+
 /// Whether `live` has everything that `wanted` has. What it has besides are defaults. `quantity`: whether this is one, where the
 /// API server rewrites them.
 fn subset(live: &Value, wanted: &Value, quantity: Option<bool>) -> bool {

@@ -13,8 +13,8 @@ pub use bundle::{Bundle, BundleError, Scope, bundle, foreign_kinds};
 pub use definitions::{Definitions, Sorted};
 pub use inventory::{inventory, synced, union};
 pub use ownership::{Claim, Marks, Verdict, marked_for, verdict};
-pub use prune::prune;
 pub(crate) use prune::removal_rank;
+pub use prune::{is_one, prune, twins};
 pub use release::unmark;
 pub use sources::together;
 pub use status::{

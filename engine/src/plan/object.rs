@@ -23,6 +23,12 @@ impl Gvk {
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
 
+    /// Whether both are of one kind, whatever the version.
+    #[must_use]
+    pub fn same_kind(&self, other: &Self) -> bool {
+        (&self.group, &self.kind) == (&other.group, &other.kind)
+    }
+
     /// `group/version`, or `version` for the core group.
     #[must_use]
     pub fn api_version(&self) -> String {
@@ -59,6 +65,15 @@ impl ObjectRef {
     #[must_use]
     pub fn same_object(&self, other: &Self) -> bool {
         self.identity() == other.identity()
+    }
+
+    /// Whether it names an object that was found in a runtime. One of a kind without namespaces is in none, whatever an inventory says
+    /// that was written before that was known.
+    #[must_use]
+    pub fn names(&self, found: &Self) -> bool {
+        self.gvk.same_kind(&found.gvk)
+            && self.name == found.name
+            && (found.namespace.is_empty() || self.namespace == found.namespace)
     }
 
     /// Whether an API server could have such an object at all, by its names: where one is none, there is nothing to ask for. The names of

@@ -5,6 +5,7 @@
 //! Pure and idempotent but for what says otherwise; the same objects come out whatever their order.
 
 mod deployer;
+mod filled;
 mod images;
 mod pull_secret;
 
@@ -20,6 +21,7 @@ use tidewatch_api::{
 use self::images::Images;
 
 pub use deployer::{DEPLOYER, Injected, asks_for, given, mark_of};
+pub use filled::left_to_controllers;
 pub use pull_secret::VARIABLE;
 
 /// What transforms know besides the objects. The default changes nothing.
@@ -203,8 +205,8 @@ fn merge(object: &mut Value, field: &str, entries: &[(&str, &str)]) {
     }
 }
 
-/// Removes what a rendered manifest must not carry into a server-side apply: the status, and metadata
-/// that only a server sets.
+/// Removes what a rendered manifest must not carry into a server-side apply: the status, metadata
+/// that only a server sets, and fields that controllers or injectors fill.
 pub fn strip(object: &mut Value) {
     if let Some(top) = object.as_object_mut() {
         top.remove("status");
@@ -215,6 +217,7 @@ pub fn strip(object: &mut Value) {
             metadata.remove(key);
         }
     }
+    filled::leave_out(object);
 }
 
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub struct Cluster {
     pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
     pub(super) known: Known,
+    /// Whether a ClusterRole has changed since aggregated ones were filled.
+    pub(super) roles_changed: bool,
     uids: u64,
     pub(super) addresses: u32,
     pub(super) node_ports: u16,
@@ -96,6 +98,7 @@ impl Cluster {
             held: BTreeSet::new(),
             due: BTreeSet::new(),
             known: Known::default(),
+            roles_changed: false,
             uids: 0,
             addresses: 1,
             node_ports: 0,

@@ -11,6 +11,7 @@ use super::{
     cluster::Cluster,
     delete::{CRD_CLEANUP, Propagation},
     log::Key,
+    roles::is_cluster_role,
     workloads,
 };
 use crate::{
@@ -104,6 +105,7 @@ impl Cluster {
 
     /// Sees an object that was stored.
     pub(super) fn notice(&mut self, kind: &Kind, key: &Key, stored: &Stored, now: Timestamp) {
+        self.roles_changed |= is_cluster_role(key);
         let task = match (kind.group.as_str(), kind.kind.as_str()) {
             ("", "Namespace") if !stored.is_deleted() => return self.furnish(stored.name(), now),
             ("apiextensions.k8s.io", _) => {
@@ -174,6 +176,7 @@ impl Cluster {
 
     /// Sees an object that is gone.
     pub(super) fn gone(&mut self, key: &Key, uid: Uuid) {
+        self.roles_changed |= is_cluster_role(key);
         if &*key.resource == CRDS
             && let Some((plural, group)) = key.name.split_once('.')
         {
@@ -200,6 +203,7 @@ impl Cluster {
             self.end_crds(now);
             self.end_namespaces(now);
             self.judge_api_services(now);
+            self.aggregate_roles(now);
             if self.revision == before {
                 return;
             }

@@ -14,6 +14,7 @@ mod owners;
 mod read;
 mod refusal;
 mod request;
+mod roles;
 mod rules;
 mod scale;
 mod selector;

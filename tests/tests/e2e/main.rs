@@ -18,6 +18,7 @@ mod derived;
 mod drift;
 mod external;
 mod faults;
+mod field_objects;
 mod lease;
 mod managed;
 mod mandatory;

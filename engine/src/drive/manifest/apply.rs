@@ -1,5 +1,7 @@
 //! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
 
+mod jobs;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use futures::{StreamExt, stream};
@@ -133,8 +135,8 @@ enum Settled {
     Written(Value, Option<Parked>),
     /// It is not there, and left so.
     Missing(Parked),
-    /// A Job that has done its work and gone by itself.
-    Finished(ObjectRef),
+    /// A Job that has ended and gone by itself.
+    Ended(ObjectRef, ObjectReadiness),
     /// It has to go before it can be made anew, or is to be applied again in a moment.
     Goes(String, Option<Gvk>),
     /// Its namespace is being deleted.
@@ -241,7 +243,7 @@ impl Installer<'_> {
                     }
                 }
                 Ok(Settled::LeftOut) => applied.left_out = true,
-                Ok(Settled::Finished(id)) => applied.judged.push((id, ObjectReadiness::Ready)),
+                Ok(Settled::Ended(id, judged)) => applied.judged.push((id, judged)),
                 Ok(Settled::Missing(parked)) => applied.parked.push(parked),
                 Ok(Settled::Stuck(id)) => applied.stuck.push(id),
                 Ok(Settled::Goes(what, Some(kind))) => {
@@ -297,9 +299,8 @@ impl Installer<'_> {
         let live = if look { apply::get(self.runtime, id).await? } else { None };
         let Some(live) = live else {
             let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
-            let finished = || self.was_ready || self.standing.has_finished(key, drift::hash(&wanted["spec"]));
-            if known && readiness::goes_when_finished(&wanted) && finished() {
-                return Ok(Settled::Finished(id.clone()));
+            if known && let Some(ended) = jobs::gone(self, id, &wanted) {
+                return Ok(ended);
             }
             if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
                 return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
@@ -308,6 +309,7 @@ impl Installer<'_> {
                 Ok(made) => made,
                 Err(error) => return self.refused(id, error),
             };
+            jobs::made(self, id, &wanted);
             if self.met_old_schema(id, &made, &wanted, &Ignored::default()) {
                 return Ok(behind(id));
             }
@@ -324,13 +326,13 @@ impl Installer<'_> {
             }
             return Ok(Settled::Written(made, self.trial(id, key)));
         };
+        if let Some(ended) = jobs::seen(self, id, &wanted, &live) {
+            return Ok(ended);
+        }
         if live["metadata"]["deletionTimestamp"].is_string() {
             let marked = Marks::of(&live["metadata"]).managed;
             let what = format!("waiting for {id} to be gone, to make it anew");
             return Ok(Settled::Goes(what, marked.then(|| id.gvk.clone())));
-        }
-        if readiness::goes_when_finished(&wanted) && readiness::is_complete(&live) {
-            self.standing.finished(Standing::key(self.key, id), drift::hash(&wanted["spec"]));
         }
         let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
         let stands = || self.warned.then(|| self.trial(id, Standing::key(self.key, id))).flatten();

@@ -138,7 +138,7 @@ pub(super) async fn users_in(
         let page = apply::list(runtime, gvk, namespace, u32::try_from(room).unwrap_or(u32::MAX)).await?;
         // Objects of a kind without namespaces are in none.
         let there = page.first.into_iter().filter(|Listed { object, owners, .. }| {
-            let is_own = || own.iter().any(|own| own.same_object(object));
+            let is_own = || own.iter().any(|own| own.names(object));
             object.namespace == namespace && !is_own() && !blockers::is_owned(object, owners, &owners_of_own)
         });
         let there: Vec<ObjectRef> = there.map(|listed| listed.object).collect();
@@ -169,7 +169,7 @@ async fn users_of(
         let Page { first, mut more } = page;
         let mut others = Vec::new();
         for found in first {
-            match of_kind.iter().position(|o| o.same_object(&found.object)) {
+            match of_kind.iter().position(|o| o.names(&found.object)) {
                 Some(at) => drop(of_kind.swap_remove(at)),
                 None if is_owned(&found) => {}
                 None if lineage.is_of(runtime, &found.object, &found.owners, own).await? => {}

@@ -1,13 +1,15 @@
 //! Objects whose kinds the module itself defines: what they wait for, and how that ends.
 
+use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
+    Stopped,
     apply::{Applied, Awaited, Installer},
     is_crd,
 };
 use crate::{
-    drive::{Finish, SERVED_AFTER, Shared, gate::Gated},
+    drive::{Finish, Lost, SERVED_AFTER, Shared, gate::Gated},
     plan::{
         manifest::Sorted,
         object::{Gvk, ObjectRef},
@@ -53,24 +55,44 @@ pub(super) fn defines(object: &ObjectRef, group: &str) -> bool {
     is_crd(&object.gvk) && object.name.split_once('.').is_some_and(|(_, of)| of == group)
 }
 
+/// Whether a Manifest may still be worked on.
+pub(super) type GoOn<'a> = dyn Fn() -> BoxFuture<'a, bool> + Send + Sync + 'a;
+
 impl Installer<'_> {
     /// Applies phases in their order, the last one as far as its kinds are served. `stood` is what became before of those definitions
-    /// that are not among them.
+    /// that are not among them. `go_on` is asked before each: a Manifest may be left alone from now on.
     pub(super) async fn phases(
         &self,
         [first, main, custom]: [Vec<Value>; 3],
         stood: Vec<(ObjectRef, ObjectReadiness)>,
+        go_on: &GoOn<'_>,
     ) -> Applied {
         let mut applied = Applied::default();
         for phase in [first, main] {
+            if !go_on().await {
+                return nothing_more();
+            }
             applied.take(stage(Stage::Apply, self.all(phase)).await);
         }
         stage(Stage::Apply, self.look_at_definitions(&mut applied)).await;
         let judged: Vec<_> = applied.judged.iter().cloned().chain(stood).collect();
         let served = applied.hold_back(self.definitions.sort(custom, &judged));
+        if !go_on().await {
+            return nothing_more();
+        }
         applied.take(stage(Stage::Apply, self.all(served)).await);
         applied
     }
+}
+
+/// Nothing more is written: the next reconcile finds that it has to leave the Manifest alone.
+pub(super) fn left_alone() -> Lost {
+    Lost::Behind("the Manifest is to be left alone".to_owned())
+}
+
+fn nothing_more() -> Applied {
+    let stopped = Stopped { lost: Some(left_alone()), ..Stopped::for_good(String::new()) };
+    Applied { failed: Some(stopped), ..Applied::default() }
 }
 
 impl Shared {

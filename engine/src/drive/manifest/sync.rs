@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use futures::FutureExt;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleTerms, State};
 
@@ -15,9 +16,10 @@ use super::{
     not_looked,
     passed::{Mark, Only},
     remove::Theirs,
+    schemas::left_alone,
 };
 use crate::{
-    drive::{Lost, Shared, chain, gate::Gated},
+    drive::{Lost, Shared, apply, chain, gate::Gated},
     kcp::state::default_cr,
     key::WorkKey,
     plan::{
@@ -79,6 +81,21 @@ impl Done {
     }
 }
 
+/// An inventory in which objects have the identity that is wanted of them, where the scope of their kind says that it is theirs:
+/// or they would be removed under their former one. Asks for the scope of few kinds, if any.
+async fn identified(runtime: &Gated, mut inventory: Vec<ObjectRef>, wanted: &[ObjectRef]) -> Vec<ObjectRef> {
+    for (at, twin) in plan::twins(&inventory, wanted) {
+        // Where nobody can tell, the entry stays as it is.
+        if let Ok(scope) = apply::scope(runtime, &twin.gvk).await
+            && let Some(entry) = inventory.get_mut(at)
+            && plan::is_one(entry, twin, scope)
+        {
+            entry.clone_from(twin);
+        }
+    }
+    inventory
+}
+
 impl Shared {
     /// Applies what is wanted and removes what is not any more. `first` is what the status says if the inventory grows.
     pub(super) async fn sync(
@@ -91,7 +108,8 @@ impl Shared {
     ) -> Result<Synced, Lost> {
         let kyma = work.kyma;
         let before = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
-        let gone = plan::prune(&before, &bundle.objects);
+        let before = identified(runtime, before, &bundle.objects).await;
+        let mut gone = plan::prune(&before, &bundle.objects);
         let all = plan::union(&before, &bundle.objects);
         let mut manifest = manifest.clone();
         // Written before the first object is: whatever a crash leaves behind is in the inventory.
@@ -118,16 +136,24 @@ impl Shared {
         let own = (&manifest, before.as_slice(), shared.as_slice());
         let Done { mut applied, contents, only } = match manifest.terms() {
             Err(error) => Done::failed(Stopped::for_good(chain(&error))),
-            Ok(terms) => self.apply(work, own, runtime, (&mut bundle, &terms), only).await,
+            Ok(mut terms) => {
+                terms.ignore_fields.extend(transform::left_to_controllers(bundle.iter()));
+                self.apply(work, own, runtime, (&mut bundle, &terms), only).await
+            }
         };
         if is_settled {
             let (left, objects) = (Vec::new(), bundle.objects);
             let gone = Some(gone);
             return Ok(Synced { manifest, applied, left, going: None, objects, gone, only, contents });
         }
+        // What was applied just now may have told the scope of a kind.
+        gone = plan::prune(&identified(runtime, gone, &bundle.objects).await, &bundle.objects);
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.unasked {
+            if self.look("skipped").await.is_skipped(&manifest.name_any()) {
+                return Err(left_alone());
+            }
             let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
             match stage(Stage::Delete, removing).await {
                 // What is its users' stays theirs: the upgrade is complete without its removal.
@@ -196,7 +222,9 @@ impl Shared {
         let installer = self.installer(work, own, runtime, (terms, &definitions));
         let installer = Installer { heir_to: &heir_to, ..installer };
         let stood = only.as_ref().map(|only| only.stood(&definitions)).unwrap_or_default();
-        let mut applied = Box::pin(installer.phases(phases, stood)).await;
+        let manifest = name.as_str();
+        let go_on = || async move { !self.look("skipped").await.is_skipped(manifest) }.boxed();
+        let mut applied = Box::pin(installer.phases(phases, stood, &go_on)).await;
         if let Some(only) = &only {
             let others = bundle.objects.iter().filter(|id| !only.has(id));
             applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));

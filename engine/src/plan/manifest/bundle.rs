@@ -33,6 +33,11 @@ pub struct Bundle {
 }
 
 impl Bundle {
+    /// All objects.
+    pub fn iter(&self) -> impl Iterator<Item = &Value> {
+        self.first.iter().chain(&self.main).chain(&self.custom)
+    }
+
     /// All objects, to be changed in place.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.first.iter_mut().chain(&mut self.main).chain(&mut self.custom)

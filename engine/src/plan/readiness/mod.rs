@@ -29,7 +29,7 @@ pub use pods::claims_of_unplaced;
 pub use search::{is_due, next_look, selector};
 use seen::{Seen, UNSEEN};
 pub use storage::unbound;
-pub use workloads::{goes_when_finished, is_complete};
+pub use workloads::{End, end_of, goes_when_finished};
 
 /// What a module's objects say together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

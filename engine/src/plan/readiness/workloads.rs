@@ -31,6 +31,9 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
         return Says::Error(format!("its pods cannot be created: {}", told(failure.message, failure.reason)));
     }
     let updated = object.count("updatedReplicas");
+    if is_scaled(object, updated) {
+        return Says::Ready;
+    }
     let rest = if updated < wanted && object.spec()["paused"].as_bool() == Some(true) {
         "its rollout is paused".to_owned()
     } else if updated < wanted || object.count("availableReplicas") < wanted {
@@ -41,6 +44,16 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
         return Says::Ready;
     };
     pods::instead_of(rest, facts)
+}
+
+/// Whether a Deployment is only scaled, as by a HorizontalPodAutoscaler: its rollout is complete, all of its pods are of the newest
+/// revision, and as many of them serve as it demands.
+fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
+    let progressing = object.condition("Progressing").filter(Condition::holds);
+    updated > 0
+        && object.count("replicas") == updated
+        && object.holds("Available")
+        && progressing.is_some_and(|condition| condition.reason == "NewReplicaSetAvailable")
 }
 
 /// Ready: all wanted replicas are ready and, where the controller replaces them, those at or above the partition are of
@@ -94,10 +107,23 @@ pub fn goes_when_finished(object: &Value) -> bool {
     is_job && object["spec"]["ttlSecondsAfterFinished"].is_u64() && object["spec"]["suspend"] != true
 }
 
-/// Whether a Job has done its work.
+/// How a Job has ended, if it has. What it has to do may be done before its last pods have ended.
 #[must_use]
-pub fn is_complete(job: &Value) -> bool {
-    Seen(job).holds("Complete")
+pub fn end_of(job: &Value) -> Option<End> {
+    let holds = |conditions: [&str; 2]| conditions.iter().any(|condition| Seen(job).holds(condition));
+    if holds(["Complete", "SuccessCriteriaMet"]) {
+        return Some(End::Complete);
+    }
+    holds(["Failed", "FailureTarget"]).then_some(End::Failed)
+}
+
+/// How a Job ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has done its work.
+    Complete,
+    /// It has given up.
+    Failed,
 }
 
 /// Ready: complete; or suspended, as whoever did that wants it to wait. Error: failed for good.

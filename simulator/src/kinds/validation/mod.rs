@@ -12,7 +12,7 @@ mod policies;
 pub(crate) mod quantity;
 mod schedule;
 mod scheduling;
-mod selectors;
+pub(crate) mod selectors;
 mod volumes;
 mod webhooks;
 mod workloads;

@@ -42,7 +42,7 @@ pub(super) fn requirement(expression: &Value, path: &str, causes: &mut Vec<Cause
 }
 
 /// Whether a selector that is one matches these labels; one that says nothing matches none here.
-pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
+pub(crate) fn matches(selector: &Value, labels: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object();
     let expression = |expression: &Value| {
         let value = labels.get(text(expression, "key"));

@@ -73,10 +73,6 @@ fn not_there() -> Vec<Known> {
 }
 
 fn access() -> Vec<Known> {
-    let aggregated = json!({"metadata": {"name": "known-all"}, "rules": [],
-        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"known": "part"}}]}});
-    let part = json!({"metadata": {"name": "known-part", "labels": {"known": "part"}},
-        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]});
     let roles = format!("{RBAC}/clusterroles");
     vec![
         known(
@@ -84,12 +80,6 @@ fn access() -> Vec<Known> {
             Call::get(format!("{roles}/view")),
             Words(&["code: 200 and simulated 404", WHOLE_BODY]),
         ),
-        known(
-            "RBAC: aggregated roles",
-            Call::get(format!("{roles}/known-all")),
-            Words(&[".rules: [", ".metadata.managedFields"]),
-        )
-        .after(vec![post(&*roles, aggregated), post(&*roles, part)]),
         known(
             "SelfSubjectAccessReview has managedFields",
             post(

@@ -42,6 +42,13 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
     };
     let delete = |path: String| Call::new("DELETE", path, Value::Null);
     let namespaces = "/api/v1/namespaces";
+    let (roles, whole, part) =
+        ("/apis/rbac.authorization.k8s.io/v1/clusterroles", named("known-all"), named("known-part"));
+    let labels = json!({"known": part});
+    let aggregated = json!({"metadata": {"name": whole}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": labels}]}});
+    let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+    let part = json!({"metadata": {"name": part, "labels": labels}, "rules": rules});
     vec![
         // The collector goes from owner to owned: it needs a moment for each.
         known("cascades take a moment", Call::get(format!("{maps}/{last}")), gone).after(vec![
@@ -60,6 +67,12 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
             Both(|real, simulated| matches!(real.code, 404 | 429) && simulated.code == 200),
         )
         .after(vec![post(CRDS, crd("foo", &group))]),
+        known(
+            "RBAC: roles are aggregated after a moment",
+            Call::get(format!("{roles}/{whole}")),
+            Words(&[".rules", ".metadata.managedFields"]),
+        )
+        .after(vec![post(roles, part), post(roles, aggregated)]),
         known("deleted pods that have a node", Call::get(core(&format!("pods/{placed}"))), gone).after(vec![
             post(core("pods"), pod(&placed, json!({"nodeName": "none"}))),
             delete(core(&format!("pods/{placed}"))),

@@ -1,5 +1,6 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use http::{Request, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -227,6 +228,105 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     assert_eq!(pass(true, stays).await, (3, false), "somebody has deleted it");
 }
 
+/// What became of a pass over this Job, as [`jobs`] has it: how often any was made, and whether it counts as ready.
+async fn pass_over(
+    (runtime, made): &(Gated, Arc<Mutex<usize>>),
+    standing: &Standing,
+    wanted: Value,
+) -> (usize, Option<bool>) {
+    let (beside, before) = (Beside::default(), [ObjectRef::of(&job()).unwrap()]);
+    let applied =
+        Installer { before: &before, ..installer(runtime, standing, &beside, 100) }.all(vec![wanted]).await;
+    assert!(applied.failed.is_none());
+    let ready = applied.judged.first().map(|(_, judged)| *judged == ObjectReadiness::Ready);
+    (*made.lock(), ready)
+}
+
+/// A Job that is there, with a condition or without one.
+fn living(condition: Option<&str>, leaves: bool) -> Value {
+    let mut live = stored(job());
+    if let Some(condition) = condition {
+        live["status"] = json!({"conditions": [{"type": condition, "status": "True"}]});
+    }
+    if leaves {
+        live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }
+    live
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_has_seen_end_runs_once() {
+    let (live, standing) = (Arc::new(Mutex::new(None)), Standing::default());
+    let jobs = jobs(Arc::clone(&live));
+    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(false)), "it is made");
+    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(true)), "and has gone by itself");
+    let mut another = job();
+    another["spec"]["backoffLimit"] = 3.into();
+    assert_eq!(pass_over(&jobs, &standing, another.clone()).await, (2, Some(false)), "another version of it");
+    // The end of the one before says nothing of the one that is wanted.
+    *live.lock() = Some(living(Some("Complete"), true));
+    let mut third = another;
+    third["spec"]["backoffLimit"] = 4.into();
+    assert_eq!(
+        pass_over(&jobs, &standing, third.clone()).await,
+        (2, None),
+        "it waits for the end of the other"
+    );
+    *live.lock() = None;
+    assert_eq!(pass_over(&jobs, &standing, third).await, (3, Some(false)));
+}
+
+#[tokio::test]
+async fn the_end_of_a_job_counts_also_on_its_way_out() {
+    for (condition, is_ready) in
+        [("Complete", true), ("SuccessCriteriaMet", true), ("Failed", false), ("FailureTarget", false)]
+    {
+        let (live, standing) =
+            (Arc::new(Mutex::new(Some(living(Some(condition), true)))), Standing::default());
+        let jobs = jobs(Arc::clone(&live));
+        assert_eq!(pass_over(&jobs, &standing, job()).await, (0, Some(is_ready)), "{condition}");
+        *live.lock() = None;
+        for _ in 0..3 {
+            assert_eq!(
+                pass_over(&jobs, &standing, job()).await,
+                (0, Some(is_ready)),
+                "{condition}: it runs once"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_somebody_deletes_before_its_end_is_made_again() {
+    let (live, standing) = (Arc::new(Mutex::new(Some(living(None, false)))), Standing::default());
+    let jobs = jobs(Arc::clone(&live));
+    assert_eq!(pass_over(&jobs, &standing, job()).await, (0, Some(false)), "it runs");
+    *live.lock() = Some(living(None, true));
+    assert_eq!(pass_over(&jobs, &standing, job()).await, (0, None), "it goes");
+    *live.lock() = None;
+    assert_eq!(pass_over(&jobs, &standing, job()).await, (1, Some(false)));
+}
+
+#[tokio::test]
+async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
+    let (runtime, standing, beside) =
+        (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default(), Beside::default());
+    let asked = Mutex::new(0);
+    let go_on = || {
+        *asked.lock() += 1;
+        let on = *asked.lock() < 2;
+        async move { on }.boxed()
+    };
+    let (installer, map) = (
+        installer(&runtime, &standing, &beside, 100),
+        json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "b", "namespace": "n"}}),
+    );
+    let applied = installer.phases([vec![crd()], vec![map], vec![beacon()]], Vec::new(), &go_on).await;
+    assert_eq!(*asked.lock(), 2, "before each phase");
+    let lost = applied.failed.and_then(|stopped| stopped.lost);
+    assert!(matches!(lost, Some(crate::drive::Lost::Behind(_))) && applied.judged.is_empty());
+}
+
 #[tokio::test]
 async fn what_users_may_change_is_left_where_another_manifest_has_installed_it() {
     let written = Arc::new(Mutex::new(Vec::new()));
@@ -452,7 +552,9 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let (standing, beside) = (Standing::default(), Beside::default());
     beside.seen.begin(&beside.key);
     let installer = installer(&runtime, &standing, &beside, 100);
-    let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new()).await;
+    let applied = installer
+        .phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
+        .await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
     beside.seen.end(&beside.key, End::Done);
     let is_news = |object: &Value, resource_version: &str| {
@@ -470,7 +572,9 @@ async fn what_waits_for_a_definition_is_not_done() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), false);
     let (standing, beside) = (Standing::default(), Beside::default());
     let installer = installer(&runtime, &standing, &beside, 100);
-    let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new()).await;
+    let applied = installer
+        .phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
+        .await;
     assert!(applied.missing.is_some() && applied.left_out && !applied.is_clean());
     // One whose names are not accepted: nothing is on its way, and still its objects were left out.
     let mut applied = Applied::default();
@@ -501,10 +605,13 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
     let (standing, beside) = (Standing::default(), Beside::default());
     let installer = installer(&runtime, &standing, &beside, 100);
     let stood = vec![(ObjectRef::of(&crd()).unwrap(), ObjectReadiness::Ready)];
-    let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood).await;
+    let applied =
+        installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood, &|| async { true }.boxed()).await;
     assert!(applied.is_clean() && applied.judged.len() == 1);
     // Of one that nobody knows, nothing is.
-    let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new()).await;
+    let applied = installer
+        .phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
+        .await;
     assert!(!applied.is_clean() && applied.judged.is_empty());
 }
 

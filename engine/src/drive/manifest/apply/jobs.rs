@@ -1,0 +1,85 @@
+//! Jobs with a time to live (`ttlSecondsAfterFinished`): the control plane removes one some time after its end, or at once. It runs once
+//! for each spec that is wanted of it.
+//!
+//! Between its end and its removal may be a few milliseconds, which nobody sees. So a Job that was made and is gone counts as ended. Only
+//! who is seen to delete it before its end has it made again.
+
+use serde_json::Value;
+
+use super::{Installer, Settled};
+use crate::{
+    drive::standing::{Run, Standing},
+    plan::{
+        drift,
+        object::ObjectRef,
+        readiness::{self, Cause, End, ObjectReadiness},
+    },
+};
+
+const FAILED: &str = "it failed, and its time to live has removed it: it runs again when the module's version changes its spec, or \
+                      when the module is enabled anew";
+
+/// The key of a Job that goes by itself, and its wanted spec.
+fn run_of(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<(u64, u64)> {
+    readiness::goes_when_finished(wanted)
+        .then(|| (Standing::key(installer.key, id), drift::hash(&wanted["spec"])))
+}
+
+/// It was made.
+pub(super) fn made(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) {
+    if let Some((key, spec)) = run_of(installer, id, wanted) {
+        installer.standing.ran(key, spec, Run::Made);
+    }
+}
+
+/// What becomes of one that is not there, and was to be installed before: `None` if it has to be made.
+pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<Settled> {
+    let (key, spec) = run_of(installer, id, wanted)?;
+    let end = match installer.standing.run(key, spec) {
+        Some(Run::Ended(end)) => end,
+        Some(Run::Made) => End::Complete,
+        // Each of its Jobs had done its work then.
+        None if installer.was_ready => End::Complete,
+        None => return None,
+    };
+    Some(ended(id, end))
+}
+
+/// Notes what is seen of one that is there. `Some` if it is on its way out after its end: then nothing is waited for.
+pub(super) fn seen(
+    installer: &Installer<'_>,
+    id: &ObjectRef,
+    wanted: &Value,
+    live: &Value,
+) -> Option<Settled> {
+    let (key, spec) = run_of(installer, id, wanted)?;
+    if !drift::has(&live["spec"], &wanted["spec"]) {
+        // It is the one of another version.
+        return None;
+    }
+    let leaves = live["metadata"]["deletionTimestamp"].is_string();
+    match readiness::end_of(live) {
+        Some(end) => {
+            installer.standing.ran(key, spec, Run::Ended(end));
+            leaves.then(|| ended(id, end))
+        }
+        None if leaves => {
+            installer.standing.interrupted(key);
+            None
+        }
+        None => {
+            installer.standing.ran(key, spec, Run::Made);
+            None
+        }
+    }
+}
+
+fn ended(id: &ObjectRef, end: End) -> Settled {
+    let judged = match end {
+        End::Complete => ObjectReadiness::Ready,
+        End::Failed => {
+            ObjectReadiness::Error { cause: Cause { object: id.clone(), text: FAILED.to_owned() } }
+        }
+    };
+    Settled::Ended(id.clone(), judged)
+}

@@ -1,0 +1,120 @@
+//! `ClusterRoles` that are put together of others, as by the controller `clusterrole-aggregation-controller`.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{cluster::Cluster, log::Key};
+use crate::{
+    fields::{
+        apply::Apply,
+        managed::{Door, Managed, Writer},
+    },
+    json::list,
+    kinds::{Kind, builtin, validation::selectors},
+    object::{
+        Stored,
+        meta::{self, metadata_mut},
+    },
+};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const PLURAL: &str = "clusterroles";
+const MANAGER: &str = "clusterrole-aggregation-controller";
+
+pub(super) fn is_cluster_role(key: &Key) -> bool {
+    key.resource.strip_prefix(PLURAL).and_then(|rest| rest.strip_prefix('.')) == Some(GROUP)
+}
+
+impl Cluster {
+    /// Fills the rules of aggregated roles, if any role has changed.
+    pub(super) fn aggregate_roles(&mut self, now: Timestamp) {
+        if !std::mem::take(&mut self.roles_changed) {
+            return;
+        }
+        let Some(kind) = builtin::find(GROUP, "v1", PLURAL) else { return };
+        let roles: Vec<(Arc<Stored>, Value)> = self
+            .range(kind, "")
+            .map(|(_, stored)| (Arc::clone(stored), Self::render(kind, stored)))
+            .collect();
+        for (stored, role) in &roles {
+            if role["aggregationRule"].is_null() {
+                continue;
+            }
+            let rules = aggregated(role, roles.iter().map(|(_, other)| other));
+            if list(&role["rules"]) != rules.as_slice() {
+                self.apply_rules(kind, stored, rules, now);
+            }
+        }
+    }
+
+    /// By an apply that forces, as the real controller does.
+    fn apply_rules(&mut self, kind: &Arc<Kind>, stored: &Stored, rules: Vec<Value>, now: Timestamp) {
+        let mut live = Self::render(kind, stored);
+        let managed = Managed::of(&live);
+        metadata_mut(&mut live).remove("managedFields");
+        let mut config = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": meta::name(&live)}});
+        if !rules.is_empty() {
+            config["rules"] = rules.into();
+        }
+        let writer = Writer {
+            manager: MANAGER.to_owned(),
+            api_version: kind.api_version(),
+            subresource: String::new(),
+            door: Door::Whole,
+        };
+        let apply = Apply { writer: &writer, said: &config, force: true, now: now.as_second() };
+        if let Ok(applied) = apply.run(&live, &config, &managed, kind.schema()) {
+            let mut object = applied.object;
+            applied.managed.put(&mut object);
+            self.store(kind, object, now);
+        }
+    }
+}
+
+/// The rules of all other roles that a role selects, in the order of its selectors and of their names, each once.
+fn aggregated<'a>(role: &Value, all: impl Iterator<Item = &'a Value> + Clone) -> Vec<Value> {
+    let mut rules: Vec<Value> = Vec::new();
+    for selector in list(&role["aggregationRule"]["clusterRoleSelectors"]) {
+        let chosen = all.clone().filter(|other| {
+            meta::name(other) != meta::name(role)
+                && selectors::matches(selector, &other["metadata"]["labels"])
+        });
+        for rule in chosen.flat_map(|other| list(&other["rules"])) {
+            if !rules.contains(rule) {
+                rules.push(rule.clone());
+            }
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_has_the_rules_of_those_that_it_selects() {
+        let role = |name: &str, labels: Value, verb: &str| json!({"metadata": {"name": name, "labels": labels}, "rules": [{"verbs": [verb]}]});
+        let all = [
+            role("a", json!({"part": "1"}), "get"),
+            role("b", json!({"part": "2"}), "list"),
+            role("c", json!({"part": "1"}), "get"),
+            role("whole", json!({"part": "1"}), "watch"),
+        ];
+        let of = |selectors: Value| {
+            let whole = json!({"metadata": {"name": "whole"}, "aggregationRule": {"clusterRoleSelectors": selectors}});
+            aggregated(&whole, all.iter())
+        };
+        let verb = |verb: &str| json!({"verbs": [verb]});
+        assert_eq!(
+            of(json!([{"matchLabels": {"part": "1"}}])),
+            [verb("get")],
+            "each once, and never its own"
+        );
+        let both = json!([{"matchLabels": {"part": "2"}}, {"matchExpressions": [{"key": "part", "operator": "Exists"}]}]);
+        assert_eq!(of(both), [verb("list"), verb("get")]);
+        assert!(of(json!([{"matchLabels": {"part": "3"}}])).is_empty());
+    }
+}
