@@ -251,8 +251,13 @@ pub(super) async fn look(runtime: &RuntimeClient, id: &ObjectRef) -> Result<Opti
     }))
 }
 
-/// Merges fields that are the same in all versions of its kind into an object that is there; nothing becomes of one that is gone meanwhile.
-pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Result<(), ObjectError> {
+/// Merges fields that are the same in all versions of its kind into an object that is there, and returns it; nothing becomes of one that is
+/// gone meanwhile.
+pub(super) async fn merge(
+    runtime: &Gated,
+    id: &ObjectRef,
+    fields: &Value,
+) -> Result<Option<Value>, ObjectError> {
     let permit = runtime.permit()?;
     let params = &PatchParams {
         dry_run: permit.is_dry(),
@@ -266,10 +271,10 @@ pub(super) async fn merge(runtime: &Gated, id: &ObjectRef, fields: &Value) -> Re
     };
     match ask_of_there(runtime, &id.gvk, &id.namespace, merge).await {
         Ok(changed) => {
-            permit.tried(|| tried(runtime, "merge", id, (before, changed)));
-            Ok(())
+            permit.tried(|| tried(runtime, "merge", id, (before, changed.clone())));
+            Ok(Some(changed))
         }
-        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -5,19 +5,28 @@
 //! taken since, with the keys of the lists that are merged. So an object stands if our entry covers exactly the fields that are
 //! wanted, and each has the wanted value.
 //!
-//! An API server rewrites some values. Quantities (`1000m` becomes `1`) are compared by what they mean; an object with others never
-//! stands by this rule alone, and [`content`] tells whether it has changed since it was applied.
+//! An API server rewrites some values. Empty ones that it drops stand (null, `false`, `0`, `""`, `[]`, `{}`): whoever removes a field
+//! of ours takes its ownership from us, so an owned field that is missing was dropped by the API server. Quantities (`1000m` becomes `1`)
+//! are compared by what they mean. An object with other rewritten values carries a [note](noted) of what was applied.
 
 use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
+use tidewatch_api::names::annotations;
 
 use super::blockers::is_of_a_module;
 
+mod empty;
+mod grown;
 mod ignore;
+mod leftover;
+mod note;
 mod quantity;
 
+pub use grown::can_grow;
 pub use ignore::Ignored;
+pub use leftover::{Leftover, leftovers};
+pub use note::noted;
 
 /// What an apply would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +56,22 @@ impl fmt::Display for Difference {
 /// they are. Total: whatever the JSON is, there is an answer, and in doubt it is that there is a difference.
 #[must_use]
 pub fn difference(live: &Value, wanted: &Value, manager: &str, ignored: &Ignored<'_>) -> Option<Difference> {
+    compare(live, wanted, manager, ignored, note::is_of(live, wanted, ignored))
+}
+
+/// `noted`: whether the API server is known to have made `live` of `wanted`.
+fn compare(
+    live: &Value,
+    wanted: &Value,
+    manager: &str,
+    ignored: &Ignored<'_>,
+    noted: bool,
+) -> Option<Difference> {
     let Some(fields) = fields_of(live, wanted, manager) else { return Some(Difference::NotApplied) };
     let group = wanted["apiVersion"].as_str().and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
     // What is in others' objects is stored as it was written.
-    let quantities = !is_of_a_module(group);
-    let mut walk = Walk { ignored, quantities, at: Vec::new() };
+    let built_in = !is_of_a_module(group);
+    let mut walk = Walk { ignored, built_in, noted, at: Vec::new() };
     if walk.same(fields, live, wanted) {
         return None;
     }
@@ -115,10 +135,15 @@ enum Step {
     Item(usize, String),
 }
 
+/// Where the [note](noted) is.
+const NOTE: [&str; 3] = ["metadata", "annotations", annotations::APPLIED];
+
 struct Walk<'a> {
     ignored: &'a Ignored<'a>,
-    /// Whether the API server rewrites quantities.
-    quantities: bool,
+    /// Whether the kind is the API server's own: it rewrites quantities and drops empty values.
+    built_in: bool,
+    /// Whether the API server is known to have made the live object of the wanted one.
+    noted: bool,
     /// Where the walk is, and where it has stopped if it has found a difference.
     at: Vec<Step>,
 }
@@ -128,21 +153,27 @@ impl Walk<'_> {
     fn same(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
         let children = fields.iter().filter(|(key, _)| *key != ".");
         if children.clone().next().is_none() {
-            return subset(live, wanted, self.quantities.then(|| quantity::is_at(&self.at)));
+            let is_same = match wanted {
+                Value::Null => empty::is_empty(live),
+                _ => subset(live, wanted, self.built_in.then(|| quantity::is_at(&self.at))),
+            };
+            return is_same || self.noted && !live.is_null();
         }
+        let mut matched = 0;
         for (key, below) in children {
             let Some((step, live, wanted)) = descend(key, live, wanted) else {
-                // Owned and no longer wanted: an apply takes it away.
+                // Owned and no longer wanted: an apply takes it away, if it is there.
                 self.at.push(match key.strip_prefix("f:") {
                     Some(name) => Step::Member(name.to_owned()),
                     None => Step::Item(usize::MAX, key.clone()),
                 });
-                if self.is_ignored() {
+                if self.is_ignored() || self.is_note(below) || !is_there(key, live) {
                     self.at.pop();
                     continue;
                 }
                 return false;
             };
+            matched += 1;
             self.at.push(step);
             let empty = Map::new();
             if !self.is_ignored() && !self.same(below.as_object().unwrap_or(&empty), live, wanted) {
@@ -150,49 +181,72 @@ impl Walk<'_> {
             }
             self.at.pop();
         }
-        self.all_named(fields, wanted)
+        match wanted {
+            Value::Array(items) => items.len() == matched,
+            _ => self.all_named(fields, live, wanted),
+        }
     }
 
-    /// Whether every wanted field is named by our entry. One that is not was never applied, or another has taken it.
-    fn all_named(&mut self, fields: &Map<String, Value>, wanted: &Value) -> bool {
-        match wanted {
-            Value::Object(members) => {
-                for (name, value) in members {
-                    let identity = match self.at.as_slice() {
-                        [] => matches!(name.as_str(), "apiVersion" | "kind"),
-                        [Step::Member(top)] if top == "metadata" => {
-                            matches!(name.as_str(), "name" | "namespace")
-                        }
-                        _ => false,
-                    };
-                    if identity || value.is_null() || fields.contains_key(&format!("f:{name}")) {
-                        continue;
-                    }
-                    self.at.push(Step::Member(name.clone()));
-                    // An object that only has a name owns nothing of its metadata.
-                    let is_empty =
-                        self.at.len() == 1 && name == "metadata" && self.all_named(&Map::new(), value);
-                    if !is_empty && !self.is_ignored() {
-                        return false;
-                    }
-                    self.at.pop();
-                }
-                true
+    /// Whether every wanted member is named by our entry. One that is not was never applied, or another has taken it.
+    fn all_named(&mut self, fields: &Map<String, Value>, live: &Value, wanted: &Value) -> bool {
+        for (name, value) in wanted.as_object().into_iter().flatten() {
+            let identity = match self.at.as_slice() {
+                [] => matches!(name.as_str(), "apiVersion" | "kind"),
+                [Step::Member(top)] if top == "metadata" => matches!(name.as_str(), "name" | "namespace"),
+                _ => false,
+            };
+            if identity || fields.contains_key(&format!("f:{name}")) || self.is_void(&live[name], value) {
+                continue;
             }
-            Value::Array(items) => items.len() == fields.keys().filter(|key| *key != ".").count(),
-            _ => true,
+            self.at.push(Step::Member(name.clone()));
+            // An object that only has a name owns nothing of its metadata; one of which others own all that is below, nothing at all.
+            let may_own_nothing = self.at.len() == 1 && name == "metadata"
+                || value.is_object() && self.ignored.is_below(&self.at);
+            let owns_nothing = may_own_nothing && self.all_named(&Map::new(), &live[name], value);
+            if !owns_nothing && !self.is_ignored() {
+                return false;
+            }
+            self.at.pop();
         }
+        true
+    }
+
+    /// Whether a wanted value has nothing that an entry of `managedFields` could name, and the live object has nothing there.
+    fn is_void(&self, live: &Value, wanted: &Value) -> bool {
+        wanted.is_null()
+            || empty::owns_nothing(wanted)
+                && empty::is_empty(live)
+                && (!live.is_null() || self.built_in || self.noted)
     }
 
     fn is_ignored(&self) -> bool {
         self.ignored.names(&self.at)
+    }
+
+    /// Whether the place is the note's, or has nothing of ours but the note.
+    fn is_note(&self, below: &Value) -> bool {
+        let above = self.at.iter().filter_map(|step| match step {
+            Step::Member(name) => Some(name.as_str()),
+            Step::Item(..) => None,
+        });
+        let only = |fields: &Value| {
+            let mut names = fields.as_object()?.iter().filter(|(key, _)| *key != ".");
+            names.next().filter(|_| names.next().is_none()).map(|(key, below)| (key.clone(), below.clone()))
+        };
+        let mut path: Vec<String> = above.map(str::to_owned).collect();
+        let mut next = only(below);
+        while let Some((key, below)) = next.take_if(|_| path.len() < NOTE.len()) {
+            path.push(key.strip_prefix("f:").unwrap_or(&key).to_owned());
+            next = only(&below);
+        }
+        path == NOTE
     }
 }
 
 /// The member or item that a key of `fieldsV1` names, in both; `None` if the wanted value has none.
 fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &'a Value, &'a Value)> {
     if let Some(name) = key.strip_prefix("f:") {
-        let wanted = wanted.get(name).filter(|value| !value.is_null())?;
+        let wanted = wanted.get(name)?;
         return Some((Step::Member(name.to_owned()), live.get(name).unwrap_or(&Value::Null), wanted));
     }
     let name = named(key)?;
@@ -200,6 +254,15 @@ fn descend<'a>(key: &str, live: &'a Value, wanted: &'a Value) -> Option<(Step, &
     let at = name.place(items).or_else(|| items.iter().position(|item| name.fits(item)))?;
     let in_live = live.as_array().and_then(|items| name.find(items));
     Some((Step::Item(at, key.to_owned()), in_live.unwrap_or(&Value::Null), &items[at]))
+}
+
+/// Whether the live object has what a key of `fieldsV1` names; in doubt, it has.
+fn is_there(key: &str, live: &Value) -> bool {
+    match (key.strip_prefix("f:"), named(key)) {
+        (Some(name), _) => !live[name].is_null(),
+        (None, Some(name)) => live.as_array().is_some_and(|items| name.place(items).is_some()),
+        (None, None) => true,
+    }
 }
 
 /// What names an item of a list that is merged.
@@ -239,7 +302,17 @@ impl Name {
     }
 
     fn find<'a>(&self, items: &'a [Value]) -> Option<&'a Value> {
-        items.get(self.place(items)?)
+        match (self.place(items), self) {
+            (Some(place), _) => items.get(place),
+            (None, Self::Value(_)) => None,
+            // An empty key is stored as its default.
+            (None, Self::Keys(keys)) => items.iter().find(|item| {
+                keys.values().any(empty::is_empty)
+                    && keys
+                        .iter()
+                        .all(|(k, v)| empty::is_empty(v) || item.get(k).is_some_and(|i| same_number(i, v)))
+            }),
+        }
     }
 }
 
@@ -249,18 +322,20 @@ pub fn has(live: &Value, wanted: &Value) -> bool {
     subset(live, wanted, Some(false))
 }
 
-/// Whether `live` has everything that `wanted` has. What it has besides are defaults. `quantity`: whether this is one, where the
-/// API server rewrites them.
+/// Whether `live` has everything that `wanted` has, but for empty values that it lacks. What it has besides are defaults. `quantity`:
+/// whether this is one, where the API server rewrites them.
 fn subset(live: &Value, wanted: &Value, quantity: Option<bool>) -> bool {
     match (live, wanted) {
+        (Value::Null, wanted) => empty::is_empty(wanted),
         (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, value)| {
             let quantity = quantity.map(|above| above || quantity::is_field(key));
-            value.is_null() || live.get(key).is_some_and(|live| subset(live, value, quantity))
+            value.is_null() || subset(live.get(key).unwrap_or(&Value::Null), value, quantity)
         }),
         (Value::Array(live), Value::Array(wanted)) => {
             live.len() == wanted.len()
                 && live.iter().zip(wanted).all(|(live, wanted)| subset(live, wanted, quantity))
         }
+        (live, Value::Null) => empty::is_empty(live),
         (live, wanted) => same_number(live, wanted) || quantity == Some(true) && quantity::same(live, wanted),
     }
 }

@@ -1,9 +1,11 @@
-//! What the Go manager has written by Update, taken over (mission: one owner for each field).
+//! What others have written before us, taken over: the Go manager by Update, installers in a runtime, and what is nobody's.
 //!
 //! An Update leaves an entry in `metadata.managedFields` that no server-side apply of ours can take fields away from: what it names
 //! and we do not write stays for ever. So its fields become part of our own entry, once; the next apply then lets go of what is not ours.
 
 use serde_json::{Map, Value, json};
+
+use super::drift::Leftover;
 
 /// Field managers by which the Go manager is known to update: its binary has had these names.
 const UPDATERS: [&str; 3] = ["klm", "lifecycle-manager", "manager"];
@@ -86,6 +88,114 @@ pub fn take_over_spec(object: &Value, other: &str, ours: &str) -> Option<Value> 
     union(entries.get_mut(place)?["fieldsV1"].as_object_mut()?, &taken);
     entries.retain(|entry| !entry.is_null());
     Some(Value::Array(entries))
+}
+
+/// Field managers of tools that install what a file says. What a person changes by hand has other names (`kubectl-edit`, `kubectl-patch`,
+/// `kubectl-scale`), and is never taken over.
+const INSTALLERS: [&str; 3] = ["kubectl-client-side-apply", "kubectl-create", "helm"];
+/// What was there before an API server kept account of fields.
+const UNKNOWN: &str = "before-first-apply";
+/// An old kubectl has one name for all that it does; what it has applied bears this annotation.
+const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
+
+/// Whether an entry is of an installer, and not of a status.
+#[must_use]
+pub fn is_installers(entry: &Value) -> bool {
+    let is = |name: &str| entry["manager"] == name;
+    let updates = entry["operation"] == "Update";
+    let is_old_kubectl =
+        is("kubectl") && updates && !entry["fieldsV1"]["f:metadata"]["f:annotations"][LAST_APPLIED].is_null();
+    let by_name = is(UNKNOWN) || INSTALLERS.into_iter().any(is) && (updates || is("helm"));
+    entry["subresource"].as_str().unwrap_or_default().is_empty() && (by_name || is_old_kubectl)
+}
+
+/// Who owns what, with what installers own together with `ours` made ours alone, and what they own besides; `None` if there is nothing
+/// of either. An installer that owns a field with the value that we have applied had it before us: one that comes later changes it, and
+/// takes it from us.
+///
+/// What only an installer owns of the metadata, and whatever was there before an API server kept account, becomes nobody's, and stays:
+/// it may be a label of a namespace's user, or the finalizer of a controller.
+#[must_use]
+pub fn take_over_installed(object: &Value, ours: &str) -> Option<Value> {
+    let entries = object["metadata"]["managedFields"].as_array()?;
+    let place = entries.iter().position(|entry| is_whole_apply(entry, ours))?;
+    let own = entries.get(place)?;
+    let mut fields = own["fieldsV1"].as_object()?.clone();
+    let is_earlier = |entry: &Value| is_installers(entry) && shares(&own["fieldsV1"], &entry["fieldsV1"]);
+    let mut kept = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if !is_earlier(entry) {
+            kept.push(entry.clone());
+        } else if entry["apiVersion"] == own["apiVersion"] && entry["manager"] != UNKNOWN {
+            let mut theirs = entry["fieldsV1"].as_object()?.clone();
+            theirs.remove("f:metadata");
+            union(&mut fields, &theirs);
+        }
+    }
+    if kept.len() == entries.len() {
+        return None;
+    }
+    let own = kept.iter_mut().find(|entry| is_whole_apply(entry, ours))?;
+    own["fieldsV1"] = Value::Object(fields);
+    Some(Value::Array(kept))
+}
+
+/// Who owns what, with leftovers that are nobody's, or an installer's, made part of `ours`: the next apply in this version lets go of
+/// them.
+#[must_use]
+pub fn adopt(object: &Value, version: &Value, ours: &str, leftovers: &[Leftover]) -> Value {
+    let mut entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    for entry in entries.iter_mut().filter(|entry| is_installers(entry)) {
+        for leftover in leftovers {
+            release(&mut entry["fieldsV1"], &leftover.keys);
+        }
+    }
+    entries.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
+    let place = entries.iter().position(|entry| is_whole_apply(entry, ours));
+    let place = place.unwrap_or_else(|| {
+        entries.push(json!({"manager": ours, "operation": "Apply", "apiVersion": version,
+                            "fieldsType": "FieldsV1", "fieldsV1": {}}));
+        entries.len() - 1
+    });
+    for leftover in leftovers.iter().filter(|leftover| !leftover.keys.is_empty()) {
+        let mut fields = &mut entries[place]["fieldsV1"];
+        for key in &leftover.keys {
+            if !fields.is_object() {
+                *fields = json!({});
+            }
+            fields = &mut fields[key];
+        }
+        let is_item = leftover.keys.last().is_some_and(|key| key.starts_with("k:"));
+        *fields = if is_item { json!({".": {}}) } else { json!({}) };
+    }
+    Value::Array(entries)
+}
+
+/// Takes a field out of an entry, and what is left empty above it.
+fn release(fields: &mut Value, keys: &[String]) {
+    let (Some((first, rest)), Some(members)) = (keys.split_first(), fields.as_object_mut()) else { return };
+    let Some(below) = members.get_mut(first) else { return };
+    if !rest.is_empty() {
+        release(below, rest);
+    }
+    if rest.is_empty() || below.as_object().is_some_and(Map::is_empty) {
+        members.remove(first);
+    }
+}
+
+/// Whether two entries have a field in common. The members of a map in itself do not count.
+fn shares(a: &Value, b: &Value) -> bool {
+    let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return false };
+    a.iter().filter(|(key, _)| *key != ".").any(|(key, a)| {
+        let is_leaf = |fields: &Value| fields.as_object().is_none_or(|f| f.keys().all(|key| key == "."));
+        b.get(key).is_some_and(|b| is_leaf(a) || is_leaf(b) || shares(a, b))
+    })
+}
+
+fn is_whole_apply(entry: &Value, manager: &str) -> bool {
+    entry["manager"] == manager
+        && entry["operation"] == "Apply"
+        && entry["subresource"].as_str().unwrap_or_default().is_empty()
 }
 
 fn is_apply(entry: &Value, manager: &str) -> bool {
@@ -192,6 +302,109 @@ mod tests {
         for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
             assert_eq!(take_over_spec(&nonsense, "applier", OURS), None);
         }
+    }
+
+    fn whole(manager: &str, operation: &str, fields: Value) -> Value {
+        json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    fn containers(names: &[&str]) -> Value {
+        let of = |name: &&str| {
+            (format!("k:{{\"name\":\"{name}\"}}"), json!({".": {}, "f:name": {}, "f:image": {}}))
+        };
+        json!({"f:spec": {"f:containers": names.iter().map(of).collect::<Map<_, _>>()}})
+    }
+
+    #[test]
+    fn what_an_installer_had_before_us_is_taken_over_with_all_that_it_has_of_the_spec() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let mut theirs = containers(&["main", "sidecar"]);
+        theirs["f:metadata"] = json!({"f:labels": {"f:team": {}}});
+        let all = whole(OURS, "Apply", containers(&["main", "sidecar"]));
+        let controller = whole("kube-controller-manager", "Update", json!({"f:status": {}}));
+        for (manager, operation) in [
+            ("kubectl-client-side-apply", "Update"),
+            ("kubectl-create", "Update"),
+            ("helm", "Update"),
+            ("helm", "Apply"),
+        ] {
+            let entries = [whole(manager, operation, theirs.clone()), ours.clone(), controller.clone()];
+            let left = take_over_installed(&object(&entries), OURS).unwrap();
+            assert_eq!(left, json!([all, controller]), "{manager}");
+            assert_eq!(take_over_installed(&object(left.as_array().unwrap()), OURS), None, "once");
+        }
+        let mut old = theirs.clone();
+        old["f:metadata"] = json!({"f:annotations": {LAST_APPLIED: {}}});
+        let left = take_over_installed(&object(&[whole("kubectl", "Update", old), ours.clone()]), OURS);
+        assert_eq!(left, Some(json!([all])), "an old kubectl");
+    }
+
+    #[test]
+    fn what_was_there_before_any_account_becomes_nobodys_and_so_does_another_versions() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let theirs = containers(&["main", "sidecar"]);
+        let mut beta = whole("helm", "Update", theirs.clone());
+        beta["apiVersion"] = "apps/v1beta1".into();
+        for earlier in [whole("before-first-apply", "Update", theirs), beta] {
+            let left = take_over_installed(&object(&[earlier, ours.clone()]), OURS);
+            assert_eq!(left, Some(json!([ours])));
+        }
+    }
+
+    #[test]
+    fn people_and_controllers_and_installers_that_came_later_keep_what_they_own() {
+        let ours = whole(OURS, "Apply", containers(&["main"]));
+        let theirs = containers(&["main", "sidecar"]);
+        for (manager, operation) in [
+            ("kubectl-edit", "Update"),
+            ("kubectl-patch", "Update"),
+            ("kubectl-scale", "Update"),
+            ("kubectl", "Update"),
+            ("kubectl", "Apply"),
+            ("kubectl-client-side-apply", "Apply"),
+            ("controller", "Update"),
+        ] {
+            let entries = [ours.clone(), whole(manager, operation, theirs.clone())];
+            assert_eq!(take_over_installed(&object(&entries), OURS), None, "{manager} {operation}");
+        }
+        let mut status = whole("helm", "Update", theirs.clone());
+        status["subresource"] = "status".into();
+        let later = whole("kubectl-client-side-apply", "Update", containers(&["sidecar"]));
+        for kept in [status, later.clone()] {
+            assert_eq!(take_over_installed(&object(&[ours.clone(), kept]), OURS), None);
+        }
+        assert_eq!(take_over_installed(&object(&[later]), OURS), None, "nothing is ours yet");
+        for nonsense in [json!(null), json!({"metadata": {"managedFields": "x"}}), object(&[json!(7)])] {
+            assert_eq!(take_over_installed(&nonsense, OURS), None);
+        }
+    }
+
+    #[test]
+    fn a_leftover_becomes_ours_and_no_longer_an_installers() {
+        let leftover = |keys: &[&str]| Leftover {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            path: String::new(),
+            by: None,
+        };
+        let item = "k:{\"port\":80}";
+        let leftovers =
+            [leftover(&["f:spec", "f:strategy", "f:rollingUpdate"]), leftover(&["f:spec", "f:ports", item])];
+        let adopted = json!({"f:spec": {"f:strategy": {"f:type": {}, "f:rollingUpdate": {}}, "f:ports": {item: {".": {}}}}});
+        let ours = whole(OURS, "Apply", json!({"f:spec": {"f:strategy": {"f:type": {}}}}));
+        let theirs = |manager: &str| {
+            whole(
+                manager,
+                "Update",
+                json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {"f:maxSurge": {}}}}}),
+            )
+        };
+        let entries = object(&[ours, theirs("helm"), theirs("other")]);
+        let left = adopt(&entries, &json!("apps/v1"), OURS, &leftovers);
+        assert_eq!(left, json!([whole(OURS, "Apply", adopted), theirs("other")]));
+
+        let first = adopt(&object(&[]), &json!("apps/v1"), OURS, &leftovers[..1]);
+        let only = json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {}}}});
+        assert_eq!(first, json!([whole(OURS, "Apply", only)]), "an object that we have never applied");
     }
 
     #[test]

@@ -1,5 +1,18 @@
 //! Why an API server refuses a change, as far as its words tell.
 
+use serde_json::Value;
+
+/// A field that an API server has refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Such as `FieldValueForbidden`.
+    pub reason: String,
+    /// Its path, such as `spec.ports[0].nodePort`.
+    pub field: String,
+    /// The API server's words.
+    pub message: String,
+}
+
 /// Parts of the messages of API servers that refuse a change of a field that is set once. There is no code for it: all of them are
 /// a 422 with `Invalid`, as is a value that is simply wrong.
 const IMMUTABLE: [&str; 9] = [
@@ -27,9 +40,84 @@ pub fn immutable_words(message: &str) -> Option<&'static str> {
     IMMUTABLE.iter().find(|part| message.contains(**part)).copied()
 }
 
+/// The refused field whose value another object of the same kind has, such as the port of each node: there is one for all of them.
+#[must_use]
+pub fn held<'a>(causes: &'a [Cause], other: &Value) -> Option<&'a str> {
+    let cause = causes.iter().find(|cause| {
+        let is_part = |c: char| !c.is_alphanumeric() && !".:/-_".contains(c);
+        let words: Vec<&str> = cause.message.split(is_part).map(|word| word.trim_matches(':')).collect();
+        has_any(other, &parts(&cause.field), &words)
+    });
+    cause.map(|cause| cause.field.as_str())
+}
+
+/// Whether a value at a path, of any item of a list, is one of these words.
+fn has_any(value: &Value, path: &[&str], words: &[&str]) -> bool {
+    match (value, path.split_first()) {
+        (Value::Array(items), Some((_, rest))) => items.iter().any(|item| has_any(item, rest, words)),
+        (Value::Array(items), None) => items.iter().any(|item| has_any(item, path, words)),
+        (value, Some((part, rest))) => value.get(part).is_some_and(|value| has_any(value, rest, words)),
+        (Value::String(text), None) => words.contains(&text.as_str()),
+        (Value::Number(number), None) => words.contains(&number.to_string().as_str()),
+        _ => false,
+    }
+}
+
+/// The parts of a path as API servers write it: `a.b[0].c[d.e]`.
+pub(super) fn parts(path: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let part = if let Some(inner) = rest.strip_prefix('[') {
+            let end = inner.find(']').unwrap_or(inner.len());
+            rest = inner.get(end + 1..).unwrap_or_default();
+            &inner[..end]
+        } else {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            let part = &rest[..end];
+            rest = &rest[end..];
+            part
+        };
+        rest = rest.strip_prefix('.').unwrap_or(rest);
+        if !part.is_empty() {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn paths_are_read_as_api_servers_write_them() {
+        assert_eq!(parts("spec.ports[12].name"), ["spec", "ports", "12", "name"]);
+        assert_eq!(parts("metadata.labels[a.b/c].d"), ["metadata", "labels", "a.b/c", "d"]);
+    }
+
+    #[test]
+    fn what_another_object_holds_is_found_by_the_refused_value() {
+        let cause = |field: &str, message: &str| {
+            [Cause { field: field.into(), message: message.into(), ..Cause::default() }]
+        };
+        let port =
+            cause("spec.ports[0].nodePort", "Invalid value: 30080: provided port is already allocated");
+        let ports = |port: u16| json!({"spec": {"ports": [{"port": 1}, {"nodePort": port}]}});
+        assert_eq!(held(&port, &ports(30080)), Some("spec.ports[0].nodePort"));
+        assert_eq!(held(&port, &ports(3008)), None);
+        let address = cause(
+            "spec.clusterIPs",
+            "Invalid value: [\"10.0.0.7\"]: failed to allocate IP 10.0.0.7: provided IP is already allocated",
+        );
+        assert!(held(&address, &json!({"spec": {"clusterIPs": ["10.0.0.7"]}})).is_some());
+        assert!(held(&address, &json!({"spec": {"clusterIPs": ["10.0.0.77"]}})).is_none());
+        for nonsense in [json!(null), json!({"spec": 7}), json!({"spec": {"clusterIPs": {}}})] {
+            assert_eq!(held(&address, &nonsense), None);
+        }
+    }
 
     #[test]
     fn a_wrong_value_is_not_an_immutable_field() {

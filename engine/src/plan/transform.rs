@@ -83,7 +83,8 @@ pub enum NoText {
 }
 
 /// Writes the `stringData` of a Secret as the `data` that an API server makes of it and stores: what is applied can then be compared with
-/// what is there, is let go with the version that had it, and is named by one path where users may change it.
+/// what is there, is let go with the version that had it, and is named by one path where users may change it. Line breaks in `data` go
+/// for the same reason.
 ///
 /// # Errors
 /// A value is no text: an API server would refuse it, and say what it is.
@@ -98,6 +99,14 @@ pub fn store_texts(secret: &mut Value) -> Result<(), NoText> {
                 }
             }
             _ => return Err(NoText::Field(field)),
+        }
+    }
+    let data = secret.get_mut(DATA).and_then(Value::as_object_mut);
+    for value in data.into_iter().flat_map(Map::values_mut) {
+        if let Value::String(text) = value
+            && text.contains(['\r', '\n'])
+        {
+            text.retain(|c| !matches!(c, '\r' | '\n'));
         }
     }
     let Some(texts) = secret[TEXTS].as_object().filter(|texts| texts.values().all(Value::is_string)) else {
@@ -257,6 +266,11 @@ mod tests {
             "a text wins"
         );
         assert_eq!(stored(json!({"stringData": {"a": ""}, "data": null})), Ok(json!({"data": {"a": ""}})));
+        assert_eq!(
+            stored(json!({"data": {"cert": "aGVs\r\nbG8=\n", "null": null}})),
+            Ok(json!({"data": {"cert": "aGVsbG8=", "null": null}})),
+            "no line breaks"
+        );
         for unchanged in
             [json!({"data": {"a": "YQ=="}}), json!({"stringData": {"a": null, "b": "c"}}), json!({})]
         {

@@ -132,6 +132,8 @@ pub mod annotations {
     /// Ours, `true` on a ModuleTemplate that says `mandatory`: the release that governed its module was deleted, and the module with it.
     /// The templates of the module do not make it mandatory again; a release does, and so does taking this off all of them.
     pub const MANDATORY_WITHDRAWN: &str = "tidewatch.kyma-project.io/mandatory-withdrawn";
+    /// Ours, on a module's object that the API server stores with other values than those that were applied: their hash.
+    pub const APPLIED: &str = "tidewatch.kyma-project.io/applied";
     /// On runtime objects: `<namespace>/<name>` of the owner in KCP.
     pub const OWNED_BY: &str = "deprecated-operator.kyma-project.io/owned-by";
     /// On a Manifest: the OCI reference that was last applied.

@@ -18,6 +18,7 @@ mod derived;
 mod drift;
 mod external;
 mod faults;
+mod field_drift;
 mod field_objects;
 mod lease;
 mod managed;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use kube::core::response::StatusCause;
+
 use crate::{
     drive::{chain, gate::Held},
-    plan::refusal::is_immutable,
+    plan::refusal::{Cause, is_immutable},
     runtime::{ErrorClass, MapError, RuntimeError},
 };
 
@@ -120,6 +122,23 @@ impl ObjectError {
     pub(in crate::drive) fn is_of_immutable(&self) -> bool {
         let words = |error: &RuntimeError| error.status().is_some_and(|status| is_immutable(&status.message));
         matches!(self, Self::Call(error) if self.is_refused() && words(error))
+    }
+
+    /// The fields that the API server does not take.
+    pub(in crate::drive) fn causes(&self) -> Vec<Cause> {
+        let details = match self {
+            Self::Call(error) if self.is_refused() => {
+                error.status().and_then(|status| status.details.as_ref())
+            }
+            _ => None,
+        };
+        let causes = details.into_iter().flat_map(|details| &details.causes);
+        let cause = |cause: &StatusCause| Cause {
+            reason: cause.reason.clone(),
+            field: cause.field.clone(),
+            message: cause.message.clone(),
+        };
+        causes.map(cause).collect()
     }
 
     /// Whether an admission or conversion webhook could not be asked, as where the module's own server does not run yet. Kubernetes has

@@ -196,7 +196,7 @@ pub(in crate::drive) async fn write_runtime_status(
         match apply::merge(runtime, &runtime_kyma(), &fields).await {
             // Somebody was faster: the next reconcile sees what there is to take over then.
             Err(error) if error.held().is_none() && error.is_passing() => {}
-            result => result?,
+            result => drop(result?),
         }
     }
     if taken.is_none() && !differs_from(remote, &status) {

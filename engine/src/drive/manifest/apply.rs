@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tidewatch_api::{GroupKind, ModuleTerms, names::field_managers};
 
+use self::write::Refused;
 use super::{Stopped, causes, is_crd, schemas::defines};
 use crate::{
     drive::{
@@ -26,11 +27,17 @@ use crate::{
         manifest::{Definitions, Marks},
         object::{Gvk, ObjectRef},
         readiness::{self, Facts, ObjectReadiness},
+        refusal::{self, Cause},
     },
 };
 
+mod write;
+
 /// Objects of one runtime that are worked on at the same time.
 const CONCURRENCY: usize = 4;
+
+/// Objects of the version before that are read to find what holds a refused value.
+const MOST_HOLDERS: usize = 8;
 
 /// What became of a set of objects.
 #[derive(Default)]
@@ -182,6 +189,8 @@ pub(super) struct Installer<'a> {
     pub(super) kyma: &'a str,
     /// What was installed before. An object that was not is applied without a look at it.
     pub(super) before: &'a [ObjectRef],
+    /// What of that goes when all that is wanted is there.
+    pub(super) gone: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
     /// Whether the module was ready with what is wanted now: each of its Jobs has done its work then.
@@ -295,37 +304,9 @@ impl Installer<'_> {
         let ignored = Ignored::of(&self.terms.ignore_fields, id);
         // What was not installed before may be there all the same, such as of a Manifest that this one succeeds: then what of it is
         // its user's to change has to be seen before it is written.
-        let look = known || !ignored.is_empty();
+        let look = known || !ignored.is_empty() || drift::can_grow(id);
         let live = if look { apply::get(self.runtime, id).await? } else { None };
-        let Some(live) = live else {
-            let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
-            if known && let Some(ended) = jobs::gone(self, id, &wanted) {
-                return Ok(ended);
-            }
-            if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
-                return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
-            }
-            let made = match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
-                Ok(made) => made,
-                Err(error) => return self.refused(id, error),
-            };
-            jobs::made(self, id, &wanted);
-            if self.met_old_schema(id, &made, &wanted, &Ignored::default()) {
-                return Ok(behind(id));
-            }
-            self.note_schema(id);
-            if known && self.was_ready {
-                tracing::info!(kyma = self.kyma, object = %id, "made again: it was gone");
-            }
-            // What was there before and is made again counts as a round of a fight.
-            if known
-                || drift::difference(&made, &wanted, field_managers::APPLIER, &Ignored::default()).is_some()
-            {
-                let made = drift::content(&made, &wanted, field_managers::APPLIER);
-                self.standing.applied(key, content, made, self.now);
-            }
-            return Ok(Settled::Written(made, self.trial(id, key)));
-        };
+        let Some(live) = live else { return self.make(id, &wanted, &ignored, known).await };
         if let Some(ended) = jobs::seen(self, id, &wanted, &live) {
             return Ok(ended);
         }
@@ -334,12 +315,66 @@ impl Installer<'_> {
             let what = format!("waiting for {id} to be gone, to make it anew");
             return Ok(Settled::Goes(what, marked.then(|| id.gvk.clone())));
         }
-        let mut wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
-        let stands = || self.warned.then(|| self.trial(id, Standing::key(self.key, id))).flatten();
-        let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, &ignored) else {
+        let ignored = ignored.and_grown(id, &wanted, &live);
+        self.bring(id, live, wanted, &ignored).await
+    }
+
+    /// An object that is not there, as far as is known.
+    async fn make(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        ignored: &Ignored<'_>,
+        known: bool,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let (key, content) = (Standing::key(self.key, id), drift::hash(wanted));
+        if known && let Some(ended) = jobs::gone(self, id, wanted) {
+            return Ok(ended);
+        }
+        if known && let Verdict::Parked(until) = self.standing.verdict(key, content, self.now) {
+            return Ok(Settled::Missing(Parked::of_module(id, Tug::Deletes, until)));
+        }
+        let made = match self.write(id, wanted, ignored, None).await {
+            Ok(made) => made,
+            Err(refused) => return self.refused(id, wanted, refused).await,
+        };
+        jobs::made(self, id, wanted);
+        if self.met_old_schema(id, &made, wanted, &Ignored::default()) {
+            return Ok(behind(id));
+        }
+        self.note_schema(id);
+        if known && self.was_ready {
+            tracing::info!(kyma = self.kyma, object = %id, "made again: it was gone");
+        }
+        // What was there before and is made again counts as a round of a fight.
+        if known || drift::difference(&made, wanted, field_managers::APPLIER, ignored).is_some() {
+            let made = drift::content(&made, wanted, field_managers::APPLIER);
+            self.standing.applied(key, content, made, self.now);
+        }
+        Ok(Settled::Written(made, self.trial(id, key)))
+    }
+
+    /// An object that is there.
+    async fn bring(
+        &self,
+        id: &ObjectRef,
+        mut live: Value,
+        wanted: Value,
+        ignored: &Ignored<'_>,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        let key = Standing::key(self.key, id);
+        match self.take_over(id, &live).await {
+            Ok(Some(taken)) => live = taken,
+            Err(error) if !error.is_passing() => return Err(error.into()),
+            // The next look tries again.
+            Ok(None) | Err(_) => {}
+        }
+        let wanted = if ignored.is_empty() { wanted } else { ignored.kept(&wanted, &live) };
+        let stands = || self.warned.then(|| self.trial(id, key)).flatten();
+        let Some(difference) = drift::difference(&live, &wanted, field_managers::APPLIER, ignored) else {
             return Ok(Settled::There(live, stands()));
         };
-        let (key, content) = (Standing::key(self.key, id), drift::hash(&wanted));
+        let content = drift::hash(&wanted);
         if self.standing.is_settled(key, content, drift::content(&live, &wanted, field_managers::APPLIER)) {
             return Ok(Settled::There(live, stands()));
         }
@@ -347,29 +382,26 @@ impl Installer<'_> {
             let tug = self.also_of(id).map_or_else(|| Tug::from(difference), Tug::Wants);
             return Ok(Settled::There(live, Some(Parked::of_module(id, tug, until))));
         }
-        if !ignored.is_empty() {
-            // What was read is written again: a change in between is the user's, and must not be lost.
-            wanted["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-        }
-        match apply::apply(self.runtime, &wanted, field_managers::APPLIER).await {
-            Ok(applied) => {
-                if self.was_ready {
-                    tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
-                } else {
-                    // The line of an upgrade is its Kyma's.
-                    tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
-                }
-                if self.met_old_schema(id, &applied, &wanted, &ignored) {
-                    return Ok(behind(id));
-                }
-                self.note_schema(id);
-                let made = drift::content(&applied, &wanted, field_managers::APPLIER);
-                self.standing.applied(key, content, made, self.now);
-                Ok(Settled::Written(applied, self.trial(id, key)))
+        let applied = match self.write(id, &wanted, ignored, Some(&live)).await {
+            Ok(applied) => applied,
+            Err(refused) => {
+                let refused = Refused { live: Some(live), ..refused };
+                return self.refused(id, &wanted, refused).await;
             }
-            Err(error) if error.is_of_immutable() => self.immutable(id, &live, &wanted, error).await,
-            Err(error) => self.refused(id, error),
+        };
+        if self.was_ready {
+            tracing::info!(kyma = self.kyma, object = %id, %difference, "set back to what its module says");
+        } else {
+            // The line of an upgrade is its Kyma's.
+            tracing::debug!(kyma = self.kyma, object = %id, %difference, "changed to what its module says");
         }
+        if self.met_old_schema(id, &applied, &wanted, ignored) {
+            return Ok(behind(id));
+        }
+        self.note_schema(id);
+        let made = drift::content(&applied, &wanted, field_managers::APPLIER);
+        self.standing.applied(key, content, made, self.now);
+        Ok(Settled::Written(applied, self.trial(id, key)))
     }
 
     /// What is to be said of an object that is as it is to be, if it was left alone before.
@@ -403,12 +435,43 @@ impl Installer<'_> {
             && drift::difference(made, wanted, field_managers::APPLIER, ignored).is_some()
     }
 
-    /// An object that was not taken; if its schema is fresh, it may be in a moment.
-    fn refused(&self, id: &ObjectRef, error: ObjectError) -> Result<Settled, ObjectErrorOrFinal> {
-        if error.is_refused() && self.is_schema_fresh(id) {
+    /// An object that was not taken. If its schema is fresh, it may be in a moment; if it is there and cannot be changed in place, its
+    /// module may have it made anew.
+    async fn refused(
+        &self,
+        id: &ObjectRef,
+        wanted: &Value,
+        refused: Refused,
+    ) -> Result<Settled, ObjectErrorOrFinal> {
+        if let Some(live) = &refused.live
+            && (refused.error.is_of_immutable() || !refused.leftovers.is_empty())
+        {
+            return self.immutable(id, live, wanted, &refused.message()).await;
+        }
+        if refused.error.is_refused() && self.is_schema_fresh(id) {
             return Ok(behind(id));
         }
-        Err(error.into())
+        match self.holder(id, &refused.error.causes()).await? {
+            Some(what) => Ok(Settled::Goes(what, None)),
+            None => Err(refused.into()),
+        }
+    }
+
+    /// What is said of an object of the version before that holds what this one is refused, such as a port, and goes.
+    async fn holder(&self, id: &ObjectRef, causes: &[Cause]) -> Result<Option<String>, ObjectError> {
+        let is_alike = |other: &&ObjectRef| other.gvk.group == id.gvk.group && other.gvk.kind == id.gvk.kind;
+        if causes.is_empty() {
+            return Ok(None);
+        }
+        for other in self.gone.iter().filter(is_alike).take(MOST_HOLDERS) {
+            let live = apply::get(self.runtime, other).await?;
+            if let Some(field) = live.and_then(|live| refusal::held(causes, &live)) {
+                return Ok(Some(format!(
+                    "waiting for {other} of the version before to be gone: it holds {field} of {id}"
+                )));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether there are objects of the kind that a CRD defines. Where nobody can tell, there may be.
@@ -425,21 +488,19 @@ impl Installer<'_> {
         id: &ObjectRef,
         live: &Value,
         wanted: &Value,
-        error: ObjectError,
+        why: &str,
     ) -> Result<Settled, ObjectErrorOrFinal> {
         let kind = GroupKind { group: id.gvk.group.clone(), kind: id.gvk.kind.clone() };
         if !self.terms.recreate.contains(&kind) {
             return Err(ObjectErrorOrFinal::Final(format!(
-                "{id} cannot be changed in place ({}); the installed object stays; name its kind in the template's \
-                 'recreate' to have it deleted and made anew, or delete it by hand",
-                error.message()
+                "{id} cannot be changed in place ({why}); the installed object stays; name its kind in the template's \
+                 'recreate' to have it deleted and made anew, or delete it by hand"
             )));
         }
         if is_crd(&id.gvk) && self.has_instances(live).await? {
             return Err(ObjectErrorOrFinal::Final(format!(
-                "{id} cannot be changed in place ({}), and is not made anew, though the template's 'recreate' names its kind: objects \
-                 of the kind that it defines would go with it; delete them, or have the template leave it as it is",
-                error.message()
+                "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: objects \
+                 of the kind that it defines would go with it; delete them, or have the template leave it as it is"
             )));
         }
         let marks = |object: &Value| Marks::of(&object["metadata"]);
@@ -459,9 +520,8 @@ impl Installer<'_> {
         };
         if let Some(whose) = whose {
             return Err(ObjectErrorOrFinal::Final(format!(
-                "{id} cannot be changed in place ({}), and is not made anew, though the template's 'recreate' names its kind: {whose}; \
-                 delete it by hand, or have the module call its own otherwise",
-                error.message()
+                "{id} cannot be changed in place ({why}), and is not made anew, though the template's 'recreate' names its kind: {whose}; \
+                 delete it by hand, or have the module call its own otherwise"
             )));
         }
         tracing::info!(kyma = self.kyma, object = %id, "deleted, to be made anew: it cannot be changed in place");

@@ -70,7 +70,7 @@ impl Shared {
         }
         let Some(metadata) = apply::metadata(runtime, object).await? else { return Ok(()) };
         match plan::unmark(&self.config.namespace, &metadata) {
-            Some(patch) => apply::merge(runtime, object, &patch).await,
+            Some(patch) => apply::merge(runtime, object, &patch).await.map(drop),
             None => Ok(()),
         }
     }

@@ -133,7 +133,7 @@ impl Shared {
         let looked = only.as_ref().filter(|only| !only.is_anew());
         let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked).await;
 
-        let own = (&manifest, before.as_slice(), shared.as_slice());
+        let own = (&manifest, before.as_slice(), gone.as_slice(), shared.as_slice());
         let Done { mut applied, contents, only } = match manifest.terms() {
             Err(error) => Done::failed(Stopped::for_good(chain(&error))),
             Ok(mut terms) => {
@@ -177,12 +177,12 @@ impl Shared {
     async fn apply(
         &self,
         work: &Work<'_>,
-        own: (&Manifest, &[ObjectRef], &[(ObjectRef, String)]),
+        own: (&Manifest, &[ObjectRef], &[ObjectRef], &[(ObjectRef, String)]),
         runtime: &Gated,
         (bundle, terms): (&mut Bundle, &ModuleTerms),
         only: Option<Only>,
     ) -> Done {
-        let (manifest, _, shared) = own;
+        let (manifest, _, _, shared) = own;
         let (definitions, cr, name) =
             (Definitions::of(&bundle.first), default_cr(manifest), manifest.name_any());
         let own_name = (self.config.namespace.as_str(), name.as_str());
@@ -262,7 +262,12 @@ impl Shared {
     fn installer<'a>(
         &'a self,
         work: &Work<'a>,
-        (manifest, before, shared): (&Manifest, &'a [ObjectRef], &'a [(ObjectRef, String)]),
+        (manifest, before, gone, shared): (
+            &Manifest,
+            &'a [ObjectRef],
+            &'a [ObjectRef],
+            &'a [(ObjectRef, String)],
+        ),
         runtime: &'a Gated,
         (terms, definitions): (&'a ModuleTerms, &'a Definitions),
     ) -> Installer<'a> {
@@ -275,6 +280,7 @@ impl Shared {
             key: work.key,
             kyma: work.kyma,
             before,
+            gone,
             terms,
             facts: Facts {
                 not_ready_since: readiness::not_ready_since(manifest),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use tidewatch_api::IgnoredFields;
 
-use super::Step;
+use super::{Step, grown::grown};
 use crate::plan::object::ObjectRef;
 
 /// The fields that are ignored in one object, as the parts of their JSON pointers.
@@ -33,6 +33,13 @@ impl<'a> Ignored<'a> {
         Self(paths)
     }
 
+    /// The same, and what has grown beyond what is wanted.
+    #[must_use]
+    pub fn and_grown(mut self, object: &ObjectRef, wanted: &Value, live: &Value) -> Self {
+        self.0.extend(grown(object, wanted, live));
+        self
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -41,13 +48,34 @@ impl<'a> Ignored<'a> {
 
     /// Whether a place is one of the fields. What is below it is never looked at.
     pub(super) fn names(&self, at: &[Step]) -> bool {
-        self.0.iter().any(|path| {
-            path.len() == at.len()
-                && path.iter().zip(at).all(|(part, step)| match step {
-                    Step::Member(name) => part == name,
-                    Step::Item(index, _) => part.parse() == Ok(*index),
-                })
-        })
+        self.0.iter().any(|path| path.len() == at.len() && begins_with(path, at))
+    }
+
+    /// Whether one of the fields is below a place.
+    pub(super) fn is_below(&self, at: &[Step]) -> bool {
+        self.0.iter().any(|path| path.len() > at.len() && begins_with(path, at))
+    }
+
+    /// The wanted object without these fields.
+    pub(super) fn without(&self, wanted: &Value) -> Value {
+        let mut left = wanted.clone();
+        for path in &self.0 {
+            let Some((last, above)) = path.split_last() else { continue };
+            let at = above.iter().try_fold(&mut left, |at, part| match at {
+                Value::Array(items) => items.get_mut(part.parse::<usize>().ok()?),
+                at => at.get_mut(part.as_ref()),
+            });
+            match at {
+                Some(Value::Object(members)) => drop(members.remove(last.as_ref())),
+                Some(Value::Array(items)) => {
+                    if let Some(item) = last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
+                        *item = Value::Null;
+                    }
+                }
+                _ => {}
+            }
+        }
+        left
     }
 
     /// The wanted object with these fields as the live one has them: applied, they neither change nor lose their owner. (A
@@ -62,6 +90,14 @@ impl<'a> Ignored<'a> {
         }
         kept
     }
+}
+
+/// Whether a path leads through a place, or to it.
+fn begins_with(path: &[std::borrow::Cow<'_, str>], at: &[Step]) -> bool {
+    path.iter().zip(at).all(|(part, step)| match step {
+        Step::Member(name) => part == name,
+        Step::Item(index, _) => part.parse() == Ok(*index),
+    })
 }
 
 /// The unescaped parts of a JSON pointer without its first slash (RFC 6901, section 4).

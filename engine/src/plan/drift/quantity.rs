@@ -25,7 +25,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// In units of 10⁻⁹.
-fn read(value: &Value) -> Option<i128> {
+pub(super) fn read(value: &Value) -> Option<i128> {
     match value {
         Value::String(text) => parse(text),
         Value::Number(number) => parse(&number.to_string()),

@@ -154,6 +154,161 @@ fn a_quantity_stands_however_it_is_written() {
     assert!(differs(&live, &wanted).is_some(), "what a module's own kinds call so is none");
 }
 
+/// An object whose field `spec.x` is wanted with one value and has another; `owned`: whether our last apply has set it.
+fn field(api_version: &str, wanted: &Value, live: Option<&Value>, owned: bool) -> (Value, Value) {
+    let object = json!({"apiVersion": api_version, "kind": "K", "metadata": {"name": "a"}, "spec": {"y": 1}});
+    let (mut there, mut asked) = (object.clone(), object);
+    asked["spec"]["x"] = wanted.clone();
+    if let Some(live) = live {
+        there["spec"]["x"] = live.clone();
+    }
+    let fields = if owned { json!({"f:x": {}, "f:y": {}}) } else { json!({"f:y": {}}) };
+    there["metadata"]["managedFields"] = json!([{"manager": OURS, "operation": "Apply", "apiVersion": api_version,
+                                                  "fieldsV1": {"f:spec": fields}}]);
+    (there, asked)
+}
+
+#[test]
+fn an_owned_empty_value_that_the_server_has_dropped_stands() {
+    let empty = [
+        json!(null),
+        json!(false),
+        json!(0),
+        json!(0.0),
+        json!(""),
+        json!([]),
+        json!({}),
+        json!({"a": {"b": ""}}),
+    ];
+    for api_version in ["apps/v1", "x.dev/v1"] {
+        for wanted in &empty {
+            let (live, asked) = field(api_version, wanted, None, true);
+            assert_eq!(differs(&live, &asked), None, "{api_version} {wanted}");
+        }
+        for wanted in [json!(true), json!(1), json!("a"), json!(["a"]), json!({"a": "b"})] {
+            let (live, asked) = field(api_version, &wanted, None, true);
+            assert!(differs(&live, &asked).is_some(), "{api_version} {wanted}");
+        }
+        for (wanted, live) in [
+            (json!(false), json!(true)),
+            (json!(0), json!(1)),
+            (json!(""), json!("a")),
+            (json!([]), json!(["a"])),
+            (json!(null), json!(3)),
+            (json!(false), json!(0)),
+        ] {
+            let (live, asked) = field(api_version, &wanted, Some(&live), true);
+            assert!(differs(&live, &asked).is_some(), "{api_version} {wanted} {live}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_value_that_was_never_applied_differs_but_a_list_that_no_entry_can_name() {
+    for wanted in [json!(false), json!(0), json!(""), json!({})] {
+        let (live, asked) = field("apps/v1", &wanted, None, false);
+        assert!(differs(&live, &asked).is_some(), "{wanted}");
+    }
+    for wanted in [json!([]), json!({"items": []}), json!(null)] {
+        let (live, asked) = field("apps/v1", &wanted, None, false);
+        assert_eq!(differs(&live, &asked), None, "{wanted}");
+    }
+    let of_module = |live: Option<Value>| {
+        let (live, asked) = field("x.dev/v1", &json!([]), live.as_ref(), false);
+        differs(&live, &asked).is_some()
+    };
+    assert!(of_module(None), "an API server keeps an empty list of a module's own kinds");
+    assert!(!of_module(Some(json!([]))) && of_module(Some(json!(["a"]))));
+}
+
+#[test]
+fn what_is_owned_and_neither_wanted_nor_there_stands() {
+    let (mut live, asked) = field("apps/v1", &json!(null), None, true);
+    let mut without = asked.clone();
+    without["spec"].as_object_mut().unwrap().remove("x");
+    assert_eq!(differs(&live, &without), None, "a version has dropped a line that said `x: false`");
+    let fields = &mut live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
+    fields["f:list"] = json!({"k:{\"name\":\"gone\"}": {".": {}, "f:name": {}}});
+    assert_eq!(differs(&live, &without), None);
+    live["spec"]["list"] = json!([{"name": "gone"}]);
+    assert!(differs(&live, &without).is_some());
+}
+
+#[test]
+fn empty_values_in_a_list_that_is_one_value_stand() {
+    let subject = json!([{"apiGroup": "", "kind": "ServiceAccount", "name": "a", "namespace": null}]);
+    let (live, asked) = field(
+        "rbac.authorization.k8s.io/v1",
+        &subject,
+        Some(&json!([{"kind": "ServiceAccount", "name": "a"}])),
+        true,
+    );
+    assert_eq!(differs(&live, &asked), None);
+    let (live, asked) =
+        field("rbac.authorization.k8s.io/v1", &subject, Some(&json!([{"kind": "ServiceAccount"}])), true);
+    assert!(differs(&live, &asked).is_some(), "a name is not empty");
+    let (live, asked) = field("batch/v1", &json!([null]), Some(&json!([""])), true);
+    assert_eq!(differs(&live, &asked), None);
+}
+
+/// What an API server makes of an object with a note.
+fn stored(noted: &Value, live: &Value) -> Value {
+    let mut stored = live.clone();
+    stored["metadata"]["annotations"] = noted["metadata"]["annotations"].clone();
+    let fields = &mut stored["metadata"]["managedFields"][0]["fieldsV1"];
+    let note = annotations::APPLIED;
+    fields["f:metadata"]["f:annotations"][format!("f:{note}")] = json!({});
+    stored
+}
+
+#[test]
+fn a_value_that_the_server_writes_otherwise_stands_by_the_note_of_what_was_applied() {
+    let none = Ignored::default();
+    for (wanted, there) in [
+        (json!("2026-01-01T01:00:00+01:00"), json!("2026-01-01T00:00:00Z")),
+        (json!(0), json!(30080)),
+        (json!(""), json!("10.0.0.1")),
+        (json!(null), json!(1)),
+        (json!([{"port": null}, {"a": "1h"}]), json!([{"port": 1}, {"a": "60m"}])),
+    ] {
+        let (live, asked) = field("v1", &wanted, Some(&there), true);
+        assert!(differs(&live, &asked).is_some(), "{wanted}");
+        let noted = noted(&live, &asked, OURS, &none).unwrap();
+        let live = stored(&noted, &live);
+        assert_eq!(differs(&live, &asked), None, "{wanted}");
+
+        let (_, other) = field("v1", &json!("another"), None, true);
+        assert!(differs(&live, &other).is_some(), "an upgrade");
+        let mut taken = live.clone();
+        taken["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].as_object_mut().unwrap().remove("f:x");
+        assert_eq!(differs(&taken, &asked).is_some(), !wanted.is_null(), "another writer's {wanted}");
+        let mut back = asked.clone();
+        back["spec"]["x"] = there;
+        assert_eq!(differs(&live, &back), None, "the note of another version is no difference");
+    }
+}
+
+#[test]
+fn an_object_has_no_note_if_it_shows_what_was_applied_or_lacks_it() {
+    let none = Ignored::default();
+    assert_eq!(noted(&live(), &wanted(), OURS, &none), None);
+    let (live, asked) = field("v1", &json!("a"), None, true);
+    assert_eq!(noted(&live, &asked, OURS, &none), None, "a value that is not kept may be kept the next time");
+    let (live, asked) = field("v1", &json!("a"), Some(&json!("b")), false);
+    assert_eq!(noted(&live, &asked, OURS, &none), None, "another writer has taken it");
+}
+
+#[test]
+fn a_note_does_not_count_what_users_may_change() {
+    let (live, mut asked) = field("v1", &json!(0), Some(&json!(30080)), true);
+    let rules =
+        [IgnoredFields { kind: "K".into(), paths: vec!["/spec/y".into()], ..IgnoredFields::default() }];
+    let ignored = Ignored::of(&rules, &ObjectRef::of(&asked).unwrap());
+    let live = stored(&noted(&live, &asked, OURS, &ignored).unwrap(), &live);
+    asked["spec"]["y"] = 2.into();
+    assert_eq!(difference(&live, &asked, OURS, &ignored), None);
+}
+
 #[test]
 fn every_kind_of_difference_is_found_and_named() {
     let path = |change: &dyn Fn(&mut Value, &mut Value)| {

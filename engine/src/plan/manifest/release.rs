@@ -25,11 +25,12 @@ pub fn unmark(namespace: &str, metadata: &Value) -> Option<Value> {
     .into_iter()
     .filter_map(|(key, value)| ours(key, value))
     .collect();
-    let off_annotations: Map<String, Value> = [annotations::OWNED_BY, annotations::MANAGED_DISCLAIMER]
-        .into_iter()
-        .filter(|key| !metadata["annotations"][*key].is_null())
-        .map(|key| (key.to_owned(), Value::Null))
-        .collect();
+    let off_annotations: Map<String, Value> =
+        [annotations::OWNED_BY, annotations::MANAGED_DISCLAIMER, annotations::APPLIED]
+            .into_iter()
+            .filter(|key| !metadata["annotations"][*key].is_null())
+            .map(|key| (key.to_owned(), Value::Null))
+            .collect();
     // With the uid: another object that has taken its place meanwhile is left alone.
     Some(json!({"metadata": {"uid": metadata["uid"], "labels": off_labels, "annotations": off_annotations}}))
 }
@@ -57,6 +58,7 @@ mod tests {
         let mut marked = before.clone();
         mark(&mut marked, ("kcp-system", "m"));
         marked["metadata"]["labels"][labels::WATCHED_BY] = json!(labels::WATCHED_BY_KYMA);
+        marked["metadata"]["annotations"][annotations::APPLIED] = "0123456789abcdef".into();
         let patch = unmark("kcp-system", &marked["metadata"]).unwrap();
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patched(marked.clone(), &patch), before);

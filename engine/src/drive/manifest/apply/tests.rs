@@ -149,6 +149,7 @@ fn installer<'a>(
         key,
         kyma: "harbour",
         before: &[],
+        gone: &[],
         terms,
         facts: Facts::default(),
         was_ready: false,
@@ -476,6 +477,166 @@ async fn what_is_not_the_modules_own_is_never_made_anew() {
             None => assert_eq!(told, None, "{owner:?}"),
         }
         assert_eq!(*deleted.lock(), usize::from(whose.is_none()), "{whose:?}");
+    }
+}
+
+fn deployment(strategy: Value) -> Value {
+    let mut object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "n"},
+                            "spec": {"strategy": strategy}});
+    transform::mark(&mut object, ("kcp-system", "m"));
+    object
+}
+
+/// A runtime with one Deployment, which does not become `Recreate` while it has `rollingUpdate`, whose entry names `by` if that is
+/// anybody's. The requests that it got, each as its method and what it sends.
+fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
+    let mut live = stored(deployment(json!({"type": "RollingUpdate"})));
+    live["spec"]["strategy"]["rollingUpdate"] = json!({"maxSurge": 1});
+    if let Some(by) = by {
+        let fields = json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {"f:maxSurge": {}}}}});
+        let entry =
+            json!({"manager": by, "operation": "Update", "apiVersion": "apps/v1", "fieldsV1": fields});
+        live["metadata"]["managedFields"].as_array_mut().unwrap().push(entry);
+    }
+    let (live, heard) = (Arc::new(Mutex::new(live)), Arc::new(Mutex::new(Vec::new())));
+    let ear = Arc::clone(&heard);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (live, ear) = (Arc::clone(&live), Arc::clone(&ear));
+        async move {
+            let (parts, body) = request.into_parts();
+            let sends = parts.headers.get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default();
+            let sends = sends.to_owned();
+            let body: Value =
+                serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+            let mut live = live.lock();
+            if parts.uri.path().contains("/deployments/") {
+                ear.lock().push(format!("{} {sends}", parts.method));
+            }
+            let ours = |live: &Value| {
+                live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:strategy"].clone()
+            };
+            let (code, answer) = match parts.uri.path() {
+                "/apis/apps/v1" => (
+                    200,
+                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1", "resources": [
+                        {"name": "deployments", "singularName": "", "namespaced": true, "kind": "Deployment", "verbs": ["get"]}]}),
+                ),
+                _ if sends.contains("merge") => {
+                    live["metadata"]["managedFields"] = body["metadata"]["managedFields"].clone();
+                    (200, live.clone())
+                }
+                _ if sends.contains("apply") && ours(&live)["f:rollingUpdate"].is_null() => {
+                    let field = "spec.strategy.rollingUpdate";
+                    (
+                        422,
+                        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
+                        "message": format!("{field}: Forbidden: may not be specified"),
+                        "details": {"causes": [{"reason": "FieldValueForbidden", "message": "Forbidden", "field": field}]}}),
+                    )
+                }
+                _ if sends.contains("apply") => {
+                    *live = stored(body);
+                    (200, live.clone())
+                }
+                _ => (200, live.clone()),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    (Gated::new(client, Gate::default(), "harbour"), heard)
+}
+
+const APPLIES: &str = "PATCH application/apply-patch+yaml";
+const OWNS: &str = "PATCH application/merge-patch+json";
+
+#[tokio::test]
+async fn an_object_that_is_refused_for_what_is_nobodys_is_applied_without_that() {
+    for by in [None, Some("kubectl-client-side-apply")] {
+        for known in [true, false] {
+            let ((runtime, heard), standing, beside) = (rolling(by), Standing::default(), Beside::default());
+            let wanted = deployment(json!({"type": "Recreate"}));
+            let before = if known { vec![ObjectRef::of(&wanted).unwrap()] } else { Vec::new() };
+            let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
+                .all(vec![wanted])
+                .await;
+            let failed = applied.failed.map(|stopped| stopped.message);
+            assert_eq!((failed, applied.judged.len()), (None, 1), "{by:?}");
+            let mut writes = heard.lock().clone();
+            writes.retain(|line| line.starts_with("PATCH"));
+            assert_eq!(writes, [APPLIES, OWNS, APPLIES], "{by:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_anew_if_its_module_says_so() {
+    let wanted = deployment(json!({"type": "Recreate"}));
+    let before = [ObjectRef::of(&wanted).unwrap()];
+    for recreate in [false, true] {
+        let ((runtime, heard), standing, mut beside) =
+            (rolling(Some("scaler")), Standing::default(), Beside::default());
+        if recreate {
+            beside.terms.recreate.push(GroupKind { group: "apps".into(), kind: "Deployment".into() });
+        }
+        let applied = Installer { before: &before, ..installer(&runtime, &standing, &beside, 100) }
+            .all(vec![wanted.clone()])
+            .await;
+        let told = applied.failed.map(|stopped| stopped.message).unwrap_or_default();
+        let kept = "spec.strategy.rollingUpdate is the field manager's 'scaler'";
+        assert_eq!(told.contains(kept) && told.contains("recreate"), !recreate, "{told}");
+        assert_eq!(heard.lock().iter().any(|line| line.starts_with("DELETE")), recreate);
+        assert!(!heard.lock().iter().any(|line| line == OWNS), "what is another's is not taken");
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_until_that_is_gone() {
+    let service = tower::service_fn(|request: Request<Body>| async move {
+        let (code, answer) = match (request.method().as_str(), request.uri().path()) {
+            (_, "/api/v1") => (
+                200,
+                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
+                    {"name": "services", "singularName": "", "namespaced": true, "kind": "Service", "verbs": ["get"]}]}),
+            ),
+            ("GET", path) if path.ends_with("/old") => {
+                (200, json!({"spec": {"ports": [{"nodePort": 30080}]}}))
+            }
+            ("GET", path) if path.ends_with("/other") => {
+                (200, json!({"spec": {"ports": [{"nodePort": 30081}]}}))
+            }
+            ("GET", _) => (
+                404,
+                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "no", "code": 404}),
+            ),
+            _ => (
+                422,
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "message": "no", "code": 422,
+                    "details": {"causes": [{"reason": "FieldValueInvalid", "field": "spec.ports[0].nodePort",
+                                            "message": "Invalid value: 30080: provided port is already allocated"}]}}),
+            ),
+        };
+        let body = Body::from(answer.to_string().into_bytes());
+        Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    });
+    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
+    let runtime = Gated::new(client, Gate::default(), "harbour");
+    let named = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"},
+               "spec": {"ports": [{"port": 80, "nodePort": 30080}]}})
+    };
+    let (standing, beside) = (Standing::default(), Beside::default());
+    for (gone, waits) in [("old", true), ("other", false)] {
+        let gone = [ObjectRef::of(&named(gone)).unwrap()];
+        let installer = Installer { gone: &gone, ..installer(&runtime, &standing, &beside, 100) };
+        let applied = installer.all(vec![named("new")]).await;
+        assert_eq!(
+            (applied.failed.is_none(), applied.missing.is_some()),
+            (waits, waits),
+            "{:?}",
+            applied.missing
+        );
     }
 }
 
