@@ -9,6 +9,7 @@ pub use status::{Configuration, SourceState};
 
 use crate::{
     config::{self, Config, ConfigError, ConfigMapRef, WatchSet},
+    jitter,
     metrics::Metrics,
     observe::supervisor::Supervisor,
 };
@@ -20,15 +21,18 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use std::{path::PathBuf, time::Duration};
+use tidewatch_delivery::{backoff::Backoff, pace::Pace};
 use tidewatch_drain::Watch as Shutdown;
 use tidewatch_telemetry::{Readiness, chain};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    time::MissedTickBehavior,
+    time::{Instant, MissedTickBehavior},
 };
 
 /// Between two looks at the file. Its content counts: the links of a mounted ConfigMap keep their times.
 const LOOK: Duration = Duration::from_secs(10);
+/// Before one more change of the ConfigMap is applied: each of them ends watches and lists others. The first is applied at once.
+const FLIPS: Backoff = Backoff { base: Duration::from_millis(250), max: Duration::from_secs(15) };
 /// Seconds that one request for the ConfigMap lasts; shorter than what load balancers cut silently.
 const WATCH_SECONDS: u32 = 200;
 
@@ -44,6 +48,9 @@ pub(crate) struct Live {
     status: Configuration,
     metrics: Metrics,
     clock: fn() -> Timestamp,
+    /// Changes of the ConfigMap that were applied.
+    flips: Pace,
+    start: Instant,
 }
 
 impl Live {
@@ -66,7 +73,8 @@ impl Live {
         supervisor.apply(file.watches.clone(), file.max_objects_per_watch, Some(readiness), alone).await;
         // What it was at the start is read again at the first look, and is the same or it is not.
         let source = path.map(|path| (path, String::new()));
-        Self { file, source, set: None, supervisor, status, metrics, clock }
+        let (flips, start) = (Pace::default(), Instant::now());
+        Self { file, source, set: None, supervisor, status, metrics, clock, flips, start }
     }
 
     /// Works until shutdown begins, or a watch ends by itself.
@@ -76,6 +84,7 @@ impl Live {
             None => stream::pending().boxed(),
         };
         let mut hangups = signal(SignalKind::hangup()).ok();
+        let mut seen = None;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -85,7 +94,13 @@ impl Live {
                     tracing::error!("a watch has ended by itself");
                     return;
                 }
-                Some(seen) = maps.next() => self.map_seen(seen).await,
+                // Of changes that follow each other at once, the last one counts.
+                Some(latest) = maps.next() => seen = Some(latest),
+                () = tokio::time::sleep_until(self.start + self.flips.until()), if seen.is_some() => {
+                    if let Some(seen) = seen.take() {
+                        self.map_seen(seen).await;
+                    }
+                }
                 _ = look.tick() => self.look_at_file().await,
                 () = hangup(&mut hangups) => {
                     tracing::info!("SIGHUP: reading the configuration file again");
@@ -135,6 +150,7 @@ impl Live {
                     );
                     self.supervisor.apply(watches, self.file.max_objects_per_watch, None, true).await;
                     self.metrics.configuration("configMap", true);
+                    self.flips.demanded(&FLIPS, jitter::random(), self.start.elapsed());
                 }
                 self.status.applied(&at, &set.generation, text.unwrap_or_default(), now);
                 self.set = Some(set);

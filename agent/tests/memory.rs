@@ -126,8 +126,8 @@ impl Channel for Receiver {
         Timestamp::MAX
     }
 
-    async fn closed(&mut self) {
-        pending::<()>().await;
+    async fn closed(&mut self) -> SendError {
+        pending().await
     }
 
     fn post(

@@ -2,6 +2,7 @@
 
 use super::{
     Channel, SendError, Transport,
+    alert::{self, Alert, Heard},
     material::{Fate, Material},
     pieces::Pieces,
     proxy::{self, Proxy},
@@ -20,7 +21,7 @@ use rustls::{
 };
 use std::{
     collections::BTreeMap,
-    fmt,
+    fmt, io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -28,7 +29,6 @@ use std::{
     time::Duration,
 };
 use tidewatch_drain::Watch;
-use tidewatch_telemetry::chain;
 use tidewatch_tls::{Files, HandshakeFailure, Store};
 use tidewatch_wire::{
     Epoch, ErrorBody, Route, limits,
@@ -95,8 +95,8 @@ pub(super) struct Receiver {
 /// The one connection. When it is dropped, it is closed as soon as its requests have ended.
 pub struct Connection {
     shared: Arc<Shared>,
-    /// Ends, without a message, with the connection.
-    ended: oneshot::Receiver<()>,
+    /// Says why the connection has ended.
+    ended: oneshot::Receiver<SendError>,
     /// What it was made with, and when the certificate in it ends.
     pub(super) config: Arc<ClientConfig>,
     pub(super) not_after: Timestamp,
@@ -115,6 +115,8 @@ struct Shared {
     brief: AtomicBool,
     /// A request that relied on headers was refused as malformed: something on the way takes them out.
     plain: AtomicBool,
+    /// In TLS 1.3, a refused client certificate shows only after the handshake.
+    alert: Alert,
 }
 
 impl Connector {
@@ -157,24 +159,25 @@ impl Connector {
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(self.to.name.clone(), stream)
             .await
-            .map_err(|source| SendError::Handshake { failure: HandshakeFailure::from_io(&source), source })?;
+            .map_err(handshake)?;
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let shown: Vec<_> = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let alert = Alert::default();
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(Heard::new(stream, alert.clone())))
             .await
-            .map_err(SendError::Broken)?;
+            .map_err(|error| alert.explain(error))?;
         let (ends, ended) = oneshot::channel();
+        let of_driver = alert.clone();
         let driver = tokio::spawn(async move {
-            let _ends: oneshot::Sender<()> = ends;
-            if let Err(error) = connection.await {
-                // In TLS 1.3 a refused client certificate shows only here.
-                tracing::info!(error = %chain(&error), "the connection to the receiver ended");
-            }
+            let error =
+                connection.await.map_or_else(|error| of_driver.explain(error), |()| SendError::Closed);
+            // Nobody listens after a connection that was replaced.
+            let _ = ends.send(error);
         });
         let (driver, uri, v2) = (driver.abort_handle(), self.to.uri.clone(), self.v2.clone());
         let shared = Arc::new(Shared {
@@ -184,6 +187,7 @@ impl Connector {
             v2,
             brief: AtomicBool::new(false),
             plain: AtomicBool::new(false),
+            alert,
         });
         Ok(Connection { shared, ended, config, not_after, chain: shown })
     }
@@ -235,8 +239,8 @@ impl Channel for Connection {
         self.not_after
     }
 
-    async fn closed(&mut self) {
-        let _ = (&mut self.ended).await;
+    async fn closed(&mut self) -> SendError {
+        (&mut self.ended).await.unwrap_or(SendError::Closed)
     }
 
     fn post(
@@ -256,8 +260,9 @@ impl Channel for Connection {
             let (request, epoch) = made?;
             let mut requests = shared.requests.clone();
             let exchange = async {
-                requests.ready().await.map_err(SendError::Broken)?;
-                let answer = requests.send_request(request).await.map_err(SendError::Broken)?;
+                let broken = |error| shared.alert.explain(error);
+                requests.ready().await.map_err(broken)?;
+                let answer = requests.send_request(request).await.map_err(broken)?;
                 let session = answer.headers().get(standing::SESSION).map(HeaderValue::as_bytes);
                 let session = standing::session(session);
                 shared.brief.store(session.is_some(), Ordering::Relaxed);
@@ -326,6 +331,13 @@ fn single(
             Ok(requests.send_request(request).await.map_err(SendError::Broken)?.status().as_u16())
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or(Err(SendError::Timeout))
+    }
+}
+
+fn handshake(source: io::Error) -> SendError {
+    match alert::received(&source) {
+        Some(failure) => SendError::Refused(failure),
+        None => SendError::Handshake { failure: HandshakeFailure::from_io(&source), source },
     }
 }
 

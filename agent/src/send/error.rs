@@ -25,6 +25,12 @@ pub enum SendError {
         #[source]
         source: io::Error,
     },
+    /// The receiver has said by a TLS alert that it does not let this agent in.
+    #[error("{}", refusal(*.0))]
+    Refused(HandshakeFailure),
+    /// The agent may not use the connection any more.
+    #[error("{}", unusable(.0))]
+    Unusable(&'static str),
     /// The HTTP/2 connection broke.
     #[error("the connection to the receiver broke")]
     Broken(#[source] hyper::Error),
@@ -63,6 +69,14 @@ impl SendError {
             Self::Proxy(_) => "proxy_connect",
             Self::Tunnel(error) => error.label(),
             Self::Handshake { failure, .. } => failure.label(),
+            Self::Refused(failure) => match failure {
+                HandshakeFailure::UnknownCa => "refused_unknown_ca",
+                HandshakeFailure::Expired => "refused_expired",
+                HandshakeFailure::NoCertificate => "refused_no_certificate",
+                HandshakeFailure::BadCertificate => "refused_bad_certificate",
+                _ => "refused",
+            },
+            Self::Unusable(reason) => reason,
             Self::Broken(_) => "broken",
             Self::Closed => "closed",
             Self::Timeout => "timeout",
@@ -87,10 +101,46 @@ impl SendError {
             | Self::Proxy(_)
             | Self::Tunnel(_)
             | Self::Handshake { .. }
+            | Self::Refused(_)
+            | Self::Unusable(_)
             | Self::Broken(_)
             | Self::Closed
             | Self::Timeout => true,
             Self::Status { .. } | Self::Malformed(_) | Self::OtherEpoch | Self::Request(_) => false,
         }
+    }
+}
+
+/// What the receiver's alert means, and what to do.
+fn refusal(failure: HandshakeFailure) -> &'static str {
+    match failure {
+        HandshakeFailure::UnknownCa => {
+            "the receiver does not trust this certificate's issuer; use a certificate of the CA that the receiver \
+             trusts for clients, or add its CA there"
+        }
+        HandshakeFailure::Expired => {
+            "the receiver says that this certificate has expired or is not valid yet; renew receiver.certFile and \
+             compare the clocks of both sides"
+        }
+        HandshakeFailure::NoCertificate => {
+            "the receiver says that it was shown no certificate; check receiver.certFile"
+        }
+        HandshakeFailure::BadCertificate => {
+            "the receiver refuses this certificate (not for clients, revoked or malformed); check receiver.certFile"
+        }
+        HandshakeFailure::Timeout | HandshakeFailure::Protocol | HandshakeFailure::Io => {
+            "the receiver has ended the TLS connection by an alert; do both sides speak TLS 1.3?"
+        }
+    }
+}
+
+/// Why the agent itself ends a connection, and what to do.
+fn unusable(reason: &str) -> &'static str {
+    match reason {
+        "expired" => "this agent's certificate has expired; renew receiver.certFile and receiver.keyFile",
+        "untrusted" => {
+            "this agent trusts the receiver's certificate no more; compare it with receiver.caFile"
+        }
+        _ => "the connection may not be used any more",
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Poll {
 
 pub(super) struct Up<C> {
     pub(super) connection: C,
+    /// The receiver has given a good answer on it: before, nobody knows whether it lets the agent in.
+    pub(super) answered: bool,
     /// A connection that is to take this one's place.
     pub(super) replacement: Option<BoxFuture<'static, Result<C, SendError>>>,
     pub(super) batch: Option<Batch>,
@@ -48,7 +50,8 @@ pub(super) enum Event<C> {
     Batch(Sent, Result<v3::Response, SendError>),
     /// The poll's slot is empty now; first when it was opened, and how many ranges it awaited.
     Poll(Instant, usize, Result<v3::Response, SendError>),
-    Closed,
+    /// The connection has ended, and why.
+    Closed(SendError),
     /// The replacement's slot is empty now.
     Replaced(Result<C, SendError>),
 }
@@ -80,7 +83,7 @@ impl<C: Channel> Link<C> {
             Self::Connecting(connecting) => return Event::Connected(connecting.await),
             Self::Up(up) => up,
         };
-        let Up { connection, batch, poll, replacement } = &mut **up;
+        let Up { connection, answered: _, batch, poll, replacement } = &mut **up;
         tokio::select! {
             biased;
             answer = answer(batch.as_mut().map(|batch| &mut batch.exchange)) => {
@@ -92,7 +95,7 @@ impl<C: Channel> Link<C> {
                     poll.take().map_or_else(|| (Instant::now(), 0), |poll| (poll.since, poll.ranges));
                 Event::Poll(since, ranges, answer)
             }
-            () = connection.closed() => Event::Closed,
+            error = connection.closed() => Event::Closed(error),
             made = made(replacement.as_mut()) => {
                 *replacement = None;
                 Event::Replaced(made)

@@ -4,6 +4,7 @@
 //! open. A poll is opened only when no batch is in flight (the receiver would not know that batch's numbers yet and
 //! ask for them again) and is opened anew after each batch, since it names the numbers it waits for.
 
+mod alert;
 pub mod connect;
 mod control;
 mod error;

@@ -9,7 +9,7 @@ mod upkeep;
 pub use settings::Settings;
 
 use super::{
-    Channel, Connector, Control, SendError, Transport, control,
+    Channel, Connector, Control, Transport, control,
     link::{Batch, Event, Link, Poll, Sent, Up},
 };
 use crate::{
@@ -25,7 +25,10 @@ use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tidewatch_delivery::{
     Tick,
+    backoff::Backoff,
     outbox::{InFlight, KeepNames, May, Moved, Observation, Observed, Outbox, Revision},
+    pace::Pace,
+    repeats::{Repeated, Repeats},
 };
 use tidewatch_drain::Watch;
 use tidewatch_telemetry::readiness;
@@ -42,13 +45,17 @@ use upkeep::Upkeep;
 /// Changes taken from the channel at once.
 const TAKE: usize = 256;
 
-/// Between two polls when the first was answered without news.
-const FRUITLESS_PAUSE: Duration = Duration::from_secs(1);
+/// Messages of each sort whose repetitions are counted.
+const MESSAGES: usize = 8;
+
+/// Between two polls when the first was answered without news, before a receiver that waits would have answered.
+const FRUITLESS: Backoff =
+    Backoff { base: Duration::from_secs(1), max: Duration::from_secs(limits::POLL_SECONDS) };
 
 /// How sending goes, for the status page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether there is a connection.
+    /// Whether there is a connection on which the receiver has given a good answer.
     pub connected: bool,
     /// The receiver's session, once it has answered.
     pub session: Option<SessionId>,
@@ -60,6 +67,8 @@ pub struct Progress {
     pub last_acknowledged: u64,
     /// What went wrong last, empty since the last success.
     pub last_error: String,
+    /// What went wrong, or was demanded by the receiver, more than once of late.
+    pub repeated: Vec<Repeated>,
 }
 
 /// Takes changes from a channel, keeps them in the dirty set and sends them until they are acknowledged.
@@ -89,10 +98,21 @@ pub struct Sender<T: Transport = Connector> {
     unready: Option<readiness::Guard>,
     start: Instant,
     link: Link<T::Connection>,
-    /// Failures since the last good answer.
+    /// Failures since something was let go.
     failures: u32,
-    /// Answers in which the receiver asked for numbers again, since none of them was left.
-    resends: u32,
+    failed_at: Instant,
+    errors: Repeats,
+    demands: Repeats,
+    /// What the receiver has asked for again is not sent before.
+    again: Pace,
+    /// The same for what only has to take its turn.
+    turns: Pace,
+    /// Other sessions of the receiver: what costs much, as a full report, does not follow each of them at once.
+    sessions: Pace,
+    /// A full report is due then.
+    report_at: Option<Instant>,
+    /// Polls that were answered without news.
+    polls: Pace,
     /// The receiver wants no request, and no connection, before.
     patience: Instant,
     upkeep: Upkeep,
@@ -101,8 +121,6 @@ pub struct Sender<T: Transport = Connector> {
     batch_after: Instant,
     /// The canary is not sent before, though the receiver may want no batch until later.
     canary_after: Instant,
-    /// What the receiver has asked for again is not sent before.
-    again_after: Instant,
     /// What is part of a full report, or older than the receiver's session, is not sent before.
     older_after: Instant,
     /// When the health is looked at again.
@@ -148,14 +166,20 @@ impl<T: Transport> Sender<T> {
             start: now,
             link: Link::now(),
             failures: 0,
-            resends: 0,
+            failed_at: now,
+            errors: Repeats::of(MESSAGES),
+            demands: Repeats::of(MESSAGES),
+            again: Pace::default(),
+            turns: Pace::default(),
+            sessions: Pace::default(),
+            report_at: None,
+            polls: Pace::default(),
             patience: now,
             upkeep: Upkeep::new(now),
             renewed,
             resumed,
             batch_after: now,
             canary_after: now,
-            again_after: now,
             older_after: now,
             health_at: now,
             poll_after: now,
@@ -219,6 +243,7 @@ impl<T: Transport> Sender<T> {
         }
         loop {
             self.keep_up();
+            self.report_what_is_due();
             self.begin_what_is_due();
             self.give_what_is_due();
             self.give_names();
@@ -318,7 +343,7 @@ impl<T: Transport> Sender<T> {
                 }
                 if self.batch_after <= now {
                     let tick = now.duration_since(self.start);
-                    let may = May { again: self.again_after <= now, older: self.older_after <= now };
+                    let may = May { again: self.again.until() <= tick, older: self.older_after <= now };
                     due = self.outbox.next_batch_of(may, tick);
                     let lull = self.outbox.is_empty() || self.outbox.is_claiming();
                     // While a new connection is made, a sign of life waits for it: it is the first that is said there.
@@ -356,6 +381,7 @@ impl<T: Transport> Sender<T> {
     /// When there may be something to begin, if nothing happens before.
     fn wake(&self) -> Instant {
         let wake = self.wake_link();
+        let wake = self.report_at.map_or(wake, |report_at| wake.min(report_at));
         let wake = self.give_at.map_or(wake, |give_at| wake.min(give_at));
         self.naming.wake().map_or(wake, |at| wake.min(at))
     }
@@ -388,7 +414,7 @@ impl<T: Transport> Sender<T> {
         let may = [(false, false), (true, false), (false, true), (true, true)];
         let at = may.into_iter().filter(|&(again, older)| self.outbox.has_unsent(May { again, older })).map(
             |(again, older)| {
-                let again = if again { self.again_after } else { self.batch_after };
+                let again = if again { self.start + self.again.until() } else { self.batch_after };
                 let older = if older { self.older_after } else { self.batch_after };
                 self.batch_after.max(again).max(older)
             },
@@ -399,9 +425,9 @@ impl<T: Transport> Sender<T> {
     fn happened(&mut self, event: Event<T::Connection>) {
         match event {
             Event::Connected(Ok(connection)) => {
-                tracing::info!("connected to the receiver");
                 self.metrics.connections.inc();
-                self.link = Link::Up(Box::new(Up { connection, replacement: None, batch: None, poll: None }));
+                let up = Up { connection, answered: false, replacement: None, batch: None, poll: None };
+                self.link = Link::Up(Box::new(up));
                 let now = Instant::now();
                 let begin = now.max(self.patience);
                 (self.batch_after, self.poll_after, self.heartbeat_at) = (begin, begin, begin);
@@ -410,7 +436,7 @@ impl<T: Transport> Sender<T> {
                 self.look();
             }
             Event::Connected(Err(error)) => self.failed("connect", &error, None),
-            Event::Closed => self.failed("connection", &SendError::Closed, None),
+            Event::Closed(error) => self.failed("connection", &error, None),
             Event::Replaced(made) => self.replaced(made),
             Event::Batch(sent, answer) => {
                 let what = if sent.in_flight.is_empty() { "heartbeat" } else { "batch" };
@@ -425,7 +451,11 @@ impl<T: Transport> Sender<T> {
             Event::Poll(since, ranges, answer) => match answer.and_then(|response| self.take(&response)) {
                 Ok(true) => {}
                 // A receiver that answers at once that there is nothing is not asked again at once.
-                Ok(false) => self.poll_after = self.poll_after.max(since + FRUITLESS_PAUSE),
+                Ok(false) => {
+                    let (asked, now) = (since.duration_since(self.start), self.tick());
+                    self.polls.fruitless(&FRUITLESS, (self.jitter)(), asked, now);
+                    self.poll_after = self.poll_after.max(self.start + self.polls.until());
+                }
                 Err(error) => {
                     if error.is_too_large() {
                         self.outbox.too_large(&InFlight::default(), ranges);
@@ -437,7 +467,7 @@ impl<T: Transport> Sender<T> {
     }
 
     fn show(&self) {
-        let connected = matches!(self.link, Link::Up(_));
+        let connected = matches!(&self.link, Link::Up(up) if up.answered);
         self.metrics.connected.set(i64::from(connected));
         let count = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
         self.metrics.dirty.set(count(self.outbox.len()));
@@ -447,6 +477,14 @@ impl<T: Transport> Sender<T> {
         progress.connected = connected;
         progress.session = self.outbox.session();
         progress.dirty = self.outbox.len();
+        if progress.repeated.is_empty() && self.repeated().next().is_none() {
+            return;
+        }
+        progress.repeated = self.repeated().cloned().collect();
+    }
+
+    fn repeated(&self) -> impl Iterator<Item = &Repeated> {
+        self.errors.repeated().chain(self.demands.repeated())
     }
 
     fn tick(&self) -> Tick {

@@ -41,8 +41,10 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 mod idle;
+mod loops;
 mod memory;
 mod names;
+mod refused;
 mod room;
 mod scripted;
 mod stuck;

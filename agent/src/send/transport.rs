@@ -30,8 +30,8 @@ pub trait Channel: Send + 'static {
     /// When the certificate it was made with ends.
     fn not_after(&self) -> Timestamp;
 
-    /// Resolves when the connection has ended. Cancel-safe; not to be called again after it has resolved.
-    fn closed(&mut self) -> impl Future<Output = ()> + Send;
+    /// Resolves when the connection has ended, with the reason. Cancel-safe; not to be called again after it has resolved.
+    fn closed(&mut self) -> impl Future<Output = SendError> + Send;
 
     /// Sends a request and reads its answer, within `deadline`. Dropping the exchange gives it up.
     fn post(

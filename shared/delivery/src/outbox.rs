@@ -73,6 +73,8 @@ pub struct Outbox {
     unsent: Unsent,
     /// How often the receiver has asked for a number again, if it has. Changes only while the number is not in `unsent`.
     asked: Aside<BTreeMap<Seq, u32>>,
+    /// Sessions in a row, the present one included, that have let nothing go.
+    fruitless: Aside<u32>,
     /// What was observed before is older than the session, as far as the receiver has told.
     older_than: Option<Timestamp>,
     keep_names: Option<KeepNames>,
@@ -134,6 +136,7 @@ impl Outbox {
             by_key: ByKey::default(),
             unsent: Unsent::default(),
             asked: Aside::default(),
+            fruitless: Aside::default(),
             older_than: None,
             keep_names: None,
             names: Names::default(),

@@ -63,8 +63,8 @@ impl<C: Channel> Channel for Through<C> {
         self.inner.not_after()
     }
 
-    async fn closed(&mut self) {
-        self.inner.closed().await;
+    async fn closed(&mut self) -> SendError {
+        self.inner.closed().await
     }
 
     fn post(
@@ -124,7 +124,9 @@ mod tests {
             Timestamp::MAX
         }
 
-        async fn closed(&mut self) {}
+        async fn closed(&mut self) -> SendError {
+            SendError::Closed
+        }
 
         fn post(
             &self,

@@ -145,9 +145,10 @@ impl Channel for Connection {
         Timestamp::MAX
     }
 
-    async fn closed(&mut self) {
+    async fn closed(&mut self) -> SendError {
         // The wire is ours, so it does not end without being broken.
         let _ = self.broken.wait_for(|broken| *broken).await;
+        SendError::Closed
     }
 
     fn post(

@@ -1,14 +1,17 @@
 //! What the receiver's answers, and missing ones, change.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tidewatch_delivery::outbox::Applied;
+use tidewatch_delivery::{digest::Digest, outbox::Applied};
 use tidewatch_telemetry::chain;
 use tidewatch_wire::v3;
 use tokio::time::Instant;
 
 use super::{Sender, Sent};
 use crate::send::{SendError, Transport, connect::MAX_RETRY_AFTER, link::Link};
+
+/// A failure after so long without any is the first again.
+const FORGIVEN: Duration = Duration::from_mins(10);
 
 impl<T: Transport> Sender<T> {
     pub(super) fn sent(&mut self, sent: &Sent) {
@@ -52,37 +55,43 @@ impl<T: Transport> Sender<T> {
             confirmed,
             resync,
         } = applied;
-        if confirmed.is_some() || resync {
-            let digest = if resync || confirmed == Some(false) {
-                tracing::info!(session = %response.session, "the receiver wants every object reported");
-                Arc::default()
-            } else {
-                tracing::info!("the receiver confirms the digest; reporting what differs");
-                Arc::new(self.outbox.reconciled().clone())
-            };
-            self.baseline.send_modify(|baseline| {
-                (baseline.round, baseline.digest) = (baseline.round + 1, digest);
-            });
-        }
-        self.failures = 0;
-        self.unready = None;
-        let now = Instant::now();
+        let (now, tick) = (Instant::now(), self.tick());
+        self.answered();
         self.heartbeat_at = now + self.settings.heartbeat;
         if new_session {
-            tracing::info!(session = %response.session, to_resend, "another receiver session: sending all again");
-        }
-        if asked_again > 0 || new_session && to_resend > 0 {
-            self.resends = self.resends.saturating_add(1);
-            // The first time at once: a restarted receiver is the usual case.
-            if self.resends > 1 {
-                let wait = self.settings.backoff.delay(self.resends - 2, (self.jitter)());
-                self.again_after = self.again_after.max(now + wait);
+            self.sessions.demanded(&self.settings.sessions, (self.jitter)(), tick);
+            if let Some(times) = self.demanded("the receiver answers as another session") {
+                tracing::info!(session = %response.session, to_resend, times, "another receiver session: sending all again");
             }
+        }
+        if resync || confirmed == Some(false) {
+            if let Some(times) = self.demanded("the receiver wants every object reported") {
+                tracing::info!(session = %response.session, times, "the receiver wants every object reported");
+            }
+            self.report_at = Some(now.max(self.start + self.sessions.until()));
+            self.report_what_is_due();
+        } else if confirmed.is_some() {
+            tracing::info!("the receiver confirms the digest; reporting what differs");
+            self.compare_with(Arc::new(self.outbox.reconciled().clone()));
+        }
+        if !released.is_empty() {
+            self.failures = 0;
+            self.errors.clear();
+            self.polls.progress();
+        }
+        if asked_again > 0 {
+            self.asked_again(asked_again);
         } else if !self.outbox.is_asked_again() {
-            self.resends = 0;
+            self.again.progress();
+        }
+        if released.iter().any(|release| &*release.key.watch != v3::CANARY) {
+            self.turns.progress();
         }
         if let Some(wait) = older_after {
-            self.older_after = self.older_after.max(now + wait.min(MAX_RETRY_AFTER));
+            // However short a wait the receiver asks for, turns that bring nothing get longer ones.
+            self.turns.demanded(&self.settings.backoff, (self.jitter)(), tick);
+            let until = (now + wait.min(MAX_RETRY_AFTER)).max(self.start + self.turns.until());
+            self.older_after = self.older_after.max(until);
         }
         if let Some(wait) = retry_after {
             self.patience = self.patience.max(now + wait.min(MAX_RETRY_AFTER));
@@ -118,18 +127,26 @@ impl<T: Transport> Sender<T> {
             Some(sent) => self.outbox.failed(&sent.in_flight),
             None => {}
         }
+        if let Some(sent) = sent
+            && error.is_too_large()
+            && sent.in_flight.len() == 1
+        {
+            self.again.demanded(&self.settings.backoff, (self.jitter)(), self.tick());
+        }
         self.metrics.failures.with_label_values(&[what, error.label()]).inc();
         if sent.is_some_and(|sent| !sent.observed.is_empty()) {
             self.metrics.known.failed();
         }
         let now = Instant::now();
-        let failures = self.failures;
-        self.failures = self.failures.saturating_add(1);
+        let failures = self.count_failure();
         if let SendError::Status { retry_after: Some(wish), .. } = error {
             self.patience = self.patience.max(now + *wish);
         }
         let text = chain(error).to_string();
-        tracing::warn!(what, error = text, failures = self.failures, "sending failed");
+        let (told, tick) = ((self.clock)(), self.tick());
+        if let Some(times) = self.errors.told(&text, told, tick) {
+            tracing::warn!(what, error = text, failures = self.failures, times, "sending failed");
+        }
         self.progress.lock().last_error = text;
         if error.ends_connection() && !sent.is_some_and(|sent| sent.elsewhere) {
             self.lose(failures);
@@ -139,5 +156,59 @@ impl<T: Transport> Sender<T> {
                 *after = (*after).max(until);
             }
         }
+    }
+
+    /// A good answer: now, and not before, the receiver has let the agent in.
+    fn answered(&mut self) {
+        let (now, tick) = ((self.clock)(), self.tick());
+        self.unready = None;
+        let Link::Up(up) = &mut self.link else { return };
+        if std::mem::replace(&mut up.answered, true) {
+            return;
+        }
+        if let Some(times) = self.errors.told("connected to the receiver", now, tick) {
+            tracing::info!(times, "connected to the receiver");
+        }
+    }
+
+    /// The receiver wants numbers again that it was told before.
+    fn asked_again(&mut self, numbers: usize) {
+        self.again.demanded(&self.settings.backoff, (self.jitter)(), self.tick());
+        if let Some(times) = self.demanded("the receiver asks for events again")
+            && times > 1
+        {
+            tracing::warn!(numbers, times, "the receiver asks for events again and again");
+        }
+    }
+
+    fn demanded(&mut self, what: &str) -> Option<u64> {
+        let (now, tick) = ((self.clock)(), self.tick());
+        self.demands.told(what, now, tick)
+    }
+
+    /// Failures before this one. What is long past does not count.
+    pub(super) fn count_failure(&mut self) -> u32 {
+        let now = Instant::now();
+        if now.duration_since(self.failed_at) > FORGIVEN {
+            self.failures = 0;
+        }
+        self.failed_at = now;
+        let failures = self.failures;
+        self.failures = failures.saturating_add(1);
+        failures
+    }
+
+    /// Has the watches report everything, when that is due.
+    pub(super) fn report_what_is_due(&mut self) {
+        if self.report_at.is_some_and(|at| at <= Instant::now()) {
+            self.report_at = None;
+            self.compare_with(Arc::default());
+        }
+    }
+
+    fn compare_with(&self, digest: Arc<Digest>) {
+        self.baseline.send_modify(|baseline| {
+            (baseline.round, baseline.digest) = (baseline.round + 1, digest);
+        });
     }
 }

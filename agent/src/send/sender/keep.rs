@@ -73,6 +73,8 @@ impl<T: Transport> Sender<T> {
         }
         let counts = revision.counted != self.given.counted;
         let due = now + if counts { self.settings.store } else { self.settings.store_quiet };
+        // It names the session, so each further one would have it stored, and declared, anew.
+        let due = due.max(self.start + self.sessions.until());
         let give_at = self.give_at.map_or(due, |earlier| earlier.min(due));
         self.give_at = Some(give_at);
         if give_at <= now {

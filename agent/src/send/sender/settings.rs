@@ -23,6 +23,8 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// After failures that leave the connection as it is.
     pub backoff: Backoff,
+    /// After a receiver's further session within a short time, before it gets a full report or a digest is stored for it.
+    pub sessions: Backoff,
     /// Before a new connection, when one was lost or could not be made.
     pub spread: Spread,
     /// A connection is replaced after this, or up to half of it before.
@@ -55,6 +57,7 @@ impl Default for Settings {
             // The canary says the same each minute. One that is on its way must not find that said just now.
             heartbeat: Duration::from_secs(65),
             backoff: Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) },
+            sessions: Backoff { base: Duration::from_secs(5), max: Duration::from_mins(5) },
             spread: Spread::default(),
             connection_age: Duration::from_secs(DEFAULT_CONNECTION_AGE),
             replace_within: Duration::from_mins(3),

@@ -87,9 +87,19 @@ impl<T: Transport> Sender<T> {
             }
             Fate::Keep | Fate::Replace => {}
             Fate::End(reason) => {
-                tracing::info!(reason, "ending the connection to the receiver");
+                let error = SendError::Unusable(reason);
+                let (failures, text) = (self.count_failure(), chain(&error).to_string());
+                let (told, tick) = ((self.clock)(), self.tick());
+                if let Some(times) = self.errors.told(&text, told, tick) {
+                    tracing::warn!(reason, error = text, times, "ending the connection to the receiver");
+                }
                 self.metrics.connections_ended.with_label_values(&[reason]).inc();
-                self.take_down(now);
+                self.progress.lock().last_error = text;
+                // The next connection may be a good one. If it is not, trying goes on at the pace of failures.
+                match failures.checked_sub(1) {
+                    None => self.take_down(now),
+                    Some(failures) => self.lose(failures),
+                }
             }
         }
     }
@@ -147,7 +157,7 @@ impl<T: Transport> Sender<T> {
     fn take_down(&mut self, now: Instant) {
         self.upkeep = Upkeep::new(now);
         if let Link::Up(up) = std::mem::replace(&mut self.link, Link::now()) {
-            let Up { connection: _, batch, poll: _, replacement: _ } = *up;
+            let Up { connection: _, answered: _, batch, poll: _, replacement: _ } = *up;
             if let Some(batch) = batch {
                 self.outbox.failed(&batch.sent.in_flight);
             }

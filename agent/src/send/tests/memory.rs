@@ -21,7 +21,7 @@ async fn a_digest_is_claimed_kept_and_declared() {
     let mut peer = peer(&ca).await;
     let (kept, memory) = memory();
     let mut agent = agent_with(peer.addr, &ca, &ca, Some(memory), |_, _| {}).await;
-    agent.until("a connection", |p| p.connected).await;
+    agent.until_metric("t_connections_total 1").await;
     agent.see("early").await;
     assert_eq!(agent.baseline.borrow().round, 0, "nothing is known yet");
     let Shelf { found, mut snapshots, stored, .. } = kept;

@@ -50,7 +50,7 @@ async fn a_name_is_stored_before_its_object_is_told_of() {
     let given = shelf.names.wait_for(is).await.unwrap().clone().unwrap();
     assert_eq!(given.watches[WATCH].objects.len(), 1);
     agent.until_metric("t_unsent_keys 1").await;
-    agent.until("a connection", |p| p.connected).await;
+    agent.until_metric("t_connections_total 1").await;
     while let Ok(early) = peer.asked.try_recv() {
         assert!(early.seqs().is_empty(), "only signs of life so far");
         early.held();

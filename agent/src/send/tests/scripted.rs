@@ -17,12 +17,16 @@ pub(super) struct Scripted {
     connected: Arc<Mutex<Vec<Instant>>>,
     told: Arc<Mutex<Vec<(Instant, v3::Request<'static>)>>>,
     script: Script,
+    /// How long each connection lasts.
+    lasts: Duration,
+    fate: Fate,
 }
 
 impl Scripted {
     /// One that nobody has asked anything yet.
     pub(super) fn new(script: Script) -> Self {
-        Self { connected: Arc::default(), told: Arc::default(), script }
+        let lasts = Duration::from_hours(24 * 365);
+        Self { connected: Arc::default(), told: Arc::default(), script, lasts, fate: Fate::Keep }
     }
 
     /// What it was asked so far, and when.
@@ -44,7 +48,7 @@ impl Transport for Scripted {
     }
 
     fn fate(&self, _: &Self) -> Fate {
-        Fate::Keep
+        self.fate
     }
 
     fn set_routes(&self, _: &BTreeMap<String, Vec<Route>>) {}
@@ -55,8 +59,9 @@ impl Channel for Scripted {
         Timestamp::MAX
     }
 
-    async fn closed(&mut self) {
-        pending::<()>().await;
+    async fn closed(&mut self) -> SendError {
+        tokio::time::sleep(self.lasts).await;
+        SendError::Closed
     }
 
     fn post(
@@ -88,32 +93,44 @@ pub(super) struct Bench {
     transport: Scripted,
     pub(super) changes: mpsc::Sender<Told>,
     pub(super) blind: Arc<Mutex<Vec<String>>>,
+    pub(super) baseline: watch::Receiver<Baseline>,
+    pub(super) progress: Arc<Mutex<Progress>>,
     _drain: Drain,
 }
 
 impl Bench {
     /// A sender, which the test has to poll.
     pub(super) fn new(script: Script) -> (Self, Run) {
+        Self::on(Scripted::new(script))
+    }
+
+    fn on(transport: Scripted) -> (Self, Run) {
         let (changes, taken) = mpsc::channel(2_000);
         let registry = Registry::new("t", BuildInfo::new("t", "1")).unwrap();
         let metrics = Metrics::register(&registry, &Conditions::new()).unwrap();
         let outbox = Outbox::new(Epoch::from_bits(1), BTreeMap::new());
         let (guard, resumed) = (Readiness::new().register("receiver"), watch::channel(0).1);
-        let transport = Scripted::new(script);
         let (settings, clock) = (Settings::default(), || Timestamp::UNIX_EPOCH);
         let blind: Arc<Mutex<Vec<String>>> = Arc::default();
         let stand = Arc::clone(&blind);
         let health = move || v3::Health { configuration: String::new(), blind: stand.lock().clone() };
         let sender = Sender::new(outbox, taken, transport.clone(), settings, metrics, clock, guard, resumed)
             .with_health(health, watch::channel(()).1);
-        let drain = Drain::new();
+        let (drain, baseline, progress) = (Drain::new(), sender.baseline(), sender.progress());
         let run = Box::pin(sender.run(drain.watch()));
-        (Self { transport, changes, blind, _drain: drain }, run)
+        (Self { transport, changes, blind, baseline, progress, _drain: drain }, run)
     }
 
     /// One that runs.
     pub(super) fn start(script: Script) -> Self {
         let (bench, run) = Self::new(script);
+        tokio::spawn(run);
+        bench
+    }
+
+    /// One that runs, whose connections last so long and have this fate.
+    pub(super) fn start_on(script: Script, lasts: Duration, fate: Fate) -> Self {
+        let (bench, run) = Self::on(Scripted { lasts, fate, ..Scripted::new(script) });
         tokio::spawn(run);
         bench
     }

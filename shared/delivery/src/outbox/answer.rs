@@ -5,7 +5,7 @@ use tidewatch_wire::{
     v3::{self, Change, Response},
 };
 
-use super::{Applied, Moved, Outbox, Released};
+use super::{Applied, Aside, Moved, Outbox, Released};
 use crate::{Tick, digest::Digest};
 
 impl Outbox {
@@ -27,8 +27,10 @@ impl Outbox {
             new_session: self.session.is_some_and(|s| s != response.session),
             ..Applied::default()
         };
+        let fruitless = self.fruitless.0;
         if self.session != Some(response.session) {
             (self.session, self.mark) = (Some(response.session), 0);
+            self.fruitless = Aside(fruitless.saturating_add(1));
             self.revision.0.counted += 1;
             self.set_older_than(None);
         }
@@ -61,10 +63,20 @@ impl Outbox {
                 }
             }
         }
+        if !applied.released.is_empty() {
+            self.fruitless = Aside(0);
+        }
         if applied.new_session {
             // The new session may know some of them (events and answer crossed); sending again is harmless.
             let sent: Vec<Seq> =
                 self.entries.iter().filter(|(_, e)| e.sent.is_some()).map(|(s, _)| s).collect();
+            // A restarted receiver gets them at once. Sessions that follow each other and let nothing go would drive a loop.
+            if fruitless > 1 {
+                for seq in &sent {
+                    *self.asked.0.entry(*seq).or_default() += 1;
+                }
+                applied.asked_again = sent.len();
+            }
             applied.to_resend = sent.into_iter().filter(|&s| self.resend(s)).count();
         } else {
             let unknown: Vec<Seq> = response

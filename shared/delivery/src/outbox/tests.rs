@@ -107,6 +107,34 @@ fn another_session_means_everything_again() {
 }
 
 #[test]
+fn sessions_that_follow_each_other_without_letting_anything_go_ask_again() {
+    let mut outbox = outbox();
+    let mut canary = saw("canary");
+    canary.key.watch = v3::CANARY.into();
+    for seen in [saw("a"), saw("b"), canary] {
+        outbox.observe(seen, T0);
+    }
+    outbox.next_batch(T0).unwrap();
+    outbox.answered(&answer(9, &[1]), T0);
+    let applied = outbox.answered(&answer(10, &[]), T0);
+    assert_eq!((applied.to_resend, applied.asked_again), (2, 0), "a receiver that was restarted");
+    assert!(outbox.has_unsent(May::NONE) && outbox.has_new_canary());
+
+    outbox.next_batch(T0).unwrap();
+    let applied = outbox.answered(&answer(11, &[]), T0);
+    assert_eq!((applied.to_resend, applied.asked_again), (2, 0), "or was so soon after its start");
+
+    outbox.next_batch(T0).unwrap();
+    let applied = outbox.answered(&answer(12, &[]), T0);
+    assert_eq!((applied.to_resend, applied.asked_again), (2, 2));
+    assert!(!outbox.has_unsent(May::NONE) && !outbox.has_new_canary(), "nothing of it is sent at once");
+
+    outbox.next_batch(T0).unwrap();
+    outbox.answered(&answer(12, &[2, 3]), T0);
+    assert!(outbox.is_empty() && !outbox.is_asked_again());
+}
+
+#[test]
 fn an_unknown_number_is_sent_again_but_not_one_that_is_not_ours() {
     let mut outbox = outbox();
     outbox.observe(saw("a"), T0);

@@ -82,7 +82,7 @@ pub struct Applied {
     pub released: Vec<Released>,
     /// Numbers that must be sent again.
     pub to_resend: usize,
-    /// How many of those for another reason than that their turn comes later.
+    /// How many of those for another reason than that their turn comes later, or that the receiver was restarted once.
     pub asked_again: usize,
     /// The receiver is another one than before (or has restarted).
     pub new_session: bool,

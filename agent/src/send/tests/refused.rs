@@ -1,0 +1,57 @@
+//! A receiver that does not let the agent in.
+
+use super::*;
+
+#[tokio::test]
+async fn an_agent_whose_issuer_is_not_trusted_says_so_and_is_neither_connected_nor_ready() {
+    let (ca, other) = (new_ca(), new_ca());
+    let peer = peer(&ca).await;
+    let agent = agent(peer.addr, &ca, &other, 100).await;
+    agent.see("a").await;
+    for _ in 0..3 {
+        let before = failures(&agent);
+        agent.until("a refusal", |p| p.last_error.contains("does not trust this certificate's issuer")).await;
+        agent.until("another try", |p| !p.connected && failures(&agent) > before).await;
+        let progress = agent.progress.lock().clone();
+        assert!(progress.last_error.contains("does not trust this certificate's issuer"), "{progress:?}");
+        assert_eq!(agent.readiness.unready(), ["receiver"]);
+        agent.metric("t_connected 0");
+    }
+    agent.until("a count", |p| p.repeated.iter().any(|one| one.count > 2)).await;
+
+    // The certificate is replaced by one of the right issuer.
+    write(&agent.files, ca.cert_pem(), &ca, Timestamp::now());
+    let mut peer = peer;
+    let asked = peer.next().await;
+    assert_eq!(asked.seqs(), [1]);
+    assert!(!agent.progress.lock().connected, "nobody has answered yet");
+    asked.done(&[1]);
+    agent.until("an answer", |p| p.connected && p.dirty == 0 && p.last_error.is_empty()).await;
+    agent.until("readiness", |_| agent.readiness.unready().is_empty()).await;
+}
+
+fn failures(agent: &Agent) -> u64 {
+    let text = agent.registry.encode().unwrap();
+    let counts = text.lines().filter(|line| line.contains("reason=\"refused_unknown_ca\""));
+    counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn each_alert_has_a_sentence_of_its_own() {
+    use rustls::AlertDescription as Alert;
+    let said = |description| {
+        let error = std::io::Error::other(rustls::Error::AlertReceived(description));
+        SendError::Refused(alert::received(&error).unwrap()).to_string()
+    };
+    for (description, words) in [
+        (Alert::UnknownCA, "the receiver does not trust this certificate's issuer"),
+        (Alert::CertificateExpired, "has expired or is not valid yet"),
+        (Alert::CertificateRequired, "was shown no certificate"),
+        (Alert::BadCertificate, "refuses this certificate"),
+        (Alert::ProtocolVersion, "by an alert"),
+    ] {
+        assert!(said(description).contains(words), "{}", said(description));
+    }
+    let own = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+    assert_eq!(alert::received(&std::io::Error::other(own)), None, "what the agent itself finds is no alert");
+}
