@@ -82,11 +82,52 @@ fn all(page: &Value) -> String {
         let _ = writeln!(out, "{:<40} {:<40} {:<12} LAST CANARY", "RUNTIME", "KYMA", "STATE");
     }
     for one in worst {
-        let canary =
-            one["canarySeconds"].as_u64().map_or_else(|| "never".to_owned(), |s| format!("{s} s ago"));
-        let (runtime, kyma, state) = (word(&one["runtime"]), word(&one["kyma"]), word(&one["eventPath"]));
+        let canary = one["canarySeconds"].as_u64().map_or_else(|| no_canary(one), |s| format!("{s} s ago"));
+        let state = match word(&one["eventPath"]) {
+            state if state == "unknown" && one["heardSeconds"].is_u64() => "heard".to_owned(),
+            state => state,
+        };
+        let (runtime, kyma) = (word(&one["runtime"]), word(&one["kyma"]));
         let _ = writeln!(out, "{runtime:<40} {kyma:<40} {state:<12} {canary}");
     }
+    out
+}
+
+/// A receiver that was restarted has seen no canary of an agent that speaks for a minute.
+fn no_canary(one: &Value) -> String {
+    match one["heardSeconds"].as_u64() {
+        Some(seconds) => format!("none yet; its agent spoke {seconds} s ago"),
+        None => "none since the receiver began".to_owned(),
+    }
+}
+
+/// What there is to know of a runtime before its reconciles: how its events fare, its agent, its modules.
+fn header(page: &Value) -> String {
+    let mut out = String::new();
+    let (agent, time) = (&page["agent"], |value: &Value| value.as_str().map(str::to_owned));
+    let path = page["eventPath"].as_str().unwrap_or("not known here: this receiver does not look after it");
+    let cause = page["eventPathCause"].as_str().map(|cause| format!(": {cause}")).unwrap_or_default();
+    let _ = writeln!(out, "events       {path}{cause}");
+    let canary = time(&page["lastCanary"]).unwrap_or_else(|| "none since the receiver began".to_owned());
+    let _ = writeln!(out, "last canary  {canary}");
+    let connected = match (time(&agent["connectedSince"]), time(&agent["heard"])) {
+        (Some(since), _) => format!("connected since {since}"),
+        (None, Some(heard)) => format!("silent; last heard at {heard}"),
+        (None, None) => "not heard since the receiver began".to_owned(),
+    };
+    let certificate = time(&agent["certificateEnds"]).map(|end| format!(", its certificate ends at {end}"));
+    let _ = writeln!(out, "agent        {connected}{}", certificate.unwrap_or_default());
+    let refusal = &agent["lastRefusal"];
+    if let Some(message) = refusal["message"].as_str() {
+        let count = refusal["count"].as_u64().unwrap_or(1);
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        let _ = writeln!(out, "refused      {message}{times}");
+    }
+    let modules = page["modules"].as_array().into_iter().flatten();
+    let modules: Vec<_> =
+        modules.map(|module| format!("{} {}", word(&module["name"]), word(&module["state"]))).collect();
+    let modules = if modules.is_empty() { "none".to_owned() } else { modules.join(", ") };
+    let _ = writeln!(out, "modules      {modules}\n");
     out
 }
 
@@ -156,6 +197,7 @@ fn text(page: &Value) -> String {
         page["eventsHeld"]
     );
     out.push_str(held(page));
+    out.push_str(&header(page));
     for record in page["reconciles"].as_array().into_iter().flatten() {
         let ms = |v: &Value| v.as_f64().unwrap_or(0.0) * 1000.0;
         let _ = writeln!(
@@ -200,7 +242,10 @@ mod tests {
 
     #[test]
     fn every_reconcile_is_told_with_its_causes() {
-        let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 2, "reconciles": [
+        let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 2, "eventPath": "proven", "eventPathCause": "events arrive",
+            "lastCanary": "2026-01-01T00:00:00Z",
+            "agent": {"heard": "2026-01-01T00:00:02Z", "connectedSince": "2025-12-31T23:00:00Z", "certificateEnds": "2026-06-01T00:00:00Z"},
+            "modules": [{"name": "oven", "state": "Ready"}, {"name": "sink", "state": "Error"}], "reconciles": [
             {"key": "Kyma/k", "outcome": "failed", "finishedAt": "2026-01-01T00:00:00.123456Z", "queuedSeconds": 0.002,
              "workSeconds": 0.5, "causeCount": 4, "message": "no such module", "nextTrySeconds": 1.5, "causes": [
                 {"type": "event", "seq": 7, "watch": "kyma", "object": "Kyma kyma-system/default"},
@@ -223,10 +268,20 @@ mod tests {
     fn all_runtimes_are_counted_and_the_worst_named() {
         let page = json!({"runtimes": {"proven": 7, "unproven": 1}, "pathIll": true, "worst": [
             {"runtime": "r-1", "kyma": "k-1", "eventPath": "unproven", "canarySeconds": null},
-            {"runtime": null, "kyma": "k-2", "eventPath": "proven", "canarySeconds": 59}]});
+            {"runtime": "r-3", "kyma": "k-3", "eventPath": "unknown", "heardSeconds": 4, "canarySeconds": null},
+            {"runtime": null, "kyma": "k-2", "eventPath": "proven", "heardSeconds": 1, "canarySeconds": 59}]});
         insta::assert_snapshot!(all(&page));
         let paused = json!({"mode": "paused", "runtimes": {"proven": 2}, "pathIll": false, "worst": []});
         assert!(all(&paused).contains("the engine is paused"), "{}", all(&paused));
+    }
+
+    #[test]
+    fn a_refused_agent_is_explained_before_anything_else() {
+        let page = json!({"runtime": "r", "kyma": "k", "eventsHeld": 0, "eventPath": "unproven",
+            "eventPathCause": "the agent was refused", "lastCanary": null, "agent": {"heard": null, "connectedSince": null,
+            "certificateEnds": null, "lastRefusal": {"count": 12, "message": "refused (san_mismatch): subject CN=r, issuer CN=f"}},
+            "modules": [], "reconciles": []});
+        insta::assert_snapshot!(text(&page));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::{
     bucket::Bucket,
     deliveries::Door,
     limits::{Limits, Rate},
+    refused::RefusalLog,
     shares::{Place, Shares},
 };
 
@@ -37,6 +38,7 @@ const KEPT: usize = 4_096;
 /// Counts and decides, for all connections of a listener.
 pub struct Admission {
     pub(crate) limits: Limits,
+    pub(crate) refusals: RefusalLog,
     /// When the session began.
     since: Timestamp,
     runtimes: Mutex<HashMap<String, Buckets>>,
@@ -77,6 +79,7 @@ impl Admission {
     pub fn new(limits: Limits, since: Timestamp) -> Self {
         Self {
             limits,
+            refusals: RefusalLog::new(),
             since,
             runtimes: Mutex::default(),
             resent: Mutex::new(Bucket::full(limits.resent, Instant::now())),

@@ -5,6 +5,7 @@ use tidewatch_wire::{v2, v3};
 use crate::{
     deliveries::Ticket,
     identity::{Runtime, RuntimeLookup},
+    refused::RefusedPeer,
 };
 
 /// Handles what the intake has accepted. No call may block: connections wait for it.
@@ -21,6 +22,10 @@ pub trait Host: Send + Sync + 'static {
     fn heard(&self, _runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         request.resume.is_some()
     }
+
+    /// Called for each peer that is refused because of its certificate. Its names are verified only if it says so, and
+    /// it comes as often as peers try: what is kept of it must be bounded.
+    fn refused(&self, _peer: &RefusedPeer) {}
 
     /// How far the memory behind the host remembers this session, if it can be restored from a backup; see
     /// [`v3::Response::mark`]. Without such a memory it is always 0.

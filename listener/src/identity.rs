@@ -39,6 +39,8 @@ pub struct Runtime {
     pub certificate: Arc<[u8]>,
     /// When it should have been renewed: a tenth of its life is left then. Whoever renews does so after two thirds of it, as a rule.
     pub renewed_by: Timestamp,
+    /// When it ends.
+    pub not_after: Timestamp,
 }
 
 fn renewed_by(peer: &PeerIdentity) -> Timestamp {
@@ -106,7 +108,7 @@ pub fn identify(peer: &PeerIdentity, lookup: RuntimeLookup) -> Result<Runtime, R
         RuntimeLookup::One { kyma, domain: Some(domain) } => {
             if carries(peer, &domain) {
                 let (certificate, renewed_by) = (Arc::clone(&peer.certificate), renewed_by(peer));
-                Ok(Runtime { id, kyma, certificate, renewed_by })
+                Ok(Runtime { id, kyma, certificate, renewed_by, not_after: peer.not_after })
             } else {
                 Err(Refusal::OtherDomain(id))
             }
@@ -147,7 +149,8 @@ mod tests {
         // A tenth before its end, at 1,000 s.
         let renewed_by = Timestamp::from_second(900).unwrap();
         let certificate = Arc::from(*b"der");
-        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into(), certificate, renewed_by };
+        let not_after = Timestamp::from_second(1_000).unwrap();
+        let runtime = Runtime { id: "r1".into(), kyma: "harbour".into(), certificate, renewed_by, not_after };
         for good in ["a.example", "A.Example", "spiffe://r1", "10.1.2.3"] {
             assert_eq!(
                 identify(&peer(&["x", "a.example"]), registered(Some(good))),

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use jiff::Timestamp;
 use tidewatch_drain::Watch;
-use tidewatch_tls::{ForwardedError, IdentityError, PeerIdentity, Proxies, xfcc};
+use tidewatch_tls::{ForwardedError, IdentityError, Names, PeerIdentity, Proxies, xfcc};
 use tidewatch_wire::{
     Epoch, ErrorBody, SeqSet, SessionId, limits,
     standing::{self, Standing},
@@ -28,6 +28,7 @@ use crate::{
     host::{Fate, Host, Manager},
     identity::{Refusal, Runtime, identify},
     metrics::{Metrics, Taken},
+    refused::{LogLine, RefusedPeer},
 };
 
 /// Of a body that is too large, this much more is read and thrown away, and for this long, so that a peer that
@@ -72,8 +73,12 @@ pub struct Intake {
 /// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error(transparent)]
-    Identity(#[from] Refusal),
+    #[error("{refusal}")]
+    Identity {
+        refusal: Refusal,
+        /// What its verified certificate says.
+        names: Option<Box<Names>>,
+    },
     #[error(transparent)]
     Forwarded(ForwardedError),
     #[error("there is nothing at this path; events go to POST /v3/events or POST /v2/<manager>/event")]
@@ -105,7 +110,7 @@ enum Fault {
 impl Fault {
     const fn status(&self) -> StatusCode {
         match self {
-            Self::Identity(refusal) => refusal.status(),
+            Self::Identity { refusal, .. } => refusal.status(),
             Self::Forwarded(ForwardedError::NoHeader) => StatusCode::UNAUTHORIZED,
             Self::Forwarded(ForwardedError::NotVerified) | Self::NotWatched => StatusCode::FORBIDDEN,
             Self::NoSuchPath | Self::UnknownManager(_) => StatusCode::NOT_FOUND,
@@ -122,7 +127,7 @@ impl Fault {
 
     fn label(&self) -> &'static str {
         match self {
-            Self::Identity(refusal) => refusal.label(),
+            Self::Identity { refusal, .. } => refusal.label(),
             Self::Forwarded(error) => error.label(),
             Self::NoSuchPath => "no_such_path",
             Self::Method => "method",
@@ -179,16 +184,11 @@ impl Intake {
                 if matches!(fault, Fault::Panicked) {
                     self.metrics.panics.inc();
                 }
-                tracing::warn!(
-                    runtime = shorten(who),
-                    reason = fault.label(),
-                    error = message,
-                    "request refused"
-                );
+                self.tell_of(shorten(who), &fault, &message);
                 self.metrics.refused.with_label_values(&[fault.label()]).inc();
                 match fault {
                     Fault::TooLarge(_) => known.was_too_large(),
-                    Fault::Identity(_) | Fault::Forwarded(_) => known.was_not_verified(endpoint),
+                    Fault::Identity { .. } | Fault::Forwarded(_) => known.was_not_verified(endpoint),
                     _ => {}
                 }
                 error_answer(&fault, message)
@@ -239,6 +239,24 @@ impl Intake {
         }
     }
 
+    /// Refusals come at any rate: equal ones are counted.
+    fn tell_of(&self, runtime: &str, fault: &Fault, error: &str) {
+        let (reason, now) = (fault.label(), (self.clock)());
+        let names = match fault {
+            Fault::Identity { names, .. } => names.as_deref(),
+            _ => None,
+        };
+        let (subject, issuer) = (names.map(|names| &names.subject), names.map(|names| &names.issuer));
+        let what = format!("{reason}: {runtime}: {}", issuer.map_or("", String::as_str));
+        if let Some(LogLine { times, left_out }) = self.admission.refusals.told(&what, now) {
+            tracing::warn!(runtime, reason, subject, issuer, error, times, left_out, "request refused");
+        }
+        if let Some(names) = names {
+            let names = names.clone();
+            self.host.refused(&RefusedPeer { reason, verified: true, names });
+        }
+    }
+
     /// Reads a body when it is its turn.
     async fn read<B>(&self, runtime: &Runtime, parts: &Parts, body: B, limit: usize) -> Result<Bytes, Fault>
     where
@@ -266,9 +284,17 @@ impl Intake {
         };
         let client = match &forwarded {
             Some(client) => client,
-            None => peer.identity.as_ref().map_err(|e| Refusal::from(*e))?,
+            None => peer.identity.as_ref().map_err(|e| {
+                let names = peer.leaf.as_deref().and_then(Names::of).map(Box::new);
+                Fault::Identity { refusal: Refusal::from(*e), names }
+            })?,
         };
-        Ok(identify(client, self.host.lookup(&client.common_name))?)
+        identify(client, self.host.lookup(&client.common_name)).map_err(|refusal| {
+            // A receiver that has just started refuses nobody for what they are.
+            let is_refused = !matches!(refusal, Refusal::Starting);
+            let names = is_refused.then(|| Names::of(&client.certificate).map(Box::new)).flatten();
+            Fault::Identity { refusal, names }
+        })
     }
 
     fn check_manager(&self, manager: &str) -> Result<(), Fault> {
@@ -288,7 +314,10 @@ impl Intake {
         if overloaded.is_some() || older.is_some() {
             self.metrics.overloads.inc();
         } else if resync {
-            tracing::info!(runtime = runtime.id, "the agent has to report everything again");
+            let what = format!("everything again: {}", runtime.id);
+            if let Some(LogLine { times, .. }) = self.admission.refusals.told(&what, (self.clock)()) {
+                tracing::info!(runtime = runtime.id, times, "the agent has to report everything again");
+            }
             self.metrics.resyncs.inc();
         } else if let Some(patience) = patience {
             let news = self.deliveries.news(&runtime.id, epoch, &awaiting);

@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod operator;
 mod peers;
 pub mod pending;
+mod refused;
 mod shares;
 
 pub use admission::Admission;
@@ -38,3 +39,4 @@ pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use operator::{Ack, Events, Listener, RuntimeEvent, StartError};
 pub use pending::{Pending, Started, reconcile_requests};
+pub use refused::{LogLine, RefusalLog, RefusedPeer};

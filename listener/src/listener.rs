@@ -16,7 +16,7 @@ use hyper_util::{
 use jiff::Timestamp;
 use rustls::ServerConfig;
 use tidewatch_drain::Watch;
-use tidewatch_tls::{HandshakeFailure, PeerIdentity, Store};
+use tidewatch_tls::{HandshakeFailure, Names, PeerIdentity, RefusedCertificate, Store};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -30,6 +30,7 @@ use crate::{
     limits::Limits,
     metrics::ADDRESS_SHARE,
     peers::{Activity, Peers, Seat},
+    refused::{LogLine, RefusedPeer},
     shares::Shares,
 };
 
@@ -60,6 +61,28 @@ struct Door {
     limits: Limits,
     clock: fn() -> Timestamp,
     drain: Watch,
+}
+
+impl Door {
+    /// A handshake has failed. Nothing that is said about it is verified.
+    fn refused(&self, from: Option<SocketAddr>, failure: HandshakeFailure, names: Option<&Names>) {
+        let (reason, now) = (failure.label(), (self.clock)());
+        let who = names.map_or_else(
+            || from.map(|from| network(from.ip()).to_string()).unwrap_or_default(),
+            |names| format!("{} by {}", names.subject, names.issuer),
+        );
+        if let Some(LogLine { times, left_out }) =
+            self.intake.admission.refusals.told(&format!("{reason}: {who}"), now)
+        {
+            let subject = names.map(|names| names.subject.as_str());
+            let issuer = names.map(|names| names.issuer.as_str());
+            tracing::warn!(?from, reason, subject, issuer, times, left_out, "TLS handshake refused");
+        }
+        if let Some(names) = names {
+            let names = names.clone();
+            self.intake.host.refused(&RefusedPeer { reason, verified: false, names });
+        }
+    }
 }
 
 /// Serves until `drain` is signaled; then stops accepting, asks every connection to end, and returns when
@@ -142,7 +165,8 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<Tcp
     // Acknowledgements are small and somebody waits for them.
     let _ = stream.set_nodelay(true);
     let from = stream.peer_addr().ok();
-    let handshake = TlsAcceptor::from(door.tls.current()).accept(stream);
+    let shown = RefusedCertificate::default();
+    let handshake = shown.during(TlsAcceptor::from(door.tls.current()).accept(stream));
     let failure = match tokio::time::timeout(door.limits.handshake, handshake).await {
         Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(error)) => HandshakeFailure::from_io(&error),
@@ -152,7 +176,7 @@ async fn shake_hands(stream: TcpStream, door: &Door) -> Option<Box<TlsStream<Tcp
         // A load balancer that looks whether the port is open does just that, every few seconds.
         tracing::debug!(?from, "the peer ended the connection before the TLS handshake");
     } else {
-        tracing::warn!(?from, reason = failure.label(), "TLS handshake refused");
+        door.refused(from, failure, shown.names());
     }
     door.intake.metrics.handshake_failures.with_label_values(&[failure.label()]).inc();
     None
@@ -197,7 +221,10 @@ async fn serve_connection(stream: Box<TlsStream<TcpStream>>, door: &Door) {
     };
     serving.as_mut().graceful_shutdown();
     let Some(reason) = reason else { return ended(serving.await) };
-    tracing::info!(runtime = &*name, reason, "ending a connection");
+    let what = format!("ending: {reason}: {name}");
+    if let Some(LogLine { times, .. }) = intake.admission.refusals.told(&what, clock()) {
+        tracing::info!(runtime = &*name, reason, times, "ending a connection");
+    }
     intake.metrics.connections_ended.with_label_values(&[reason]).inc();
     if let Ok(result) = tokio::time::timeout(limits.farewell, serving).await {
         ended(result);

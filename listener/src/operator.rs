@@ -309,6 +309,7 @@ pub(crate) mod tests {
                 kyma: "harbour".into(),
                 certificate: Arc::from(*b"der"),
                 renewed_by: Timestamp::MAX,
+                not_after: Timestamp::MAX,
             };
             let request = request(seq, vec![event]);
             if self.deliveries.receive("r1", &request).fresh.is_empty() {

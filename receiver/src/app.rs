@@ -20,7 +20,7 @@ use tidewatch_engine::{
     journal::{Journal, Recorder, Recording, Start},
     runtime::{AddressPolicy, Answered},
 };
-use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, listener};
+use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, RefusalLog, listener};
 use tidewatch_telemetry::{
     BuildInfo, Readiness,
     admin::{self, AdminState},
@@ -182,6 +182,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
             ready: Arc::clone(&known),
             namespace: namespace.clone(),
             refused,
+            lines: RefusalLog::new(),
             certificates,
         }),
         deliveries: deliveries.clone(),

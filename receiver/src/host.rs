@@ -16,7 +16,9 @@ use tidewatch_engine::{
     plan::{agent::watch_name, object::ObjectRef},
     queue::Push,
 };
-use tidewatch_listener::{Fate, Guard, Host, Manager, Runtime, RuntimeLookup, Ticket};
+use tidewatch_listener::{
+    Fate, Guard, Host, LogLine, Manager, RefusalLog, RefusedPeer, Runtime, RuntimeLookup, Ticket,
+};
 use tidewatch_telemetry::metrics::{MetricsError, Registry};
 use tidewatch_wire::{Route, v2, v3};
 
@@ -29,6 +31,7 @@ use crate::{
     },
     klm::Certificates,
     path_watch::PathWatch,
+    paths::Refusal,
     route::{self, Direction, Refused, SECOND_LOOK, V2},
 };
 
@@ -66,6 +69,8 @@ pub struct EngineHost {
     pub namespace: String,
     /// By reason.
     pub refused: IntCounterVec,
+    /// Which refused events are worth a line.
+    pub lines: RefusalLog,
     /// Whose certificates should have been renewed, if there is a metric of it.
     pub certificates: Option<Certificates>,
 }
@@ -78,7 +83,12 @@ pub fn refused_metric(registry: &Registry) -> Result<IntCounterVec, MetricsError
 impl EngineHost {
     fn refuse(&self, runtime: &Runtime, why: Refused, watch: &str) -> Fate {
         let watch: String = watch.chars().take(64).collect();
-        tracing::warn!(runtime = runtime.id, watch, reason = why.label(), "event refused");
+        let (reason, now) = (why.label(), jiff::Timestamp::now());
+        if let Some(LogLine { times, left_out }) =
+            self.lines.told(&format!("{reason}: {}: {watch}", runtime.id), now)
+        {
+            tracing::warn!(runtime = runtime.id, watch, reason, times, left_out, "event refused");
+        }
         self.refused.with_label_values(&[why.label()]).inc();
         Fate::Refused
     }
@@ -192,10 +202,27 @@ impl Host for EngineHost {
 
     fn heard(&self, runtime: &Runtime, request: &v3::Request<'_>) -> bool {
         self.paths.heard(&runtime.kyma, request.health.clone());
+        self.paths.certificate(&runtime.kyma, runtime.not_after);
         if let Some(certificates) = &self.certificates {
             certificates.seen(&runtime.kyma, runtime.renewed_by);
         }
         self.claims.must_resync(&runtime.kyma, &runtime.id, request)
+    }
+
+    fn refused(&self, peer: &RefusedPeer) {
+        let RefusedPeer { reason, verified, names } = peer;
+        // Whoever claims another name is in the log alone: nothing is kept of names that anybody can make up.
+        let Some(id) = &names.common_name else { return };
+        let kcp::RuntimeLookup::One { kyma, .. } = self.engine.state().read().runtime(id) else { return };
+        let refusal = Refusal {
+            reason,
+            at: jiff::Timestamp::now(),
+            subject: names.subject.clone(),
+            issuer: names.issuer.clone(),
+            not_after: names.not_after,
+            verified: *verified,
+        };
+        self.paths.refused(&kyma, refusal);
     }
 
     fn mark(&self) -> u64 {

@@ -66,6 +66,7 @@ fn host() -> EngineHost {
         ready: Arc::new(true.into()),
         namespace: "kcp".into(),
         refused,
+        lines: RefusalLog::new(),
         certificates: None,
     }
 }
@@ -75,8 +76,9 @@ fn runtime() -> Runtime {
     let hour = jiff::SignedDuration::from_hours(1);
     let ca = tidewatch_certs::Ca::create("test", hour, jiff::Timestamp::now()).unwrap();
     let der = rustls::pki_types::CertificateDer::from_pem_slice(ca.cert_pem().as_bytes()).unwrap();
-    let renewed_by = jiff::Timestamp::MAX;
-    Runtime { id: "r1".into(), kyma: "harbour".into(), certificate: Arc::from(der.as_ref()), renewed_by }
+    let (renewed_by, not_after) = (jiff::Timestamp::MAX, jiff::Timestamp::MAX);
+    let certificate = Arc::from(der.as_ref());
+    Runtime { id: "r1".into(), kyma: "harbour".into(), certificate, renewed_by, not_after }
 }
 
 fn kyma_event() -> v2::WatchEvent {
@@ -289,4 +291,31 @@ fn only_a_change_of_one_object_can_have_been_seen() {
     for unknown in [(v3::Change::Changed, true), (v3::Change::Gone, true), (v3::Change::Resync, false)] {
         assert_eq!(of(unknown.0, unknown.1), None, "{unknown:?}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_is_kept_of_registered_runtimes_alone() {
+    let host = host();
+    host.paths.register(&["harbour"]);
+    let peer = |id: &str| RefusedPeer {
+        reason: "unknown_ca",
+        verified: false,
+        names: tidewatch_tls::Names {
+            common_name: Some(id.to_owned()),
+            subject: format!("CN={id}"),
+            issuer: "CN=stranger".to_owned(),
+            not_after: jiff::Timestamp::MAX,
+        },
+    };
+    host.refused(&peer("nobody"));
+    let last = || {
+        host.paths.inspect(|paths, now| {
+            let view = paths.view("harbour", now).unwrap();
+            view.refusals.last().map(|(last, count)| (last.subject.clone(), last.reason, count))
+        })
+    };
+    assert_eq!(last(), None);
+    host.refused(&peer("r1"));
+    host.refused(&peer("r1"));
+    assert_eq!(last(), Some(("CN=r1".to_owned(), "unknown_ca", 2)));
 }

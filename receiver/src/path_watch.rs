@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tidewatch_drain::Watch;
 use tidewatch_engine::{
@@ -12,7 +13,7 @@ use tidewatch_engine::{
 
 use tidewatch_wire::v3::Health;
 
-use crate::paths::{Look, Paths, Settings, Step};
+use crate::paths::{Look, Paths, Refusal, Settings, Step};
 
 /// Between two looks at all runtimes.
 const TICK: Duration = Duration::from_secs(1);
@@ -45,6 +46,16 @@ impl PathWatch {
     /// See [`Paths::heard`].
     pub fn heard(&self, kyma: &str, health: Option<Health>) {
         self.paths.lock().heard(kyma, health, self.now());
+    }
+
+    /// See [`Paths::certificate`].
+    pub fn certificate(&self, kyma: &str, not_after: Timestamp) {
+        self.paths.lock().certificate(kyma, not_after);
+    }
+
+    /// See [`Paths::refused`].
+    pub fn refused(&self, kyma: &str, refusal: Refusal) {
+        self.paths.lock().refused(kyma, refusal, self.now());
     }
 
     /// See [`Paths::canary`].

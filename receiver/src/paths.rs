@@ -11,12 +11,21 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use jiff::Timestamp;
+use tidewatch_delivery::{backoff::Backoff, pace::Pace};
 use tidewatch_engine::queue::Tick;
 use tidewatch_wire::v3::Health;
 
+mod refusal;
 mod report;
+mod view;
 
+pub use refusal::{Refusal, Refusals};
 pub use report::Report;
+pub use view::View;
+
+/// Before a configuration that is changed by hand again and again is written once more: the first time it is at once.
+const FLIPS: Backoff = Backoff { base: Duration::from_secs(5), max: Duration::from_mins(3) };
 
 /// Times and limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,10 +146,17 @@ struct Path {
     other_configuration: Option<Tick>,
     /// When to write the configuration again, while it is another one.
     configure: Option<Tick>,
+    /// How often it was another one after the right one.
+    flips: Pace,
     /// Whether the last reconcile could talk to the runtime's API server.
     reachable: bool,
     next_look: Tick,
     report: Option<Report>,
+    /// Since when its agent speaks without a longer silence.
+    speaks: Option<Tick>,
+    /// When the certificate ends by which it was last heard.
+    not_after: Option<Timestamp>,
+    refusals: Refusals,
 }
 
 /// The ways of all runtimes.
@@ -174,12 +190,17 @@ impl Paths {
     pub fn heard(&mut self, kyma: &str, health: Option<Health>, now: Tick) {
         let path =
             self.runtimes.entry(kyma.to_owned()).or_insert_with(|| Path::new(kyma, &self.settings, now));
-        let known = path.heard.replace(now).is_some();
+        let before = path.heard.replace(now);
+        let known = before.is_some();
+        if before.is_none_or(|before| now.saturating_sub(before) > self.settings.proven_for) {
+            path.speaks = Some(now);
+        }
         if let Some(health) = health {
             // It had the right one: this is not a roll-out that is under way, somebody has changed it there.
             let had = !path.expected.is_empty() && path.health.configuration == path.expected;
             if had && health.configuration != path.expected {
-                path.configure = Some(now);
+                path.flips.demanded(&FLIPS, fraction(kyma), now);
+                path.configure = Some(now.max(path.flips.until()));
             }
             if health.configuration != path.health.configuration {
                 path.left = std::mem::take(&mut path.health.configuration);
@@ -191,6 +212,20 @@ impl Paths {
             // It is back: look at once whether anything was missed.
             path.reachable = true;
             path.next_look = now;
+        }
+    }
+
+    /// The certificate of the agent that was heard ends then.
+    pub fn certificate(&mut self, kyma: &str, not_after: Timestamp) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
+            path.not_after = Some(not_after);
+        }
+    }
+
+    /// A peer that says that it is the agent of a registered runtime was refused. Of others nothing is kept.
+    pub fn refused(&mut self, kyma: &str, refusal: Refusal, now: Tick) {
+        if let Some(path) = self.runtimes.get_mut(kyma) {
+            path.refusals.another(refusal, now);
         }
     }
 
@@ -223,7 +258,7 @@ impl Paths {
             let fault = path.fault(settings, now);
             // It was faster than this look: it has had the new one already, and works by another again.
             if renewed && path.configure.is_some() && path.left == expected {
-                path.configure = Some(now);
+                path.configure = Some(now.max(path.flips.until()));
             }
             if path.configure.is_some_and(|at| at <= now) {
                 path.configure = Some(now + settings.grace);
@@ -241,7 +276,13 @@ impl Paths {
             }
             // While it is unknown, what was said before a restart stands.
             if path.state != State::Unknown {
-                let report = Report::new(path.state, fault);
+                // While the agent is heard, it is somebody else who is refused.
+                let refused = if path.is_silent(settings, now) {
+                    path.refusals.told(settings.grace, now)
+                } else {
+                    None
+                };
+                let report = Report::new(path.state, fault, refused);
                 if path.report.as_ref() != Some(&report) {
                     path.report = Some(report.clone());
                     steps.push(Step::Tell { kyma: kyma.clone(), report });
@@ -287,6 +328,13 @@ impl Paths {
         self.runtimes.get(kyma).map(|p| p.state)
     }
 
+    /// What is known of one runtime, to be shown.
+    #[must_use]
+    pub fn view(&self, kyma: &str, now: Tick) -> Option<View<'_>> {
+        let path = self.runtimes.get(kyma)?;
+        Some(View::new(path, path.is_silent(&self.settings, now), now))
+    }
+
     /// Runtimes by state.
     #[must_use]
     pub fn counts(&self) -> [(State, usize); 4] {
@@ -301,25 +349,42 @@ impl Paths {
 
     /// The runtimes that are worst off: unproven ones first, then the stalest; at most `most`.
     #[must_use]
-    pub fn worst(&self, most: usize, now: Tick) -> Vec<(String, State, Option<Duration>)> {
+    pub fn worst(&self, most: usize, now: Tick) -> Vec<Worst> {
         let mut all: Vec<_> = self
             .runtimes
             .iter()
-            .map(|(kyma, p)| (kyma.clone(), p.state, p.canary.map(|at| now.saturating_sub(at))))
+            .map(|(kyma, p)| {
+                let age = |at: Option<Tick>| at.map(|at| now.saturating_sub(at));
+                Worst { kyma: kyma.clone(), state: p.state, heard: age(p.heard), canary: age(p.canary) }
+            })
             .collect();
-        let rank = |(kyma, state, age): &(String, State, Option<Duration>)| {
-            let order = match state {
+        let rank = |worst: &Worst| {
+            let order = match worst.state {
                 State::Unproven => 0,
                 State::Unknown => 1,
                 State::Proven => 2,
                 State::Unreachable => 3,
             };
-            (order, std::cmp::Reverse(age.unwrap_or(Duration::MAX)), kyma.clone())
+            let age = |age: Option<Duration>| std::cmp::Reverse(age.unwrap_or(Duration::MAX));
+            (order, age(worst.canary), age(worst.heard), worst.kyma.clone())
         };
         all.sort_by_cached_key(rank);
         all.truncate(most);
         all
     }
+}
+
+/// One runtime of [`Paths::worst`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worst {
+    /// Its Kyma.
+    pub kyma: String,
+    /// The state of its way.
+    pub state: State,
+    /// How long ago its agent spoke.
+    pub heard: Option<Duration>,
+    /// How long ago its last canary came back.
+    pub canary: Option<Duration>,
 }
 
 /// Why a runtime is not proven.
@@ -348,10 +413,14 @@ impl Path {
             renewed: None,
             other_configuration: None,
             configure: None,
+            flips: Pace::default(),
             reachable: true,
             // Spread over the whole time, so that a start is not followed by a wave.
             next_look: now + settings.resync.mul_f64(fraction(kyma)),
             report: None,
+            speaks: None,
+            not_after: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -382,15 +451,21 @@ impl Path {
         late.then_some(Fault::Configuration)
     }
 
+    /// No request of the v3 contract was heard for longer than an agent is silent.
+    fn is_silent(&self, settings: &Settings, now: Tick) -> bool {
+        self.heard.is_none_or(|at| now.saturating_sub(at) > settings.proven_for)
+    }
+
     fn next_state(&self, good: bool, settings: &Settings, now: Tick) -> State {
         if good {
             return State::Proven;
         }
-        if self.state == State::Unknown && now.saturating_sub(self.since) <= settings.grace {
+        // A certificate of a trusted issuer is refused for what it says: waiting brings nothing.
+        let is_refused = self.heard.is_none() && self.refusals.is_verified();
+        if self.state == State::Unknown && now.saturating_sub(self.since) <= settings.grace && !is_refused {
             return State::Unknown;
         }
-        let silent = self.heard.is_none_or(|at| now.saturating_sub(at) > settings.proven_for);
-        if silent && !self.reachable { State::Unreachable } else { State::Unproven }
+        if self.is_silent(settings, now) && !self.reachable { State::Unreachable } else { State::Unproven }
     }
 }
 

@@ -1,12 +1,18 @@
 //! `/runtimes/` on the admin port: how many runtimes' events are known to arrive, and which are worst off; below it, for
 //! one runtime, what was done and why.
 
-use serde_json::json;
+use std::time::Duration;
+
+use jiff::{Timestamp, Unit};
+use serde_json::{Value, json};
 use tidewatch_engine::{Engine, kcp::RuntimeLookup};
 use tidewatch_listener::Deliveries;
 use tidewatch_telemetry::Reply;
 
-use crate::{path_watch::PathWatch, paths::State};
+use crate::{
+    path_watch::PathWatch,
+    paths::{View, Worst},
+};
 
 /// The prefix of the page's path.
 pub const PREFIX: &str = "/runtimes/";
@@ -32,15 +38,58 @@ pub fn page(engine: &Engine, deliveries: &Deliveries, paths: &PathWatch, path: &
     };
     let held = id.as_deref().map_or(0, |id| deliveries.held_by(id));
     let is_skipped = engine.state().read().kyma(&kyma).is_some_and(|kyma| kyma.is_skipped());
-    Some(Reply::json(&json!({
+    let (now, mut page) = (Timestamp::now(), json!({}));
+    paths.inspect(|paths, tick| {
+        if let Some(view) = paths.view(&kyma, tick) {
+            page = header(&view, now);
+        }
+    });
+    let modules = engine.state().read().modules_of(&kyma);
+    let modules: Vec<_> = modules.iter().map(|(name, state)| json!({"name": name, "state": state})).collect();
+    let rest = json!({
         "runtime": id,
         "kyma": kyma,
         "mode": engine.mode().label(),
         "skipped": is_skipped,
         "eventsHeld": held,
-        "eventPath": paths.inspect(|p, _| p.state(&kyma)).map(State::label),
+        "modules": modules,
         "reconciles": engine.history().of(&kyma),
-    })))
+    });
+    if let (Value::Object(page), Value::Object(rest)) = (&mut page, rest) {
+        page.extend(rest);
+    }
+    Some(Reply::json(&page))
+}
+
+/// How the runtime's events fare, and its agent.
+fn header(view: &View<'_>, now: Timestamp) -> Value {
+    let ago = |age: Option<Duration>| {
+        let at = age.and_then(|age| now.checked_sub(age).ok());
+        at.map(|at| at.round(Unit::Second).unwrap_or(at))
+    };
+    let refusal = view.refusals.last().map(|(refusal, count)| {
+        json!({
+            "reason": refusal.reason,
+            "at": refusal.at,
+            "count": count,
+            "subject": refusal.subject,
+            "issuer": refusal.issuer,
+            "certificateEnds": refusal.not_after,
+            "verified": refusal.verified,
+            "message": refusal.to_string(),
+        })
+    });
+    json!({
+        "eventPath": view.state.label(),
+        "eventPathCause": view.cause,
+        "lastCanary": ago(view.canary),
+        "agent": {
+            "heard": ago(view.heard),
+            "connectedSince": ago(view.speaks),
+            "certificateEnds": view.not_after,
+            "lastRefusal": refusal,
+        },
+    })
 }
 
 /// Names are here, and in no metric's labels: those would grow with the fleet.
@@ -52,11 +101,12 @@ fn all(engine: &Engine, paths: &PathWatch) -> Reply {
     let state = engine.state().read();
     let worst: Vec<_> = worst
         .into_iter()
-        .map(|(kyma, path, canary)| {
+        .map(|Worst { kyma, state: path, heard, canary }| {
             json!({
                 "runtime": state.kyma(&kyma).and_then(|k| k.runtime_id().map(str::to_owned)),
                 "kyma": kyma,
                 "eventPath": path.label(),
+                "heardSeconds": heard.map(|age| age.as_secs()),
                 "canarySeconds": canary.map(|age| age.as_secs()),
             })
         })

@@ -51,7 +51,7 @@ fn what_a_peer_has_sent_stays_on_one_short_line() {
 
 /// Holds everything, and panics about what is called `poison`.
 #[derive(Default)]
-struct Fragile(parking_lot::Mutex<Vec<Guard>>);
+struct Fragile(parking_lot::Mutex<Vec<Guard>>, Arc<parking_lot::Mutex<Vec<RefusedPeer>>>);
 
 impl Host for Fragile {
     fn lookup(&self, common_name: &str) -> RuntimeLookup {
@@ -61,6 +61,10 @@ impl Host for Fragile {
 
     fn manager(&self, _: &str) -> Manager {
         Manager::Own
+    }
+
+    fn refused(&self, peer: &RefusedPeer) {
+        self.1.lock().push(peer.clone());
     }
 
     fn take_v3(&self, _: &Runtime, _: &v3::Request<'_>, event: &v3::Event<'_>, mut ticket: Ticket) -> Fate {
@@ -78,14 +82,17 @@ impl Host for Fragile {
 
 struct Bench {
     intake: Arc<Intake>,
+    refused: Arc<parking_lot::Mutex<Vec<RefusedPeer>>>,
     _drain: Drain,
 }
 
 impl Bench {
     fn new(work: f64) -> Self {
         let (registry, drain) = (Registry::new("t", BuildInfo::new("t", "1")).unwrap(), Drain::new());
+        let host = Fragile::default();
+        let refused = Arc::clone(&host.1);
         let intake = Intake {
-            host: Arc::new(Fragile::default()),
+            host: Arc::new(host),
             deliveries: Deliveries::new(SessionId::from_bits(1)),
             metrics: Metrics::register(&registry).unwrap(),
             admission: Admission::new(Limits::default(), Timestamp::UNIX_EPOCH).with_work(move || work),
@@ -93,7 +100,7 @@ impl Bench {
             proxies: Arc::new(Proxies::none()),
             clock: || Timestamp::UNIX_EPOCH,
         };
-        Self { intake: Arc::new(intake), _drain: drain }
+        Self { intake: Arc::new(intake), refused, _drain: drain }
     }
 
     /// What is answered to a request of events about these, numbered from 1. `canary` is one.
@@ -147,6 +154,31 @@ impl Bench {
 
 fn seqs(seqs: &[u64]) -> SeqSet {
     seqs.iter().map(|seq| Seq(*seq)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_hears_whose_certificate_was_refused_and_why() {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let (bench, hour) = (Bench::new(0.0), jiff::SignedDuration::from_hours(1));
+    let ca = tidewatch_certs::Ca::create("factory", hour, Timestamp::UNIX_EPOCH).unwrap();
+    let request = tidewatch_certs::ClientRequest {
+        runtime_id: "r1".into(),
+        dns_names: vec!["another.example".into()],
+        organizations: vec![],
+        validity: hour,
+    };
+    let own = ca.issue_client(&request, Timestamp::UNIX_EPOCH).unwrap();
+    let leaf = CertificateDer::from_pem_slice(own.cert_pem.as_bytes()).unwrap();
+    let peer = Arc::new(Peer { leaf: None, identity: PeerIdentity::from_leaf(&leaf) });
+    let request = Request::post(v3::PATH).body(Full::new(Bytes::new())).unwrap();
+    let answer = Arc::clone(&bench.intake).serve(peer, request).await;
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    let refused = bench.refused.lock().clone();
+    let [RefusedPeer { reason: "san_mismatch", verified: true, names }] = &refused[..] else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(names.common_name.as_deref(), Some("r1"));
+    assert!(names.subject.contains("CN=r1") && names.issuer.contains("CN=factory"), "{names:?}");
 }
 
 #[tokio::test(start_paused = true)]

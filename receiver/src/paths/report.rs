@@ -1,6 +1,6 @@
 //! What a Kyma's condition says about its way.
 
-use super::{Fault, State};
+use super::{Fault, Refusal, State};
 
 /// A condition's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,11 @@ pub struct Report {
 const NAMED: usize = 5;
 
 impl Report {
-    pub(super) fn new(state: State, fault: Option<Fault>) -> Self {
+    pub(super) fn new(state: State, fault: Option<Fault>, refused: Option<&Refusal>) -> Self {
         let polled = "the runtime is polled until events are proven to arrive";
+        if let Some(refusal) = refused.filter(|_| fault.is_some()) {
+            return Self { proven: false, reason: "AgentRefused", message: format!("{refusal}; {polled}") };
+        }
         if state == State::Unreachable {
             let message =
                 "the agent is silent and the API server does not answer (hibernated?); both are awaited";

@@ -199,7 +199,7 @@ fn the_worst_come_first() {
     paths.tick(|_| "c1", at(185));
     let worst = paths.worst(3, at(185));
     let worst: Vec<_> =
-        worst.iter().map(|(kyma, state, age)| (&**kyma, *state, age.map(|a| a.as_secs()))).collect();
+        worst.iter().map(|w| (w.kyma.as_str(), w.state, w.canary.map(|age| age.as_secs()))).collect();
     assert_eq!(
         worst,
         [("k3", State::Unproven, None), ("k0", State::Unproven, Some(85)), ("k2", State::Proven, Some(55))]
@@ -324,4 +324,120 @@ fn new_watches_of_a_proven_runtime_have_time_to_list() {
     beat(&mut paths, &kymas, at(1000));
     paths.heard("k0", Some(Health { configuration: "c1".into(), blind: vec!["kyma".into()] }), at(1000));
     assert_eq!(told(&paths.tick(|_| "c1", at(1000))), ["BlindWatch"]);
+}
+
+#[test]
+fn a_configuration_that_flips_all_the_time_is_written_again_ever_more_seldom() {
+    let (mut paths, kymas) = fleet(1);
+    beat(&mut paths, &kymas, at(1));
+    paths.tick(|_| "c1", at(1));
+    let mut written = Vec::new();
+    for second in 2..1_802 {
+        // Somebody changes it back a second after each time that it was written.
+        let is_right = written.last() == Some(&(second - 1));
+        let configuration = if is_right { "c1" } else { "by hand" };
+        paths.heard(
+            "k0",
+            Some(Health { configuration: configuration.into(), blind: Vec::new() }),
+            at(second),
+        );
+        paths.canary("k0", at(second));
+        if configured(&paths.tick(|_| "c1", at(second))) > 0 {
+            written.push(second);
+        }
+    }
+    assert_eq!(written[0], 2, "the first time at once");
+    assert!((5..=30).contains(&written.len()), "{written:?}");
+}
+
+fn refusal(reason: &'static str, issuer: &str, verified: bool) -> Refusal {
+    Refusal {
+        reason,
+        at: Timestamp::UNIX_EPOCH,
+        subject: "CN=r0".into(),
+        issuer: issuer.into(),
+        not_after: Timestamp::UNIX_EPOCH,
+        verified,
+    }
+}
+
+fn messages(steps: &[Step]) -> Vec<String> {
+    let told =
+        steps.iter().filter_map(|s| if let Step::Tell { report, .. } = s { Some(report) } else { None });
+    told.map(|report| format!("{}: {}", report.reason, report.message)).collect()
+}
+
+#[test]
+fn a_refused_agent_is_told_of_with_its_certificate_until_it_is_let_in() {
+    let (mut paths, kymas) = fleet(1);
+    paths.refused("k0", refusal("san_mismatch", "CN=factory", true), at(1));
+    let first = messages(&paths.tick(|_| "c1", at(2)));
+    assert_eq!(
+        first,
+        [
+            "AgentRefused: the agent was refused (san_mismatch) at 1970-01-01T00:00:00Z: the certificate does not carry the \
+          domain registered for the runtime (subject CN=r0, issuer CN=factory, valid until 1970-01-01T00:00:00Z); issue it \
+          anew with the Kyma's skr-domain as alternative name; the runtime is polled until events are proven to arrive"
+        ]
+    );
+    for second in 3..120 {
+        paths.refused("k0", refusal("san_mismatch", "CN=factory", true), at(second));
+        assert!(messages(&paths.tick(|_| "c1", at(second))).is_empty(), "the same is told once");
+    }
+    let view = paths.view("k0", at(120)).unwrap();
+    assert_eq!(view.refusals.last().map(|(last, count)| (last.reason, count)), Some(("san_mismatch", 118)));
+    beat(&mut paths, &kymas, at(121));
+    assert_eq!(told(&paths.tick(|_| "c1", at(121))), ["Proven"]);
+}
+
+#[test]
+fn who_only_claims_to_be_an_agent_changes_nothing_while_the_agent_is_heard() {
+    let (mut paths, kymas) = fleet(2);
+    let stranger = || refusal("unknown_ca", "CN=stranger", false);
+    for second in 1..600 {
+        if second % 60 == 1 {
+            // It is heard, but its canary does not come back.
+            paths.heard("k0", Some(healthy()), at(second));
+        }
+        paths.refused("k0", stranger(), at(second));
+        paths.refused("k1", stranger(), at(second));
+        paths.refused("nobody", stranger(), at(second));
+        let told = messages(&paths.tick(|_| "c1", at(second)));
+        assert!(second > 180 || told.is_empty(), "a claim does not end the grace");
+        for message in told {
+            assert!(message.starts_with("NoCanary") || message.contains(", as it claims"), "{message}");
+        }
+    }
+    assert_eq!(kymas.len(), 2);
+    assert!(paths.view("nobody", at(600)).is_none(), "nothing is kept of who is not registered");
+    let count = |kyma: &str| paths.view(kyma, at(600)).unwrap().refusals.last().map(|(_, count)| count);
+    assert_eq!((count("k0"), count("k1")), (Some(599), Some(599)));
+}
+
+#[test]
+fn refusals_at_any_rate_are_few_writes() {
+    let (mut paths, _) = fleet(1);
+    let mut told = 0;
+    for second in 1..3_600 {
+        for n in 0..10 {
+            let issuer = format!("CN=made up {second} {n}");
+            paths.refused("k0", refusal("unknown_ca", &issuer, false), at(second));
+        }
+        told += messages(&paths.tick(|_| "c1", at(second))).len();
+    }
+    assert!((2..=20).contains(&told), "{told} in an hour");
+}
+
+#[test]
+fn an_agent_that_speaks_after_a_restart_is_not_one_that_was_never_heard() {
+    let (mut paths, _) = fleet(2);
+    paths.heard("k0", Some(healthy()), at(5));
+    paths.tick(|_| "c1", at(6));
+    let (speaks, silent) = (paths.view("k0", at(6)).unwrap(), paths.view("k1", at(6)).unwrap());
+    assert_eq!((speaks.state, speaks.speaks), (State::Unknown, Some(SECOND)));
+    assert!(speaks.cause.contains("its next canary"), "{}", speaks.cause);
+    assert!(silent.cause.contains("not been heard") && silent.speaks.is_none(), "{}", silent.cause);
+    let worst = paths.worst(2, at(6));
+    let heard: Vec<_> = worst.iter().map(|worst| (worst.kyma.as_str(), worst.heard)).collect();
+    assert_eq!(heard, [("k1", None), ("k0", Some(SECOND))], "who is silent is worse off");
 }

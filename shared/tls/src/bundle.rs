@@ -1,5 +1,6 @@
 //! Certificates, key and trust of one end, checked, and the TLS configurations made of them.
 
+use crate::refused::Attributing;
 use jiff::Timestamp;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -165,7 +166,7 @@ impl Bundle {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(BundleError::Tls)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(Attributing(verifier)))
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(key_error)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

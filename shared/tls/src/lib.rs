@@ -8,6 +8,7 @@ mod files;
 mod handshake;
 mod identity;
 mod proxies;
+mod refused;
 mod store;
 pub mod xfcc;
 
@@ -16,6 +17,7 @@ pub use files::{Files, FilesError};
 pub use handshake::HandshakeFailure;
 pub use identity::{IdentityError, MAX_SANS, PeerIdentity};
 pub use proxies::{ForwardedError, Proxies, ProxiesError, ProxyFiles};
+pub use refused::{Names, RefusedCertificate};
 pub use store::{ReloadError, Reloaded, Store};
 
 #[cfg(test)]

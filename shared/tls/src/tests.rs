@@ -1,6 +1,6 @@
 use crate::{
-    BundleError, Files, HandshakeFailure, IdentityError, MAX_SANS, PeerIdentity, Pem, ReloadError, Reloaded,
-    Store, client_config, provider, server_config,
+    BundleError, Files, HandshakeFailure, IdentityError, MAX_SANS, Names, PeerIdentity, Pem,
+    RefusedCertificate, ReloadError, Reloaded, Store, client_config, provider, server_config,
 };
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{CertificateParams, DnType, DnValue, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
@@ -110,6 +110,41 @@ async fn an_expired_client_is_refused() {
     let (served, seen) = handshake(server(&ca), client(&ca, &client_of(&ca, now() - DAY * 2))).await;
     assert_eq!(HandshakeFailure::from_io(&served.unwrap_err()), HandshakeFailure::Expired);
     assert_eq!(HandshakeFailure::from_io(&seen.unwrap_err()), HandshakeFailure::Expired);
+}
+
+#[tokio::test]
+async fn what_a_refused_certificate_claims_is_known_to_its_own_handshake_alone() {
+    let (good, other) = (ca("one"), ca("two"));
+    let refusals = [client_of(&other, now()), client_of(&good, now() - DAY * 2)].map(|own| {
+        let (good, shown) = (&good, RefusedCertificate::default());
+        async move {
+            let (served, _) = shown.during(handshake(server(good), client(good, &own))).await;
+            assert!(served.is_err());
+            shown.names().unwrap().clone()
+        }
+    });
+    let welcome = RefusedCertificate::default();
+    let accepted = welcome.during(handshake(server(&good), client(&good, &client_of(&good, now()))));
+    let [stranger, expired] = refusals;
+    let (stranger, expired, (served, _)) = tokio::join!(stranger, expired, accepted);
+    assert!(served.is_ok() && welcome.names().is_none());
+    for (names, issuer) in [(&stranger, "CN=two"), (&expired, "CN=one")] {
+        assert_eq!(names.common_name.as_deref(), Some("runtime-1"));
+        assert!(names.subject.contains("CN=runtime-1") && names.issuer.contains(issuer), "{names:?}");
+    }
+    assert!(expired.not_after < now());
+}
+
+#[test]
+fn claimed_names_are_short_and_printable() {
+    let long = "\u{1b}[31mx\n".repeat(1_000);
+    let certificate = leaf(|params| params.distinguished_name.push(DnType::CommonName, long.as_str()));
+    let names = Names::of(&certificate).unwrap();
+    assert!(
+        names.subject.chars().count() <= 160 && !names.subject.chars().any(char::is_control),
+        "{names:?}"
+    );
+    assert_eq!(Names::of(b"no certificate"), None);
 }
 
 #[tokio::test]

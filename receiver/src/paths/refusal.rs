@@ -1,0 +1,110 @@
+//! What is kept of peers that said they were a runtime's agent and were refused. Pure: time is an argument.
+
+use std::{fmt, time::Duration};
+
+use jiff::Timestamp;
+use tidewatch_engine::queue::Tick;
+
+/// A peer that was refused because of its certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why, in the word that metrics have.
+    pub reason: &'static str,
+    /// When.
+    pub at: Timestamp,
+    /// The certificate's subject.
+    pub subject: String,
+    /// Its issuer.
+    pub issuer: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Whether a trusted issuer vouches for it. Without, anybody may have made it.
+    pub verified: bool,
+}
+
+/// The refusals of one runtime's agent, or of who says so. However many there are, two are kept.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals(Option<Box<Kept>>);
+
+#[derive(Clone, Debug)]
+struct Kept {
+    last: Refusal,
+    /// Equal ones in a row.
+    count: u64,
+    /// What the condition says, and since when. It changes seldom, since each change is a write.
+    told: (Refusal, Tick),
+}
+
+impl Refusal {
+    /// Whether it is the same again, at whatever time.
+    fn is_again(&self, other: &Self) -> bool {
+        *self == Self { at: self.at, ..other.clone() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, at, subject, issuer, not_after, verified } = self;
+        let (cause, next) = match *reason {
+            "san_mismatch" => (
+                "the certificate does not carry the domain registered for the runtime",
+                "issue it anew with the Kyma's skr-domain as alternative name",
+            ),
+            "no_domain" => ("the Kyma has no skr-domain to check the certificate against", "annotate it"),
+            "unknown_ca" => (
+                "the receiver does not trust the certificate's issuer",
+                "issue it by a CA of the receiver's client CAs",
+            ),
+            "expired" => (
+                "the certificate has expired or is not valid yet",
+                "renew it, and compare the clocks of agent and receiver",
+            ),
+            _ => ("the receiver does not accept the certificate", "issue it anew for this runtime's agent"),
+        };
+        let seconds = |time: &Timestamp| time.round(jiff::Unit::Second).unwrap_or(*time);
+        let claimed = if *verified { "" } else { ", as it claims" };
+        write!(
+            f,
+            "the agent was refused ({reason}) at {}: {cause} (subject {subject}, issuer {issuer}, valid until {}{claimed}); {next}",
+            seconds(at),
+            seconds(not_after),
+        )
+    }
+}
+
+impl Refusals {
+    /// One more.
+    pub(super) fn another(&mut self, refusal: Refusal, now: Tick) {
+        match &mut self.0 {
+            Some(kept) if kept.last.is_again(&refusal) => {
+                (kept.last, kept.count) = (refusal, kept.count.saturating_add(1));
+            }
+            Some(kept) => (kept.last, kept.count) = (refusal, 1),
+            None => {
+                let told = (refusal.clone(), now);
+                self.0 = Some(Box::new(Kept { last: refusal, count: 1, told }));
+            }
+        }
+    }
+
+    /// What the condition is to say: the last one, but another one than before only `pause` after that.
+    pub(super) fn told(&mut self, pause: Duration, now: Tick) -> Option<&Refusal> {
+        let kept = self.0.as_mut()?;
+        let (told, since) = &kept.told;
+        if !told.is_again(&kept.last) && now.saturating_sub(*since) > pause {
+            kept.told = (kept.last.clone(), now);
+        }
+        Some(&kept.told.0)
+    }
+
+    /// Whether the last one is about a certificate of a trusted issuer.
+    pub(super) fn is_verified(&self) -> bool {
+        self.last().is_some_and(|(refusal, _)| refusal.verified)
+    }
+
+    /// The last one, and how many equal ones in a row.
+    #[must_use]
+    pub fn last(&self) -> Option<(&Refusal, u64)> {
+        self.0.as_ref().map(|kept| (&kept.last, kept.count))
+    }
+}
