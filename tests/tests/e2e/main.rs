@@ -21,6 +21,7 @@ mod external;
 mod faults;
 mod field_drift;
 mod field_objects;
+mod field_inputs;
 mod lease;
 mod managed;
 mod mandatory;
