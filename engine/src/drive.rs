@@ -405,7 +405,7 @@ impl Shared {
             }
         }
         match key {
-            WorkKey::Kyma { kyma } => self.reconcile_kyma(kyma, class, why).await,
+            WorkKey::Kyma { kyma } => Box::pin(self.reconcile_kyma(kyma, class, why)).await,
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => {
                 {
@@ -418,7 +418,7 @@ impl Shared {
                 }
                 Box::pin(self.reconcile_manifest(key, (kyma, name), why)).await
             }
-            WorkKey::Agent { kyma } => self.reconcile_agent(kyma, why).await,
+            WorkKey::Agent { kyma } => Box::pin(self.reconcile_agent(kyma, why)).await,
             WorkKey::Catalog { kyma } => self.reconcile_catalog(kyma, why).await,
             WorkKey::Exchange { kyma } => self.reconcile_exchange(kyma).await,
             WorkKey::Mandatory { kyma } => self.reconcile_mandatory(kyma, class, why).await,

@@ -100,7 +100,8 @@ impl Shared {
         };
         if kyma.metadata.deletion_timestamp.is_some() {
             self.windows.forget(name);
-            return self.delete_kyma(&kyma).await;
+            // Boxed: its future is large.
+            return Box::pin(self.delete_kyma(&kyma)).await;
         }
         if kyma.is_skipped() {
             return Ok(Finish::Done);

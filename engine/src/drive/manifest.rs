@@ -158,7 +158,7 @@ impl Shared {
                 return match &force {
                     Some(force) => {
                         let whole = has_own_inventory(&manifest);
-                        self.force_manifest(kyma, (&manifest, whole), None, force).await
+                        Box::pin(self.force_manifest(kyma, (&manifest, whole), None, force)).await
                     }
                     None => self.stopped(&manifest, Stopped::for_good(why.message())).await,
                 };
@@ -223,14 +223,14 @@ impl Shared {
             return self.give_up(kyma, &manifest, runtime, force.is_some()).await;
         }
         if let Some(force) = force {
-            return self.force_manifest(kyma, (&manifest, whole), Some(runtime), force).await;
+            return Box::pin(self.force_manifest(kyma, (&manifest, whole), Some(runtime), force)).await;
         }
         let successor = self.look("successor").await.successor(kyma, &manifest);
         if let Some(successor) = successor {
             self.listen_no_more(kyma, &manifest.name_any()).await;
             return self.hand_over(kyma, &manifest, &successor, runtime).await;
         }
-        self.delete_manifest(kyma, &manifest, runtime).await
+        Box::pin(self.delete_manifest(kyma, &manifest, runtime)).await
     }
 
     /// The Manifest, and the Secrets by which its runtime is reached. It is read freshly, unless the last pass has seen it as its

@@ -148,7 +148,9 @@ mod tests {
             let left = engine.0.tear_down("harbour", &manifest, &runtime, &[]).await.unwrap();
             assert_eq!(left, ["Beacon.x.dev n/b"], "{code}: it may be another Kyma's by now");
             let finish =
-                engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force).await.unwrap();
+                Box::pin(engine.0.force_manifest("harbour", (&manifest, true), Some(&runtime), &force))
+                    .await
+                    .unwrap();
             assert!(matches!(finish, Finish::Done), "{code}: {finish:?}");
             assert!(
                 heard
