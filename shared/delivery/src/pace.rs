@@ -68,7 +68,7 @@ mod tests {
         let (mut pace, mut now, mut waits) = (Pace::default(), second(0), Vec::new());
         for _ in 0..6 {
             pace.demanded(&BACKOFF, 1.0, now);
-            waits.push((pace.until() - now).as_secs());
+            waits.push(pace.until().saturating_sub(now).as_secs());
             now = pace.until();
         }
         assert_eq!(waits, [0, 1, 2, 4, 8, 8]);
@@ -109,7 +109,7 @@ mod tests {
         let (mut pace, mut asked, mut waits) = (Pace::default(), second(0), Vec::new());
         for _ in 0..5 {
             pace.fruitless(&BACKOFF, 1.0, asked, asked);
-            waits.push((pace.until() - asked).as_secs());
+            waits.push(pace.until().saturating_sub(asked).as_secs());
             asked = pace.until();
         }
         assert_eq!(waits, [1, 2, 4, 8, 8]);

@@ -77,7 +77,7 @@ pub struct Cluster {
     pub(super) held: BTreeSet<Key>,
     pub(super) due: BTreeSet<(Timestamp, Task)>,
     pub(super) known: Known,
-    /// Whether a ClusterRole has changed since aggregated ones were filled.
+    /// Whether a `ClusterRole` has changed since aggregated ones were filled.
     pub(super) roles_changed: bool,
     uids: u64,
     pub(super) addresses: u32,

@@ -42,9 +42,9 @@ impl Cluster {
             if role["aggregationRule"].is_null() {
                 continue;
             }
-            let rules = aggregated(role, roles.iter().map(|(_, other)| other));
-            if list(&role["rules"]) != rules.as_slice() {
-                self.apply_rules(kind, stored, rules, now);
+            let filled = aggregated(role, roles.iter().map(|(_, other)| other));
+            if list(&role["rules"]) != filled.as_slice() {
+                self.apply_rules(kind, stored, filled, now);
             }
         }
     }

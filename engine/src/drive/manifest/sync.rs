@@ -32,6 +32,9 @@ use crate::{
     stages::{Stage, stage},
 };
 
+/// A Manifest, its inventory before, the objects of it that go, and the objects that another Manifest has too, with its name.
+type Own<'a> = (&'a Manifest, &'a [ObjectRef], &'a [ObjectRef], &'a [(ObjectRef, String)]);
+
 /// A pass.
 pub(super) struct Work<'a> {
     pub(super) key: &'a WorkKey,
@@ -177,7 +180,7 @@ impl Shared {
     async fn apply(
         &self,
         work: &Work<'_>,
-        own: (&Manifest, &[ObjectRef], &[ObjectRef], &[(ObjectRef, String)]),
+        own: Own<'_>,
         runtime: &Gated,
         (bundle, terms): (&mut Bundle, &ModuleTerms),
         only: Option<Only>,
@@ -262,12 +265,7 @@ impl Shared {
     fn installer<'a>(
         &'a self,
         work: &Work<'a>,
-        (manifest, before, gone, shared): (
-            &Manifest,
-            &'a [ObjectRef],
-            &'a [ObjectRef],
-            &'a [(ObjectRef, String)],
-        ),
+        (manifest, before, gone, shared): Own<'a>,
         runtime: &'a Gated,
         (terms, definitions): (&'a ModuleTerms, &'a Definitions),
     ) -> Installer<'a> {

@@ -46,7 +46,7 @@ pub(super) fn deployment(object: Seen<'_>, facts: &Facts<'_>) -> Says {
     pods::instead_of(rest, facts)
 }
 
-/// Whether a Deployment is only scaled, as by a HorizontalPodAutoscaler: its rollout is complete, all of its pods are of the newest
+/// Whether a Deployment is only scaled, as by a `HorizontalPodAutoscaler`: its rollout is complete, all of its pods are of the newest
 /// revision, and as many of them serve as it demands.
 fn is_scaled(object: Seen<'_>, updated: i64) -> bool {
     let progressing = object.condition("Progressing").filter(Condition::holds);

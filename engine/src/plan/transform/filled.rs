@@ -146,7 +146,7 @@ fn is_open(value: &Value) -> bool {
 
 /// Fields that are applied where an object is made, and left to a controller from then on:
 ///
-/// - the replicas of what an object of the same module scales (`spec.scaleTargetRef`, as of a HorizontalPodAutoscaler);
+/// - the replicas of what an object of the same module scales (`spec.scaleTargetRef`, as of a `HorizontalPodAutoscaler`);
 /// - the spec of a Lease, which is its holder's.
 #[must_use]
 pub fn left_to_controllers<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<IgnoredFields> {
