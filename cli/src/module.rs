@@ -53,7 +53,7 @@ pub(crate) struct Push {
     /// The registry.
     #[arg(long, value_name = "HOST[:PORT][/PATH]")]
     to: String,
-    /// Docker configuration file with the credentials of the registry [default: config.json in $DOCKER_CONFIG or ~/.docker].
+    /// Docker configuration file with the credentials of the registry [default: config.json in `$DOCKER_CONFIG` or ~/.docker].
     #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
     registry_credentials: Option<PathBuf>,
     /// Replace the version if it is there with other content.

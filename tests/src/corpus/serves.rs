@@ -92,8 +92,8 @@ mod tests {
         let metadata = json!({"name": "x", "namespace": "n"});
         let balancer = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "LoadBalancer"},
                               "status": {"loadBalancer": {}}});
-        let mut balanced = balancer.clone();
-        balanced["status"]["loadBalancer"]["ingress"] = json!([{"ip": "192.0.2.1"}]);
+        let mut with_address = balancer.clone();
+        with_address["status"]["loadBalancer"]["ingress"] = json!([{"ip": "192.0.2.1"}]);
         let api = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.x"}});
         let deployment = |available: u32| {
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": 2},
@@ -104,7 +104,7 @@ mod tests {
             ("Service n/x: its load balancer has no address", "Deployment.apps n/x: not all are available");
         let rightly_not = Ok(Some("Service n/x: there is no load balancer here".to_owned()));
 
-        assert_eq!(judge(State::Ready, "", &objects(&[&serving, &balanced])), Ok(None));
+        assert_eq!(judge(State::Ready, "", &objects(&[&serving, &with_address])), Ok(None));
         assert_eq!(judge(State::Processing, named, &objects(&[&serving, &balancer])), rightly_not);
         assert_eq!(judge(State::Warning, named, &objects(&[&serving, &balancer, &api])), rightly_not);
         assert!(

@@ -17,6 +17,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
+use tidewatch_real_only::real_only;
 use tidewatch_tests::{cluster::ADMIN, env, wait};
 
 const LONG: Duration = Duration::from_mins(1);
@@ -67,6 +68,7 @@ async fn a_deployment_that_asks_for_whatever_a_node_has_becomes_available() -> R
     .await
 }
 
+#[real_only("the fake API server has no controllers of Jobs")]
 #[tokio::test]
 async fn a_finished_job_ends_with_its_time_to_live() -> Result<()> {
     let client = env::shared().await?.runtime1.client()?;
@@ -92,18 +94,18 @@ async fn a_finished_job_ends_with_its_time_to_live() -> Result<()> {
 #[tokio::test]
 async fn an_aggregated_role_gets_its_rules() -> Result<()> {
     let client = env::shared().await?.kcp.client()?;
-    let roles: Api<ClusterRole> = Api::all(client);
+    let api: Api<ClusterRole> = Api::all(client);
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
     let labels = json!({"harness.tidewatch.dev/aggregates": "true"});
     let part = json!({"metadata": {"name": "harness-part", "labels": labels}, "rules": rules});
     let whole = json!({"metadata": {"name": "harness-whole"}, "rules": [],
                        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": labels}]}});
     for role in [whole, part] {
-        roles.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
+        api.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
     }
     let wanted: Vec<PolicyRule> = serde_json::from_value(rules)?;
     wait::until("the role to have the rules of its part", LONG, || async {
-        Ok((roles.get("harness-whole").await?.rules == Some(wanted.clone())).then_some(()))
+        Ok((api.get("harness-whole").await?.rules == Some(wanted.clone())).then_some(()))
     })
     .await
 }
