@@ -7,7 +7,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 pub(crate) const CHANNEL: &str = "^[a-z]+$";
 /// Module names: words of three or more lower-case letters, or nothing.
 pub(crate) const MODULE_NAME: &str = "^([a-z]{3,}(-[a-z]{3,})*)?$";
-/// Whether a definition takes this for the name of a module that is named: [`MODULE_NAME`], and its length.
+/// Whether a definition takes this for the name of a module that is named: `MODULE_NAME`, and its length.
 pub fn is_module_name(name: &str) -> bool {
     let is_word = |word: &str| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_lowercase());
     name.len() <= 64 && name.split('-').all(is_word)

@@ -23,7 +23,7 @@ const AT_ONCE: usize = 16;
 /// How often a moment is looked for.
 const TURNS: usize = 4;
 const LONG: Duration = Duration::from_secs(30);
-/// What [`cluster_roles`] shows.
+/// What [`roles`] shows.
 pub(super) const RBAC: &str = "RBAC: a change has effect a moment later";
 
 /// Each of them, with names that were not there in other turns.
@@ -68,7 +68,7 @@ pub(super) fn all(turn: usize) -> Vec<Known> {
         )
         .after(vec![post(CRDS, crd("foo", &group))]),
         known(
-            "RBAC: cluster_roles are aggregated after a moment",
+            "RBAC: roles are aggregated after a moment",
             Call::get(format!("{cluster_roles}/{whole}")),
             Words(&[".rules", ".metadata.managedFields"]),
         )
@@ -95,7 +95,7 @@ pub(super) async fn shown(pair: &Pair, index: usize) -> Result<Vec<String>> {
 }
 
 /// Roles are given, many at once, until the real one has refused what it allows a moment later. The simulated one never does.
-pub(super) async fn cluster_roles(pair: &Pair) -> Result<Vec<String>> {
+pub(super) async fn roles(pair: &Pair) -> Result<Vec<String>> {
     let mut first = 0;
     let late = wait::until("RBAC objects to have effect late", LONG, || {
         first += AT_ONCE;
