@@ -452,14 +452,28 @@ fn numbered(lease: &Lease<WorkKey, Cause, Guard>) -> Vec<Cause> {
 const STEPS: [&str; 5] =
     ["client error (", "error sending request", "ServiceError: ", "HyperError: ", "tcp connect error"];
 
+fn is_step(error: &dyn std::error::Error) -> bool {
+    let text = error.to_string();
+    error.source().is_some() && STEPS.iter().any(|step| text.starts_with(step))
+}
+
+/// The first of an error's sources that is no step of a library on the way to it.
+pub(crate) fn without_steps<'a>(
+    mut error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
+    while let Some(source) = error.source().filter(|_| is_step(error)) {
+        error = source;
+    }
+    error
+}
+
 /// An error with its sources, for one line. Of the steps of libraries between them it says nothing.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let next = error.to_string();
-        let is_step = error.source().is_some() && STEPS.iter().any(|step| next.starts_with(step));
-        if !is_step && !text.ends_with(&next) {
+        if !is_step(error) && !text.ends_with(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }

@@ -140,7 +140,8 @@ fn failure(error: &(dyn Error + 'static)) -> Answer {
         }
         next = error.source();
     }
-    Answer::Failed { message: crate::drive::chain(error) }
+    // As it will be told of: a replay has no sources to leave steps out of.
+    Answer::Failed { message: crate::drive::chain(crate::drive::without_steps(error)) }
 }
 
 /// A call without an answer. Dropped, it is cut.

@@ -264,8 +264,8 @@ fn fate(world: &World, runtime: usize, connects: bool) -> Fate {
         match rng.below(100) {
             0..=6 => (Kind::RequestLost, Fate::Lost),
             7..=18 if !connects => (Kind::Duplicated, Fate::Twice(rng.millis(1, 20), rng.millis(1, 30_000))),
-            19..=22 => (Kind::Reset, Fate::Breaks),
-            23..=25 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
+            19..=23 => (Kind::Reset, Fate::Breaks),
+            24..=26 => (Kind::Slow, Fate::Arrives(rng.millis(500, 60_000))),
             _ => (Kind::Delivered, Fate::Arrives(rng.millis(1, 20))),
         }
     };
