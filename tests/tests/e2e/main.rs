@@ -10,7 +10,6 @@ mod canary;
 mod catalog;
 mod channels;
 mod control_plane;
-mod corpus;
 mod crds;
 mod deletion;
 mod demo;
