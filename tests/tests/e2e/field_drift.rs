@@ -62,7 +62,7 @@ fn rewritten(module: &str) -> Vec<Value> {
             module,
             module,
             &json!({"type": "NodePort", "clusterIP": "", "sessionAffinity": "", "externalIPs": [],
-                "selector": {"app": module}, "ports": [{"port": 80, "nodePort": 0, "name": "a"}, {"port": 81, "protocol": "", "name": "b"}]}),
+                "selector": {"app": module}, "ports": [{"port": 80, "nodePort": 0, "name": "a"}, {"port": 81, "name": "b"}]}),
         ),
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cert", "namespace": module},
                "data": {"cert": "aGVsbG8g\nd29y\nbGQ=\n"}, "stringData": null}),
