@@ -11,10 +11,13 @@ use tidewatch_tests::{
     observed::{self, metric},
     solo::Solo,
     story::set_modules,
+    wait,
 };
 use tokio::time::Instant;
 
 const POLLS: &str = "tidewatch_receiver_looks_total{reason=\"poll\"}";
+/// For what comes by the clock after a minute.
+const LONG: Duration = Duration::from_mins(2);
 /// What an event takes at most: two seconds of it are for a kind that is served a moment after its definition says so.
 const BY_EVENT: Duration = Duration::from_secs(10);
 const CRDS: (&str, &str, &str) = ("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
@@ -122,6 +125,11 @@ async fn the_end_of_what_goes_first_is_an_event() -> Result<()> {
     soon("fender", solo.gone("fender")).await?;
 
     // That it takes longer than a deletion does comes by the clock, and then nothing does.
+    wait::until("pallet to say that it takes long, which is after a minute", LONG, || async {
+        let status = solo.manifest("pallet").await?.status;
+        Ok(status.filter(|status| status.state == State::Warning).map(drop))
+    })
+    .await?;
     let long = |m: &tidewatch_api::ModuleStatus| m.state == State::Warning;
     solo.module("pallet", "to say that it takes long", long).await?;
     solo.waits_for_an_event("pallet", f64::INFINITY).await?;
