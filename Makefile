@@ -47,7 +47,7 @@ test: build ## Run every test that needs Rust alone, the end-to-end ones on the 
 	@$(CARGO) test --workspace --locked --test e2e $(T) -- --nocapture --skip _on_real_control_planes
 else
 test: build
-	@$(CARGO) test --workspace --locked -- --skip _on_real_control_planes
+	@$(CARGO) test --workspace --tests --locked -- --skip _on_real_control_planes
 	@tests/count.sh fake
 endif
 

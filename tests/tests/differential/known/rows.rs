@@ -10,7 +10,10 @@ const FILES: [(&str, &str); 5] = [
     ("cases/versions.txt", include_str!("../cases/versions.txt")),
     ("forms.rs", include_str!("../forms.rs")),
     ("aggregation.rs", include_str!("../aggregation.rs")),
-    ("simulator/tests/limits.rs", include_str!("../../../../simulator/tests/limits.rs")),
+    (
+        "simulator/tests/api_server/limits.rs",
+        include_str!("../../../../simulator/tests/api_server/limits.rs"),
+    ),
 ];
 
 /// The last cell of each row.

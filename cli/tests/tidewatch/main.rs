@@ -1,11 +1,14 @@
-//! The commands as they are called: what they print, and with what they end.
+//! The commands as they are called, in one test binary: what they print, and with what they end.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may; these are its helpers")]
 
 mod certs;
+mod demo;
 mod ends;
 mod lint;
 mod module;
+mod replay;
+mod simulate;
 
 use std::{
     path::Path,

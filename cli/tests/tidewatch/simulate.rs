@@ -1,7 +1,5 @@
 //! `tidewatch simulate` as a user runs it: this program, its receiver and its agents as processes.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may; these are its helpers")]
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
