@@ -346,12 +346,15 @@ impl Shared {
         }
         let fresh = self.listen(&work, &manifest.name_any(), &applied).await || work.defined;
         let cr_state = cr_id.clone().zip(cr_said.clone());
+        let jobs_completed = applied.jobs_completed;
         let write = |progress: Progress| {
             if unknown {
                 return not_looked(manifest, &progress, &objects, self.now());
             }
             let there = cr_condition(manifest, Some(cr_there == Some(true)));
             let status = plan::manifest_status(manifest, &progress, &objects, there, self.now());
+            let status =
+                if jobs_completed { plan::with_jobs_completed(status, manifest, self.now()) } else { status };
             plan::with_cr_state(status, manifest, cr_state.as_ref(), self.now())
         };
         if let Some(gone) = gone.as_ref().filter(|_| !unknown && applied.only_fails()) {

@@ -18,8 +18,8 @@ pub use prune::{is_one, prune, twins};
 pub use release::unmark;
 pub use sources::together;
 pub use status::{
-    APPLYING, Progress, has_been_ready, is_as_left, is_current, manifest_status, may_wait, with_cr_state,
-    with_cr_state_as_before,
+    APPLYING, Progress, has_been_ready, have_jobs_completed, is_as_left, is_current, manifest_status,
+    may_wait, with_cr_state, with_cr_state_as_before, with_jobs_completed,
 };
 
 use super::object::Gvk;

@@ -24,7 +24,7 @@ const OURS: [&str; 4] = [
     field_managers::EVENT_PATH,
 ];
 /// The conditions that are ours on Kymas and Manifests: others may have theirs beside them.
-const CONDITIONS: [&str; 11] = [
+const CONDITIONS: [&str; 12] = [
     conditions::CRDS_SYNC,
     conditions::MODULES,
     conditions::MODULE_CATALOG,
@@ -36,6 +36,7 @@ const CONDITIONS: [&str; 11] = [
     conditions::MODULE_CR,
     conditions::MODULE_CR_STATE,
     conditions::WAS_READY,
+    conditions::JOBS_COMPLETED,
 ];
 const APPLY: &str = "Apply";
 /// How many fields of an entry there were.

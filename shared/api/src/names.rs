@@ -215,6 +215,9 @@ pub mod conditions {
     pub const MODULE_CR_STATE: &str = "ModuleCRState";
     /// Manifest, ours: the module is not Ready, and was so before for the generation that it has observed; reason [`REASON_READY`].
     pub const WAS_READY: &str = "WasReady";
+    /// Manifest, ours: the module is not Ready, and each of its Jobs that are removed after their end has completed for the generation
+    /// that it has observed; reason [`REASON_READY`].
+    pub const JOBS_COMPLETED: &str = "JobsCompleted";
     /// Watcher: its route is configured; reason [`REASON_READY`].
     pub const VIRTUAL_SERVICE: &str = "VirtualService";
 

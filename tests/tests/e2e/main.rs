@@ -10,6 +10,7 @@ mod canary;
 mod catalog;
 mod channels;
 mod control_plane;
+mod corpus;
 mod crds;
 mod deletion;
 mod demo;

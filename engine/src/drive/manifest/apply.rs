@@ -1,6 +1,6 @@
 //! Brings a bundle's objects to what is wanted, writing only what differs, and takes up what became of them.
 
-mod jobs;
+pub(super) mod jobs;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -60,6 +60,8 @@ pub(super) struct Applied {
     pub(super) unclear: Vec<Value>,
     /// Objects that somebody keeps changing back.
     pub(super) parked: Vec<Parked>,
+    /// Whether there are Jobs that go by themselves, and each has completed.
+    pub(super) jobs_completed: bool,
 }
 
 /// What ends what is missing: all of these.
@@ -85,6 +87,7 @@ impl Applied {
         self.awaited.untold |= other.awaited.untold;
         self.unasked |= other.unasked;
         self.left_out |= other.left_out;
+        self.jobs_completed |= other.jobs_completed;
         self.stuck.extend(other.stuck);
         self.failing.extend(other.failing);
         self.unclear.extend(other.unclear);
@@ -193,8 +196,10 @@ pub(super) struct Installer<'a> {
     pub(super) gone: &'a [ObjectRef],
     pub(super) terms: &'a ModuleTerms,
     pub(super) facts: Facts<'a>,
-    /// Whether the module was ready with what is wanted now: each of its Jobs has done its work then.
+    /// Whether the module was ready with what is wanted now.
     pub(super) was_ready: bool,
+    /// Whether each of its Jobs that go by themselves is known to have completed with what is wanted now.
+    pub(super) jobs_completed: bool,
     /// Whether its Manifest warns of something, such as of an object that was left alone.
     pub(super) warned: bool,
     /// The kinds that the module itself defines.

@@ -11,7 +11,7 @@ use tidewatch_api::{Manifest, ModuleTerms, State};
 
 use super::{
     Stopped,
-    apply::{Applied, Installer, Silent},
+    apply::{Applied, Installer, Silent, jobs},
     contents::{self, Contents},
     not_looked,
     passed::{Mark, Only},
@@ -216,6 +216,7 @@ impl Shared {
             }
         };
         let mut phases = [&mut bundle.first, &mut bundle.main, &mut bundle.custom].map(std::mem::take);
+        let jobs = jobs::among(work.key, phases.iter().flat_map(|phase| phase.iter()));
         if let Some(only) = &only {
             for phase in &mut phases {
                 phase.retain(|object| ObjectRef::of(object).is_none_or(|id| only.has(&id)));
@@ -232,6 +233,7 @@ impl Shared {
             let others = bundle.objects.iter().filter(|id| !only.has(id));
             applied.judged.extend(others.map(|id| (id.clone(), ObjectReadiness::Unknown)));
         }
+        applied.jobs_completed = jobs::have_completed(&self.standing, &jobs);
         Done { applied, contents, only }
     }
 
@@ -286,6 +288,7 @@ impl Shared {
                 ..Facts::default()
             },
             was_ready: plan::has_been_ready(manifest, manifest.metadata.generation),
+            jobs_completed: plan::have_jobs_completed(manifest, manifest.metadata.generation),
             warned: manifest.status.as_ref().is_some_and(|status| status.state == State::Warning),
             definitions,
             silent: Silent::default(),

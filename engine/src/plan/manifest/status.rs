@@ -79,17 +79,28 @@ pub fn is_as_left(manifest: &Manifest) -> bool {
 #[must_use]
 pub fn has_been_ready(manifest: &Manifest, generation: Option<i64>) -> bool {
     let Some(status) = &manifest.status else { return false };
-    let is_ours = |path: &[&str]| !is_word_of_another(&manifest.metadata, path);
-    let is_ready = status.state == State::Ready && is_ours(&["f:state"]);
-    let holds = |c: &Condition| {
-        // One whose default CR has a trouble is installed all the same.
-        is_ready
-            || c.status == "True"
-                && [conditions::INSTALLATION, conditions::WAS_READY].contains(&c.type_.as_str())
-                && is_ours(&["f:conditions", &item_of_condition(&c.type_), "f:status"])
+    let is_ready = status.state == State::Ready && !is_word_of_another(&manifest.metadata, &["f:state"]);
+    // One whose default CR has a trouble is installed all the same.
+    is_ready && is_current(manifest, generation)
+        || we_said(manifest, &[conditions::INSTALLATION, conditions::WAS_READY], generation)
+}
+
+/// Whether each Job of the module that is removed after its end has completed, for the spec of this generation. It outlives the
+/// receiver, as [`has_been_ready`] does: or a module that waits for something else would have its Jobs run again.
+#[must_use]
+pub fn have_jobs_completed(manifest: &Manifest, generation: Option<i64>) -> bool {
+    has_been_ready(manifest, generation) || we_said(manifest, &[conditions::JOBS_COMPLETED], generation)
+}
+
+/// Whether one of these conditions is True for this generation, and of our own writing.
+fn we_said(manifest: &Manifest, types: &[&str], generation: Option<i64>) -> bool {
+    let of = |c: &Condition| c.observed_generation == generation && c.status == "True";
+    let is_ours = |c: &Condition| {
+        let path = ["f:conditions", &item_of_condition(&c.type_), "f:status"];
+        !is_word_of_another(&manifest.metadata, &path)
     };
-    status.conditions.iter().any(|c| c.observed_generation == generation && holds(c))
-        || is_ready && is_current(manifest, generation)
+    let conditions = manifest.status.iter().flat_map(|status| &status.conditions);
+    conditions.filter(|c| types.contains(&c.type_.as_str())).any(|c| of(c) && is_ours(c))
 }
 
 /// What became of a Manifest in one reconcile.
@@ -177,6 +188,9 @@ pub fn manifest_status(
             reason: conditions::REASON_READY,
             message: "the module has been ready as it is asked for now".into(),
         });
+    } else if state != State::Ready && !leaves && we_said(manifest, &[conditions::JOBS_COMPLETED], generation)
+    {
+        says.push(jobs_completed());
     }
     // Of what the Go manager has finished, nothing is written only to name another generation.
     let untouched = state == State::Ready && is_as_left(manifest);
@@ -193,6 +207,32 @@ pub fn manifest_status(
         synced: in_order(before.synced, synced(objects)),
         last_operation: Some(status::operation(before.last_operation.as_ref(), text, now)),
     }
+}
+
+fn jobs_completed() -> Says<'static> {
+    Says {
+        type_: conditions::JOBS_COMPLETED,
+        holds: true,
+        reason: conditions::REASON_READY,
+        message: "the module's Jobs that are removed after their end have completed".into(),
+    }
+}
+
+/// The status of a Manifest of which each Job that is removed after its end has completed.
+#[must_use]
+pub fn with_jobs_completed(
+    mut status: ManifestStatus,
+    manifest: &Manifest,
+    now: Timestamp,
+) -> ManifestStatus {
+    let says = |type_| status.conditions.iter().any(|c| c.type_ == type_);
+    if status.state == State::Ready || says(conditions::WAS_READY) || says(conditions::JOBS_COMPLETED) {
+        return status;
+    }
+    let before = manifest.status.iter().flat_map(|status| status.conditions.clone()).collect::<Vec<_>>();
+    let (generation, now) = (manifest.metadata.generation, status::whole_seconds(now));
+    status.conditions.push(status::condition(&before, jobs_completed(), generation, now));
+    status
 }
 
 /// The inventory in the order in which it stands, if that is the same one: the Go manager orders it in another way.

@@ -189,6 +189,36 @@ fn what_a_default_cr_says_is_shown_and_its_trouble_is_a_warning() {
 }
 
 #[test]
+fn that_its_jobs_have_completed_is_known_until_a_module_is_ready_or_its_spec_changes() {
+    let now = Timestamp::UNIX_EPOCH;
+    let (ready, waits) = (Progress::Applied(Readiness::Ready), Progress::Waiting("for it".into()));
+    let mut manifest = Manifest::default();
+    manifest.metadata.generation = Some(1);
+    let status = manifest_status(&manifest, &waits, &[], None, now);
+    assert_eq!(
+        with_jobs_completed(manifest_status(&manifest, &ready, &[], None, now), &manifest, now)
+            .conditions
+            .len(),
+        2
+    );
+    manifest.status = Some(status);
+    assert!(!have_jobs_completed(&manifest, Some(1)));
+    let status = with_jobs_completed(manifest.status.clone().unwrap(), &manifest, now);
+    manifest.status = Some(status);
+    assert!(have_jobs_completed(&manifest, Some(1)) && !has_been_ready(&manifest, Some(1)));
+    for progress in [&waits, &Progress::Failed { state: State::Error, message: "no".into() }] {
+        manifest.status = Some(manifest_status(&manifest, progress, &[], None, now));
+        assert!(have_jobs_completed(&manifest, Some(1)), "{progress:?}");
+    }
+    let said = manifest.status.clone().unwrap();
+    assert_eq!(with_jobs_completed(said.clone(), &manifest, now), said, "it is said once");
+    assert!(!have_jobs_completed(&manifest, Some(2)), "of another spec nothing is known");
+    manifest.metadata.generation = Some(2);
+    let next = manifest_status(&manifest, &waits, &[], None, now);
+    assert!(next.conditions.iter().all(|c| c.type_ != conditions::JOBS_COMPLETED));
+}
+
+#[test]
 fn that_a_spec_has_been_ready_is_known_until_it_changes() {
     let now = Timestamp::UNIX_EPOCH;
     let failed = |state| Progress::Failed { state, message: "no".into() };

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Installer, Settled};
 use crate::{
     drive::standing::{Run, Standing},
+    key::WorkKey,
     plan::{
         drift,
         object::ObjectRef,
@@ -18,6 +19,22 @@ use crate::{
 
 const FAILED: &str = "it failed, and its time to live has removed it: it runs again when the module's version changes its spec, or \
                       when the module is enabled anew";
+
+/// The Jobs among these objects that go by themselves: the key and the wanted spec of each.
+pub(in super::super) fn among<'a>(
+    work: &WorkKey,
+    objects: impl Iterator<Item = &'a Value>,
+) -> Vec<(u64, u64)> {
+    let jobs = objects.filter(|object| readiness::goes_when_finished(object));
+    jobs.filter_map(|job| Some((Standing::key(work, &ObjectRef::of(job)?), drift::hash(&job["spec"]))))
+        .collect()
+}
+
+/// Whether there are such Jobs, and each has completed.
+pub(in super::super) fn have_completed(standing: &Standing, jobs: &[(u64, u64)]) -> bool {
+    let completed = |(key, spec): &(u64, u64)| standing.run(*key, *spec) == Some(Run::Ended(End::Complete));
+    !jobs.is_empty() && jobs.iter().all(completed)
+}
 
 /// The key of a Job that goes by itself, and its wanted spec.
 fn run_of(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) -> Option<(u64, u64)> {
@@ -38,10 +55,10 @@ pub(super) fn gone(installer: &Installer<'_>, id: &ObjectRef, wanted: &Value) ->
     let end = match installer.standing.run(key, spec) {
         Some(Run::Ended(end)) => end,
         Some(Run::Made) => End::Complete,
-        // Each of its Jobs had done its work then.
-        None if installer.was_ready => End::Complete,
+        None if installer.jobs_completed => End::Complete,
         None => return None,
     };
+    installer.standing.ran(key, spec, Run::Ended(end));
     Some(ended(id, end))
 }
 

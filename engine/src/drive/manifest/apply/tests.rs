@@ -153,6 +153,7 @@ fn installer<'a>(
         terms,
         facts: Facts::default(),
         was_ready: false,
+        jobs_completed: false,
         warned: false,
         definitions,
         silent: Silent::default(),
@@ -203,9 +204,9 @@ async fn a_job_that_has_gone_by_itself_does_not_run_again() {
     let ((runtime, made), standing, beside) =
         (jobs(Arc::clone(&live)), Standing::default(), Beside::default());
     let before = [ObjectRef::of(&job()).unwrap()];
-    let pass = async |was_ready: bool, wanted: Value| {
+    let pass = async |jobs_completed: bool, wanted: Value| {
         let installer =
-            Installer { before: &before, was_ready, ..installer(&runtime, &standing, &beside, 100) };
+            Installer { before: &before, jobs_completed, ..installer(&runtime, &standing, &beside, 100) };
         let applied = installer.all(vec![wanted]).await;
         assert!(applied.failed.is_none() && applied.judged.len() == 1, "{:?}", applied.judged);
         (*made.lock(), applied.judged[0].1 == ObjectReadiness::Ready)
