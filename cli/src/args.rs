@@ -10,7 +10,6 @@ use tidewatch_telemetry::BuildInfo;
 use crate::{
     certs, explain, generate, lint, module,
     output::{self, Output},
-    replay,
 };
 
 /// This build.
@@ -36,10 +35,6 @@ enum Command {
     Lint(Group<lint::Command>),
     /// Show the product at work on simulated clusters, in this one process.
     Demo(tidewatch_demo::command::Demo),
-    /// Play a record of a receiver, and show each decision.
-    ///
-    /// Ends with 0 if nothing differs from the record, with 3 if something does, and with 1 if the record cannot be played.
-    Replay(With<replay::Replay>),
     /// Play a scenario with thousands of simulated runtimes, and report what became of it.
     Simulate(tidewatch_simulate::command::Simulate),
     /// The receiver of a simulation.
@@ -85,7 +80,6 @@ pub(crate) fn usage(why: &str) -> anyhow::Error {
 /// Runs one command, and says with what the program ends.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Replay(With { args, output }) => return replay::run(args, output.format).await,
         Command::Certs(Group { command, output }) => certs::run(command, output.format),
         Command::Module(Group { command, output }) => module::run(command, output.format).await,
         Command::Explain(With { args, output }) => explain::run(args, output.format).await,
@@ -128,18 +122,9 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Args::command(), "tidewatch", &mut script);
         let script = String::from_utf8(script).unwrap();
-        for command in [
-            "certs",
-            "demo",
-            "explain",
-            "lint",
-            "module",
-            "replay",
-            "simulate",
-            "generate",
-            "completion",
-            "version",
-        ] {
+        for command in
+            ["certs", "demo", "explain", "lint", "module", "simulate", "generate", "completion", "version"]
+        {
             assert!(script.contains(command), "{command}");
         }
     }

@@ -159,7 +159,7 @@ fn object(value: &Value) -> String {
 }
 
 /// Why a reconcile of `key` was done, for people.
-pub(crate) fn because(key: &Value, cause: &Value) -> String {
+fn because(key: &Value, cause: &Value) -> String {
     match cause["type"].as_str() {
         Some("event") => {
             // Events of the older contract have neither a number nor a watch.

@@ -9,6 +9,5 @@ mod lint;
 mod module;
 mod output;
 mod progress;
-mod replay;
 
 pub use args::{Args, run};

@@ -21,11 +21,6 @@ impl Default for Bar {
 }
 
 impl Bar {
-    /// Begins anew, with something else.
-    pub(crate) fn reset(&self) {
-        self.bar.reset();
-    }
-
     /// Takes it away.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
@@ -42,10 +37,5 @@ impl Bar {
             self.bar.set_message(what);
         }
         self.bar.set_position(done);
-    }
-
-    /// Whether anything was shown.
-    pub(crate) fn is_large(&self) -> bool {
-        !self.bar.is_hidden()
     }
 }

@@ -44,9 +44,6 @@ pub struct Demo {
     /// Return when there is something to try, and leave it running until `tidewatch demo down`.
     #[arg(long, requires = "keep")]
     detach: bool,
-    /// Record what goes into the receiver's engine, for `tidewatch replay`. Not with --detach: a record ends with its receiver.
-    #[arg(long, value_name = "FILE", conflicts_with = "detach")]
-    record: Option<PathBuf>,
     /// This is what --detach has started.
     #[arg(long, hide = true)]
     detached: bool,
@@ -68,7 +65,7 @@ enum Action {
 
 /// Runs it.
 pub async fn run(demo: Demo) -> Result<()> {
-    let Demo { keep, detach, detached, record: recorded, force, folder, action } = demo;
+    let Demo { keep, detach, detached, force, folder, action } = demo;
     let target = || env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = folder.unwrap_or_else(|| target().join("demo"));
     if matches!(action, Some(Action::Down)) && !folder.exists() {
@@ -100,7 +97,7 @@ pub async fn run(demo: Demo) -> Result<()> {
             } else {
                 End::AtOnce
             };
-            Box::pin(up(&folder, end, recorded, &terminal)).await
+            Box::pin(up(&folder, end, &terminal)).await
         }
     };
     terminal.finish();
@@ -140,7 +137,7 @@ enum End {
     Detached,
 }
 
-async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Terminal) -> Result<()> {
+async fn up(folder: &Path, end: End, terminal: &Terminal) -> Result<()> {
     let _taken = files::take(folder, "--folder")?;
     let log = fs::File::create(folder.join("tidewatch.log")).context("cannot make the log")?;
     tidewatch_telemetry::logging::to_file(log, LEVEL)?;
@@ -149,7 +146,7 @@ async fn up(folder: &Path, end: End, recorded: Option<PathBuf>, terminal: &Termi
     ));
     let started = Instant::now();
     terminal.working("starting a registry and three simulated control planes");
-    let mut simulated = Simulated::start(folder).await?.recorded(recorded);
+    let mut simulated = Simulated::start(folder).await?;
     let what = "registry, 3 x simulated API server with its controllers ready";
     terminal.done(Line { what: what.to_owned(), took: Instant::now().duration_since(started), seq: None });
     // One for both: a signal between the two is not lost.

@@ -39,8 +39,6 @@ use crate::{
 const SOON: Duration = Duration::from_mins(1);
 /// For work in hand, at the end.
 const GRACE: Duration = Duration::from_secs(5);
-/// For the record of a demo, in bytes. It takes a few MiB.
-const RECORD_LIMIT: u64 = 256 * 1024 * 1024;
 /// A Deployment's time until it is ready: long enough to be seen.
 const READY_AFTER: SignedDuration = SignedDuration::from_millis(300);
 /// An agent's service account in its runtime.
@@ -81,7 +79,6 @@ pub struct Simulated {
     registry: Registry,
     clusters: Vec<Cluster>,
     receiver: Option<Received>,
-    record: Option<PathBuf>,
     engine: EngineConfig,
     agents: Vec<Agent>,
     /// Of the agents; they end before the receiver, and the clusters end last.
@@ -110,18 +107,11 @@ impl Simulated {
             registry,
             clusters,
             receiver: None,
-            record: None,
             engine: EngineConfig::default(),
             agents: Vec::new(),
             agents_drain: Drain::new(),
             clusters_drain: drain,
         })
-    }
-
-    /// Has the receiver record what goes into its engine. To be said before it starts.
-    #[must_use]
-    pub fn recorded(self, file: Option<PathBuf>) -> Self {
-        Self { record: file, ..self }
     }
 
     /// Has the receiver's engine work by these settings, but for where modules are read from. To be said before it starts.
@@ -272,7 +262,6 @@ impl Cast for Simulated {
             registry_credentials: None,
             maintenance_policy: None,
             object_metrics: false,
-            record: self.record.clone().map(|file| (file, RECORD_LIMIT)),
         };
         let bound = Box::pin(app::start(config)).await?;
         let admin = format!("http://{}", bound.admin);

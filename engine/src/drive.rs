@@ -35,7 +35,6 @@ mod work;
 
 pub(crate) use finish::{Finish, Lost, SERVED_AFTER, Why, error_report, found_report, is_of_definition};
 pub use gate::{Mode, Recorder, Side, Tried};
-pub use inputs::Played;
 pub use seen::Version;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -48,9 +47,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     history::{History, Observer},
-    journal::{self, Journal},
     kcp::{
-        self, KcpState, SET_RIGHT,
+        Feeds, KcpState, SET_RIGHT,
         state::{STATUS_OF_ANOTHER, Suspected, TOLD_BY_ANOTHER},
     },
     key::{Cause, Guard, WorkKey},
@@ -166,7 +164,6 @@ pub(crate) struct Shared {
     mandatory_waiting: kyma::Waiting,
     history: History,
     observer: Arc<dyn Observer>,
-    journal: Journal,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -186,17 +183,6 @@ impl Engine {
         config: EngineConfig,
         observer: Arc<dyn Observer>,
         clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    ) -> Result<Self, OciError> {
-        Self::recorded(kcp, config, observer, clock, Journal::default())
-    }
-
-    /// The same, with its inputs recorded or played. Calls to KCP are recorded where `kcp` has the journal's tap.
-    pub fn recorded(
-        kcp: Client,
-        config: EngineConfig,
-        observer: Arc<dyn Observer>,
-        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-        journal: Journal,
     ) -> Result<Self, OciError> {
         let registry = Registry::new(config.registry.clone())?;
         let tenants = Registry::new(config.registry.for_tenants())?;
@@ -233,7 +219,6 @@ impl Engine {
             mandatory_waiting: kyma::Waiting::default(),
             history: History::default(),
             observer,
-            journal,
             clock,
             config,
         })))
@@ -287,12 +272,9 @@ impl Engine {
         (host, is_open, open.len() - usize::from(is_open) + tenants.left_alone().len())
     }
 
-    /// Drops the clients of runtimes that nobody has talked to for a while; what was learned of them stays. Not where inputs are
-    /// recorded or played: a record does not say when that was.
+    /// Drops the clients of runtimes that nobody has talked to for a while; what was learned of them stays.
     pub fn tidy(&self) {
-        if self.0.journal.is_off() {
-            self.0.runtimes.drop_idle(CLIENT_IDLE);
-        }
+        self.0.runtimes.drop_idle(CLIENT_IDLE);
     }
 
     /// How many runtimes are left alone for a while because they do not answer.
@@ -308,8 +290,8 @@ impl Engine {
     /// Watches KCP and works until `stop`; then finishes the reconciles in hand and returns. `ready` is
     /// called once, when everything in KCP has been seen and work begins.
     pub async fn run(&self, stop: CancellationToken, ready: impl FnOnce() + Send) {
-        let Shared { kcp, config, .. } = &*self.0;
-        let mut feeds = self.feeds(kcp::Source::Live(kcp, &config.namespace));
+        let Shared { kcp, config, state, queue, .. } = &*self.0;
+        let mut feeds = Feeds::start(kcp, config, state, queue);
         tokio::select! {
             () = feeds.ready() => {}
             () = stop.cancelled() => return,
@@ -339,36 +321,33 @@ impl Engine {
 
     /// In a task of its own, so that a panic costs one reconcile and not the worker.
     async fn do_leased(&self, lease: Lease<WorkKey, Cause, Guard>) {
-        let Shared { journal, observer, .. } = &*self.0;
-        let causes = numbered(&lease);
-        let trace = journal.begin(lease.key(), lease.class, (&causes, lease.cause_count, lease.repeats));
         let key = lease.key().clone();
-        let work = tokio::spawn(journal::within(trace, Arc::clone(&self.0).work(lease)));
+        let work = tokio::spawn(Arc::clone(&self.0).work(lease));
         if let Err(error) = work.await {
             tracing::error!(%key, %error, "a reconcile panicked; its key is tried again");
-            observer.panicked(&key);
+            self.0.observer.panicked(&key);
         }
     }
 }
 
 impl Shared {
-    /// What is known, to look at; see [`Journal::look`].
-    async fn look(&self, place: &'static str) -> RwLockReadGuard<'_, KcpState> {
-        self.journal.look(place, &self.state).await
+    /// What is known of KCP, to look at.
+    fn look(&self) -> RwLockReadGuard<'_, KcpState> {
+        self.state.read()
     }
 
-    /// What is known, to change; see [`Journal::change`].
-    async fn change(&self, place: &'static str) -> RwLockWriteGuard<'_, KcpState> {
-        self.journal.change(place, &self.state).await
+    /// What is known of KCP, to change.
+    fn change(&self) -> RwLockWriteGuard<'_, KcpState> {
+        self.state.write()
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.journal.now(|| (self.clock)())
+        (self.clock)()
     }
 
     async fn reconcile(&self, key: &WorkKey, class: Class, why: Why<'_>) -> Result<Finish, Lost> {
         let (is_suspected, is_in_doubt) = {
-            let state = self.look("reconcile").await;
+            let state = self.look();
             let told = matches!(key, WorkKey::Kyma { .. }) && why.is_all(is_told_by_another);
             (state.is_suspected(key), told && state.doubts_manifests_of(key.kyma()))
         };
@@ -394,7 +373,7 @@ impl Shared {
             if let WorkKey::Manifest { kyma, name } = key {
                 self.passes.forget_one(kyma, name);
             }
-            match self.change("suspicion").await.take_suspicion(key) {
+            match self.change().take_suspicion(key) {
                 Some(Suspected { by: Some(by) }) => {
                     tracing::warn!(%key, by, "somebody else has written the status; it is looked at again");
                 }
@@ -409,7 +388,7 @@ impl Shared {
             WorkKey::Path { kyma } => self.reconcile_path(kyma).await,
             WorkKey::Manifest { kyma, name } => {
                 {
-                    let mut state = self.change("work on manifest").await;
+                    let mut state = self.change();
                     // Looks at set times are for what does not get ready; of what somebody else says, it is not known.
                     if is_due(why) && !is_suspected && state.is_ready(name) {
                         return Ok(Finish::Unneeded);
@@ -455,16 +434,6 @@ const STEPS: [&str; 5] =
 fn is_step(error: &dyn std::error::Error) -> bool {
     let text = error.to_string();
     error.source().is_some() && STEPS.iter().any(|step| text.starts_with(step))
-}
-
-/// The first of an error's sources that is no step of a library on the way to it.
-pub(crate) fn without_steps<'a>(
-    mut error: &'a (dyn std::error::Error + 'static),
-) -> &'a (dyn std::error::Error + 'static) {
-    while let Some(source) = error.source().filter(|_| is_step(error)) {
-        error = source;
-    }
-    error
 }
 
 /// An error with its sources, for one line. Of the steps of libraries between them it says nothing.

@@ -2,10 +2,8 @@
 //! reconcile.
 
 mod feed;
-mod inlets;
 pub mod state;
 
 pub use feed::Feeds;
 pub(crate) use feed::SET_RIGHT;
-pub(crate) use inlets::{Inlets, Source};
 pub use state::{KcpState, PathReport, RuntimeLookup, SecretRef};

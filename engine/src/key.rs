@@ -3,10 +3,10 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tidewatch_api::State;
 
-use crate::{journal::word_of, queue};
+use crate::queue;
 
 /// What a reconcile is about. Everything lives in the one namespace the engine is configured for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,11 +117,8 @@ impl fmt::Display for WorkKey {
     }
 }
 
-/// A word of the program's own. Under another name, because a reference would have to be borrowed from what is read.
-type Word = &'static str;
-
 /// Why a reconcile was asked for. Its texts are `T`s: where many are kept, what stands for the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Cause<T = String> {
     /// Something changed in the runtime and its agent said so.
@@ -142,8 +139,7 @@ pub enum Cause<T = String> {
         /// The object, as `Kind name`.
         object: T,
         /// What happened to it.
-        #[serde(deserialize_with = "word_of")]
-        change: Word,
+        change: &'static str,
     },
     /// The engine has just started.
     Start,
@@ -166,8 +162,7 @@ pub enum Cause<T = String> {
     /// What may be written is something else now, and this was held before.
     Mode {
         /// What may be written: a label of [`Mode`](crate::drive::Mode).
-        #[serde(deserialize_with = "word_of")]
-        mode: Word,
+        mode: &'static str,
     },
     /// A reconcile before did not finish for good.
     #[serde(rename_all = "camelCase")]
@@ -178,8 +173,7 @@ pub enum Cause<T = String> {
         attempt: u32,
         /// How the reconcile before ended: `waiting` (for something without an event of its own), `kcp` (KCP did not take
         /// what it found), `held` (nothing may be written now), `crowded` (too many wait for the same), `parked` (its runtime does not answer), `answers` (it does again), `deadline`, `panic`, `module` (one of a Kyma's modules failed), or the class of the failure.
-        #[serde(deserialize_with = "word_of")]
-        reason: Word,
+        reason: &'static str,
     },
 }
 

@@ -11,7 +11,6 @@
 mod alike;
 pub mod drive;
 pub mod history;
-pub mod journal;
 pub mod kcp;
 pub mod key;
 mod lines;
@@ -26,5 +25,4 @@ mod texts;
 mod yaml;
 
 pub use drive::{Engine, EngineConfig};
-pub use journal::Journal;
 pub use key::{Acknowledge, Cause, Guard, Outcome, WorkKey};

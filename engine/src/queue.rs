@@ -95,8 +95,6 @@ pub struct Work<K, C, G> {
     pub causes: Vec<C>,
     /// How many causes there were in all; one that came again while it was remembered is one.
     pub cause_count: usize,
-    /// How often one of them came again while it was remembered.
-    pub repeats: usize,
     /// What waits for it to finish.
     pub guards: Vec<G>,
     /// When the oldest cause was pushed.
@@ -121,7 +119,6 @@ struct Pending<C, G> {
     class: Class,
     causes: Vec<C>,
     cause_count: usize,
-    repeats: usize,
     guards: Vec<G>,
     queued_at: Tick,
     /// `Some((due, order))` while it is delayed.
@@ -134,7 +131,6 @@ impl<C: PartialEq, G> Pending<C, G> {
     fn note(&mut self, causes: impl IntoIterator<Item = C>) {
         for cause in causes {
             if self.causes.contains(&cause) {
-                self.repeats += 1;
                 continue;
             }
             self.cause_count += 1;
@@ -259,15 +255,9 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             (at, self.order)
         });
         let mut pending = match slot.pending.take() {
-            None => Pending {
-                class,
-                causes: Vec::new(),
-                cause_count: 0,
-                repeats: 0,
-                guards: Vec::new(),
-                queued_at: now,
-                due,
-            },
+            None => {
+                Pending { class, causes: Vec::new(), cause_count: 0, guards: Vec::new(), queued_at: now, due }
+            }
             Some(before) => {
                 if slot.working.is_none() {
                     match before.due {
@@ -315,28 +305,6 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             };
             lane.pop(&free, &counts)
         })?;
-        self.hand_out(key, now)
-    }
-
-    /// The work on one key, if it is ready, whosever turn it is and however much is worked on. For a replay, which knows what
-    /// was done when.
-    pub fn take(&mut self, key: &K, now: Tick) -> Option<Work<K, C, G>> {
-        self.promote(now);
-        let slot = self.slots.get(key).filter(|slot| slot.working.is_none())?;
-        slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
-        self.hand_out(key.clone(), now)
-    }
-
-    /// Keys that are ready, and since when they were asked for; in no order.
-    pub fn waiting(&self) -> impl Iterator<Item = (&K, Tick)> {
-        let ready = self.slots.iter().filter(|(_, slot)| slot.working.is_none());
-        ready.filter_map(|(key, slot)| {
-            let pending = slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
-            Some((key, pending.queued_at))
-        })
-    }
-
-    fn hand_out(&mut self, key: K, now: Tick) -> Option<Work<K, C, G>> {
         let slot = self.slots.get_mut(&key)?;
         let pending = slot.pending.take()?;
         leave(&mut self.ready, pending.class);
@@ -347,11 +315,19 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             class: pending.class,
             causes: pending.causes,
             cause_count: pending.cause_count,
-            repeats: pending.repeats,
             guards: pending.guards,
             queued_at: pending.queued_at,
             attempt: slot.attempt,
             key,
+        })
+    }
+
+    /// Keys that are ready, and since when they were asked for; in no order.
+    pub fn waiting(&self) -> impl Iterator<Item = (&K, Tick)> {
+        let ready = self.slots.iter().filter(|(_, slot)| slot.working.is_none());
+        ready.filter_map(|(key, slot)| {
+            let pending = slot.pending.as_ref().filter(|pending| pending.due.is_none())?;
+            Some((key, pending.queued_at))
         })
     }
 
@@ -433,15 +409,13 @@ impl<K: Key, C: PartialEq, G> Queue<K, C, G> {
             // It was asked for again while it was worked on.
             (Some(pending), _) => {
                 let retry = causes;
-                let Pending { class, causes, cause_count, repeats, guards: waiting, queued_at, due: _ } =
-                    pending;
+                let Pending { class, causes, cause_count, guards: waiting, queued_at, due: _ } = pending;
                 let guards = guards.into_iter().chain(waiting).collect();
                 self.put(key, Push { class, cause: None, guards }, None, now);
                 if let Some(pending) = self.slots.get_mut(key).and_then(|s| s.pending.as_mut()) {
                     let not_remembered = cause_count - causes.len();
                     pending.note(retry.into_iter().chain(causes));
                     pending.cause_count += not_remembered;
-                    pending.repeats += repeats;
                     pending.queued_at = queued_at;
                 }
             }

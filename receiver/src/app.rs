@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,9 +14,8 @@ use jiff::Timestamp;
 use rustls::ServerConfig;
 use tidewatch_drain::{Drain, Outcome, Watch};
 use tidewatch_engine::{
-    Engine, EngineConfig, WorkKey,
+    Engine, WorkKey,
     history::{Observer, Record},
-    journal::{Journal, Recorder, Recording, Start},
     runtime::{AddressPolicy, Answered},
 };
 use tidewatch_listener::{Admission, Deliveries, Guard, Intake, Limits, RefusalLog, listener};
@@ -91,7 +89,6 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
         pause,
         maintenance_policy,
         object_metrics,
-        record,
     } = config;
     let (pem, _) = tls.read().await.map_err(|e| StartError::Tls(e.into()))?;
     let store = Store::server(&pem, Timestamp::now()).map_err(|e| StartError::Tls(e.into()))?;
@@ -103,16 +100,12 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let kube = kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(own_server(&kube)))?;
     let drain = Drain::new();
-    let (journal, recording) = match record {
-        Some((file, limit)) => begin_record(file, limit, &engine, &drain)?,
-        None => (Journal::default(), None),
-    };
     let build = BuildInfo::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"));
     let registry = Registry::new("tidewatch_receiver", build)?;
     let controllers = ControllerMetrics::register(&registry)?;
     let (ear, host) = (controllers.clone(), own_server(&kube).unwrap_or_default());
     let counted: Answered = Arc::new(move |method, code| ear.answered(&host, method, code));
-    let client = kcp_client(kube, engine.call_deadline, &journal, Some(counted))?;
+    let client = kcp_client(kube, engine.call_deadline, Some(counted))?;
     let paths = PathWatch::new(paths);
     let metrics = Metrics::register(&registry)?;
     let klm = KlmMetrics::register(&registry, object_metrics)?;
@@ -130,7 +123,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     });
     let namespace = engine.namespace.clone();
     let workers = engine.workers;
-    let engine = Engine::recorded(client.clone(), engine, observer, Arc::new(Timestamp::now), journal)?;
+    let engine = Engine::new(client.clone(), engine, observer, Arc::new(Timestamp::now))?;
     let credentials = match registry_credentials {
         Some(file) => Some(RegistryCredentials::new(file, &engine).await?),
         None => None,
@@ -250,7 +243,7 @@ pub async fn start(config: Config) -> Result<Bound, StartError> {
     let listen_watch = drain.watch();
     drain.spawn_critical("engine", async move {
         // Dropped when it has ended.
-        let _runs = (engine_runs, recording);
+        let _runs = engine_runs;
         let stop = CancellationToken::new();
         let stopper = stop.clone();
         let run = engine.run(stop, move || {
@@ -335,22 +328,6 @@ fn admission(limits: Limits, queued: usize, engine: &Engine) -> Admission {
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
-}
-
-/// Begins a record, whose writer is a task of the drain.
-fn begin_record(
-    file: PathBuf,
-    limit: u64,
-    engine: &EngineConfig,
-    drain: &Drain,
-) -> Result<(Journal, Option<Recording>), StartError> {
-    let start = Start::new("tidewatch-receiver", env!("CARGO_PKG_VERSION"), Timestamp::now(), engine);
-    let begun = Recorder::create(&file, limit, start);
-    let (recorder, writer, recording) =
-        begun.map_err(|source| StartError::Record { file: file.clone(), source })?;
-    tracing::info!(?file, limit, "what goes into the engine is recorded");
-    drain.spawn("record", writer.run());
-    Ok((Journal::recording(recorder), Some(recording)))
 }
 
 const fn look_label(look: Look) -> &'static str {

@@ -151,9 +151,6 @@ pub struct Args {
     /// What is taken at most from agents.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// About a record of the engine's inputs.
-    #[command(flatten)]
-    pub record: RecordArgs,
     /// How long a shutdown waits for work in hand, in seconds.
     #[arg(long, default_value = "25", value_parser = seconds, value_name = "SECONDS")]
     pub grace: Duration,
@@ -206,18 +203,6 @@ pub struct UpdateArgs {
     /// How long a module may wait for the modules and APIs that it requires until that is a Warning, in seconds.
     #[arg(long, default_value = "900", value_parser = seconds, value_name = "SECONDS")]
     pub dependency_patience: Duration,
-}
-
-/// A record of the engine's inputs (`docs/replay.md`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-pub struct RecordArgs {
-    /// Write what goes into the engine to this file, for `tidewatch replay`: events, what is seen of KCP, answers of API
-    /// servers; without the data of Secrets. A file that is there is kept as FILE.old.
-    #[arg(long, env = "TIDEWATCH_RECORD", value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// Where the record ends at the latest.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536), value_name = "MIB")]
-    pub record_limit: u64,
 }
 
 /// When the way of a runtime's events counts as proven, and what is done while it does not (`docs/delivery.md`).

@@ -12,7 +12,7 @@ use tidewatch_telemetry::metrics::MetricsError;
 use tidewatch_tls::{Files, ProxiesError, ProxyFiles};
 
 use crate::{
-    args::{Args, RecordArgs, UpdateArgs},
+    args::{Args, UpdateArgs},
     forward::target::Overrides,
     paths::Settings,
     registry_credentials::Unusable,
@@ -55,8 +55,6 @@ pub struct Config {
     pub maintenance_policy: Option<PathBuf>,
     /// Whether there are metrics of each Kyma and each Manifest.
     pub object_metrics: bool,
-    /// A record of the engine's inputs, and its limit in bytes.
-    pub record: Option<(PathBuf, u64)>,
 }
 
 impl From<Args> for Config {
@@ -93,7 +91,6 @@ impl From<Args> for Config {
             updates:
                 UpdateArgs { maintenance_policy, min_maintenance_window, rollout_window, dependency_patience },
             limits,
-            record: RecordArgs { record, record_limit },
             grace: _,
             log_format: _,
             log_level: _,
@@ -135,7 +132,6 @@ impl From<Args> for Config {
             pause,
             maintenance_policy,
             object_metrics,
-            record: record.map(|file| (file, record_limit * 1024 * 1024)),
             queued: limits.max_queued,
             limits: limits.into(),
         }
@@ -168,15 +164,6 @@ pub enum StartError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A record that cannot be begun.
-    #[error("the record {file:?} cannot be begun; check --record: its folder has to exist and take files")]
-    Record {
-        /// The file.
-        file: PathBuf,
         /// Why.
         #[source]
         source: io::Error,

@@ -16,7 +16,6 @@ use tidewatch_engine::{
     Cause, Engine, WorkKey,
     drive::{Mode, Recorder},
     history::Observer,
-    journal::Journal,
     queue::Class,
     runtime::AddressPolicy,
 };
@@ -59,7 +58,7 @@ pub async fn run(config: Config, limit: Duration) -> Result<Report, StartError> 
     let kube = kcp_client::kube_config(kubeconfig).await?;
     engine.addresses = AddressPolicy::new(denied_servers.into_iter().chain(kcp_client::own_server(&kube)))?;
     let (external, namespace) = (engine.external_registries.clone(), engine.namespace.clone());
-    let client = kcp_client::kcp_client(kube, engine.call_deadline, &Journal::default(), None)?;
+    let client = kcp_client::kcp_client(kube, engine.call_deadline, None)?;
     let book = Arc::new(Book::default());
     let observer = Arc::clone(&book) as Arc<dyn Observer>;
     let engine = Engine::new(client, engine, observer, Arc::new(Timestamp::now))?;

@@ -11,7 +11,6 @@ use tidewatch_api::Watcher;
 use tidewatch_engine::{
     Acknowledge, Cause, Engine, WorkKey,
     drive::Version,
-    journal::{Line, RuntimeEvent, WorkName},
     kcp,
     plan::{agent::watch_name, object::ObjectRef},
     queue::Push,
@@ -32,7 +31,7 @@ use crate::{
     klm::Certificates,
     path_watch::PathWatch,
     paths::Refusal,
-    route::{self, Direction, Refused, SECOND_LOOK, V2},
+    route::{self, Direction, Refused, SECOND_LOOK, Told, V2},
 };
 
 /// The manager that stands for our own engine in v2 paths.
@@ -130,16 +129,10 @@ impl EngineHost {
         event: &v3::Event<'_>,
         ticket: &mut Ticket,
     ) -> Fate {
-        let mut told = told(runtime, request, event);
+        let told = told(runtime, request, event);
         let targets = route::wanted(&told, &self.engine.state().read());
-        let names: Vec<WorkName> = if self.engine.journal().is_recording() {
-            targets.iter().map(Into::into).collect()
-        } else {
-            Vec::new()
-        };
         let guards = ticket.hold(Route::engine(), targets.len());
         let owned = !targets.is_empty();
-        let mut news = Vec::new();
         for (key, guard) in targets.into_iter().zip(guards) {
             let guard = if event.watch == v3::CANARY {
                 Box::new(Canary(guard, self.paths.clone(), runtime.kyma.clone())) as Box<dyn Acknowledge>
@@ -147,34 +140,15 @@ impl EngineHost {
                 Box::new(Held(guard))
             };
             let (class, cause) = (route::class(&told, &key), Some(route::cause(&told)));
-            match self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
-                Ok(()) => told.no_news.push((&key).into()),
-                Err(ask) => news.push((key, ask)),
+            if let Err(ask) = self.has_seen(&key, event, Push { class, cause, guards: vec![guard] }) {
+                tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %told.object, %key, "event queued");
+                self.engine.queue().push(key, ask);
             }
-        }
-        // Before anything begins for it.
-        self.note(&mut told, names);
-        for (key, ask) in news {
-            tracing::debug!(runtime = runtime.id, seq = event.seq.0, object = %object_of(event), %key, "event queued");
-            self.engine.queue().push(key, ask);
         }
         if !owned {
             return Fate::Unowned;
         }
         Fate::Queued
-    }
-
-    /// Notes an event in the record, if one is written. What is known is not held while its guards are let go, for who lets them go may wait for
-    /// somebody who wants to know: if it has changed meanwhile, a replay would find other targets at this place, and is told.
-    fn note(&self, told: &mut RuntimeEvent, targets: Vec<WorkName>) {
-        if !self.engine.journal().is_recording() {
-            return;
-        }
-        let state = self.engine.state().read();
-        let now: Vec<WorkName> = route::wanted(told, &state).iter().map(Into::into).collect();
-        told.targets = (now != targets).then_some(targets);
-        // With the lock in hand.
-        self.engine.journal().note(|| Line::Event(Box::new(told.clone())));
     }
 }
 
@@ -280,24 +254,16 @@ impl Host for EngineHost {
                 None => self.refuse(runtime, Refused::UnknownWatch, manager),
             };
         }
-        let told = RuntimeEvent {
-            runtime: runtime.id.clone(),
+        let told = Told {
             kyma: runtime.kyma.clone(),
             epoch: V2.to_owned(),
+            seq: 0,
             watch: V2.to_owned(),
-            group: gvk.group.clone(),
-            version: gvk.version.clone(),
-            kind: gvk.kind.clone(),
-            namespace: event.watched.namespace.clone(),
-            name: event.watched.name.clone(),
-            change: "changed".to_owned(),
-            ..RuntimeEvent::default()
+            object,
+            of_kind: false,
+            listed: false,
         };
-        let targets = {
-            let state = self.engine.state().read();
-            self.engine.journal().note(|| Line::Event(Box::new(told.clone())));
-            route::wanted(&told, &state)
-        };
+        let targets = route::wanted(&told, &self.engine.state().read());
         if targets.is_empty() {
             return Fate::Unowned;
         }
@@ -315,30 +281,15 @@ fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 
-/// The event, as a record has it.
-fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> RuntimeEvent {
-    let change = match event.change {
-        v3::Change::Changed => "changed",
-        v3::Change::Gone => "gone",
-        v3::Change::Resync => route::RESYNC,
-    };
-    RuntimeEvent {
-        runtime: runtime.id.clone(),
+fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> Told {
+    Told {
         kyma: runtime.kyma.clone(),
         epoch: request.epoch.to_string(),
         seq: event.seq.0,
         watch: event.watch.to_string(),
-        group: event.group.to_string(),
-        version: event.version.to_string(),
-        kind: event.kind.to_string(),
-        namespace: event.namespace.to_string(),
-        name: event.name.to_string(),
-        uid: event.uid.to_string(),
-        resource_version: event.resource_version.to_string(),
-        change: change.to_owned(),
+        object: object_of(event),
+        of_kind: event.change == v3::Change::Resync,
         listed: event.listed,
-        no_news: Vec::new(),
-        targets: None,
     }
 }
 

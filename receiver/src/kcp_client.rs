@@ -8,10 +8,7 @@ use kube::{
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tidewatch_engine::{
-    journal::Journal,
-    runtime::{self, Answered, CountedLayer},
-};
+use tidewatch_engine::runtime::{self, Answered, CountedLayer};
 use tower::timeout::TimeoutLayer;
 
 use crate::config::StartError;
@@ -33,14 +30,11 @@ pub(crate) fn own_server(kube: &KubeConfig) -> Option<String> {
 pub(crate) fn kcp_client(
     config: KubeConfig,
     deadline: Duration,
-    journal: &Journal,
     counted: Option<Answered>,
 ) -> Result<Client, StartError> {
     let builder = ClientBuilder::try_from(config).map_err(|e| StartError::Kube(e.into()))?;
     let counted = counted.unwrap_or_else(|| Arc::new(|_, _| ()));
-    let builder = builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline));
-    // Outside, so that what is recorded is what the reconcile is told.
-    Ok(if journal.is_recording() { builder.with_layer(&journal.tap("kcp")).build() } else { builder.build() })
+    Ok(builder.with_layer(&CountedLayer::new(counted)).with_layer(&TimeoutLayer::new(deadline)).build())
 }
 
 pub(crate) async fn kube_config(path: Option<PathBuf>) -> Result<KubeConfig, StartError> {

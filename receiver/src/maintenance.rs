@@ -6,7 +6,6 @@ use prometheus::Gauge;
 use tidewatch_drain::Watch;
 use tidewatch_engine::{
     Engine,
-    journal::Line,
     plan::windows::{MAX_POLICY, Policy, PolicyError},
 };
 use tidewatch_telemetry::{
@@ -66,16 +65,14 @@ impl PolicyFile {
     pub async fn look(&mut self) {
         let read = self.read().await;
         self.readable.set(f64::from(u8::from(read.is_ok())));
-        let told = read.as_ref().map(|(hash, ..)| *hash).map_err(|error| chain(error).to_string());
+        let told = read.as_ref().map(|(hash, _)| *hash).map_err(|error| chain(error).to_string());
         if self.last.as_ref() == Some(&told) {
             return;
         }
         match read {
-            Ok((hash, policy, text)) => {
+            Ok((hash, policy)) => {
                 tracing::info!(rules = policy.rules().len(), "the policy of maintenance windows was read");
-                let name = format!("{hash:016x}");
-                self.engine.journal().note(|| Line::Windows { text, name: name.clone() });
-                self.engine.set_windows(Some(policy), &name);
+                self.engine.set_windows(Some(policy), &format!("{hash:016x}"));
             }
             Err(error) => {
                 tracing::error!(
@@ -87,7 +84,7 @@ impl PolicyFile {
         self.last = Some(told);
     }
 
-    async fn read(&self) -> Result<(u64, Policy, String), Unusable> {
+    async fn read(&self) -> Result<(u64, Policy), Unusable> {
         let failed = |error| Unusable::File(self.file.clone(), error);
         let file = File::open(&self.file).await.map_err(failed)?;
         let mut bytes = Vec::new();
@@ -96,7 +93,7 @@ impl PolicyFile {
             return Err(PolicyError::TooLarge { size: bytes.len() }.into());
         }
         let text = str::from_utf8(&bytes).map_err(|_| Unusable::Utf8)?;
-        Ok((xxh3_64(&bytes), Policy::parse(text)?, text.to_owned()))
+        Ok((xxh3_64(&bytes), Policy::parse(text)?))
     }
 
     /// Why the file could not be used the last time.

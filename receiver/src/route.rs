@@ -5,14 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tidewatch_api::names;
 use tidewatch_engine::{
     Cause, Engine, WorkKey,
-    journal::{RuntimeEvent, WorkName},
     kcp::KcpState,
     plan::{
         object::{Gvk, ObjectRef},
         ours,
         watches::{self, PREFIX},
     },
-    queue::{Class, Push},
+    queue::Class,
 };
 use tidewatch_wire::v3;
 
@@ -20,10 +19,27 @@ use crate::forward::{Owner, Table, target::Target};
 
 /// The watch and the epoch of events of the v2 contract, which have neither.
 pub const V2: &str = "v2";
-/// The word for an event about all objects of a kind.
-pub const RESYNC: &str = "resync";
 /// How long after a v2 event.
 pub const SECOND_LOOK: Duration = Duration::from_secs(20);
+
+/// What an event tells the engine. Of an object it has the name, never its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The Kyma of the runtime, as its certificate says.
+    pub kyma: String,
+    /// The agent's epoch; [`V2`] for an event of the v2 contract.
+    pub epoch: String,
+    /// The event's number in the epoch.
+    pub seq: u64,
+    /// The watch.
+    pub watch: String,
+    /// The object; of an event about all objects of a kind, only the kind counts.
+    pub object: ObjectRef,
+    /// Whether it is about all objects of a kind.
+    pub of_kind: bool,
+    /// Whether it was reported because all were.
+    pub listed: bool,
+}
 
 /// Who an event is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,26 +94,26 @@ pub fn direction(table: &Table, namespace: &str, watch: &str, group: &str) -> Di
 
 /// The reconciles that an event asks for, whether it is of an object, of all of a kind, or a canary.
 #[must_use]
-pub fn wanted(event: &RuntimeEvent, state: &KcpState) -> Vec<WorkKey> {
-    let RuntimeEvent { kyma, watch, group, version, kind, namespace, name, .. } = event;
+pub fn wanted(event: &Told, state: &KcpState) -> Vec<WorkKey> {
+    let Told { kyma, watch, object, of_kind, .. } = event;
     if watch == v3::CANARY {
         return vec![WorkKey::Path { kyma: kyma.clone() }];
     }
-    if event.change == RESYNC {
-        return targets_of_kind(kyma, group, kind, state);
+    if *of_kind {
+        return targets_of_kind(kyma, &object.gvk.group, &object.gvk.kind, state);
     }
-    targets(kyma, &object(group, version, kind, namespace, name), state)
+    targets(kyma, object, state)
 }
 
 /// How urgent one of them is.
 #[must_use]
-pub fn class(event: &RuntimeEvent, key: &WorkKey) -> Class {
+pub fn class(event: &Told, key: &WorkKey) -> Class {
     if event.watch == v3::CANARY {
         Class::Path
     } else if matches!(key, WorkKey::Catalog { .. }) {
         // No module waits for it.
         Class::Catalog
-    } else if event.listed || event.change == RESYNC {
+    } else if event.listed || event.of_kind {
         // No edit of anybody's: those of a whole fleet come after a restored backup.
         Class::Resync
     } else {
@@ -107,33 +123,14 @@ pub fn class(event: &RuntimeEvent, key: &WorkKey) -> Class {
 
 /// Why they are done.
 #[must_use]
-pub fn cause(event: &RuntimeEvent) -> Cause {
-    let RuntimeEvent { epoch, seq, watch, group, version, kind, namespace, name, .. } = event;
-    let object = object(group, version, kind, namespace, name).to_string();
-    Cause::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object }
-}
-
-/// Asks for what an event asks for, with nobody who waits: for a replay.
-pub fn replay(engine: &Engine, event: &RuntimeEvent) {
-    let known = event.targets.as_ref().map(|targets| targets.iter().filter_map(WorkName::key).collect());
-    let wanted: Vec<WorkKey> = known.unwrap_or_else(|| wanted(event, &engine.state().read()));
-    for key in wanted {
-        if event.no_news.contains(&(&key).into()) {
-            continue;
-        }
-        let push = Push { class: class(event, &key), cause: Some(cause(event)), guards: Vec::new() };
-        engine.queue().push(key.clone(), push);
-        if event.watch == V2 {
-            look_again(engine, key, event);
-        }
-    }
+pub fn cause(event: &Told) -> Cause {
+    let Told { epoch, seq, watch, object, .. } = event;
+    Cause::Event { epoch: epoch.clone(), seq: *seq, watch: watch.clone(), object: object.to_string() }
 }
 
 /// A v2 event comes from an admission webhook, before the change is committed: looks again later.
-pub fn look_again(engine: &Engine, key: WorkKey, event: &RuntimeEvent) {
-    let RuntimeEvent { group, version, kind, namespace, name, .. } = event;
-    let object = object(group, version, kind, namespace, name).to_string();
-    let class = class(event, &key);
+pub fn look_again(engine: &Engine, key: WorkKey, event: &Told) {
+    let (class, object) = (class(event, &key), event.object.to_string());
     engine.queue().look_again(key, class, Some(Cause::SecondLook { object }), SECOND_LOOK);
 }
 
@@ -278,7 +275,15 @@ mod tests {
         assert_eq!(texts(&targets("harbour", &mine, &state)), both);
         assert!(targets("harbour", &stray, &state).is_empty());
         assert_eq!(of_kind(&state), both);
-        let event = RuntimeEvent { change: "changed".into(), ..RuntimeEvent::default() };
+        let event = Told {
+            kyma: "harbour".into(),
+            epoch: "e".into(),
+            seq: 1,
+            watch: "kyma".into(),
+            object: mine.clone(),
+            of_kind: false,
+            listed: false,
+        };
         let classes =
             targets("harbour", &mine, &state).iter().map(|key| class(&event, key)).collect::<Vec<_>>();
         assert_eq!(classes, [Class::UserEdit, Class::Catalog], "no module waits for the catalog");

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     ops::RangeInclusive,
-    path::{self, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -89,13 +89,9 @@ pub struct Simulate {
     /// How long a connection of an agent lasts, in seconds (`receiver.connectionAgeSeconds` of its configuration).
     #[arg(long, default_value_t = 86_400, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=604_800))]
     agents_connection_age: u64,
-    /// Have the receiver write a record of what goes into its engine, for `tidewatch replay`. It ends at the receiver's
-    /// --record-limit; a receiver that the scenario starts again begins a new one, and the one before is FILE.old.
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
     /// Start neither receiver nor agents: write kubeconfigs of KCP and runtimes into a folder, wait until Enter is
     /// pressed, then play the scenario and measure whatever controller works on them.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "agents_connection_age", "record"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["receiver", "receiver_arg", "polling", "agents_check", "agents_connection_age"])]
     serve: Option<PathBuf>,
     /// With --serve: do not wait for Enter; the scenario's first step waits until all is as desired.
     #[arg(long, requires = "serve")]
@@ -125,15 +121,6 @@ pub async fn run(simulate: Simulate) -> Result<bool> {
     // Before it takes an hour; an empty file is left if it comes to no report.
     if let Some(out) = &simulate.out {
         writable("--out", out)?;
-    }
-    if let Some(record) = &simulate.record {
-        let is_new = !record.exists();
-        writable("--record", record)?;
-        // The receiver keeps what it finds there.
-        if is_new {
-            fs::remove_file(record)
-                .with_context(|| format!("--record: cannot remove {}", record.display()))?;
-        }
     }
     // One for all of it: a signal between two parts is not lost.
     let mut told = Box::pin(interrupted());
@@ -207,10 +194,6 @@ fn settings(simulate: &Simulate) -> Result<(Settings, Vec<fs::File>)> {
     // A machine that stands still for some seconds is no reason to end without a report.
     if !scenario.steps.iter().any(Step::kills) && !args.iter().any(|arg| arg.starts_with("--lease")) {
         args.push("--lease=180".to_owned());
-    }
-    if let Some(file) = &simulate.record {
-        let file = path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
-        args.push(format!("--record={}", file.display()));
     }
     let receiver = receiver.map(|(program, command)| receiver::Settings {
         program,

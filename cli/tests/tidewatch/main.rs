@@ -7,7 +7,6 @@ mod demo;
 mod ends;
 mod lint;
 mod module;
-mod replay;
 mod simulate;
 
 use std::{

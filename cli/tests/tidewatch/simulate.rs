@@ -83,36 +83,6 @@ steps:
 }
 
 #[test]
-fn a_simulation_is_recorded_and_its_record_replayed() {
-    let folder = tempfile::tempdir().unwrap();
-    let scenario = "name: test
-steps:
-- ready: {within: 2m}
-- change: {what: drift, runtimes: 50}
-- bump: {modules: 1}
-- settle: {within: 2m}
-";
-    let record = folder.path().join("simulate.record");
-    let record = record.to_str().unwrap();
-    let output = simulate(folder.path(), "6", scenario, &["-o", "json", "--record", record]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(report(&output)["steps"][1]["note"], "6 changes of 50: there are no more runtimes");
-    assert!(!folder.path().join("simulate.record.old").exists(), "nothing was there before");
-    let replayed = Command::new(env!("CARGO_BIN_EXE_tidewatch")).args(["replay", record]).output().unwrap();
-    let text = String::from_utf8_lossy(&replayed.stdout);
-    let is_same = replayed.status.success() && text.ends_with(" decisions, 0 divergences\n");
-    assert!(is_same, "{}", different(&text));
-    assert!(text.contains("Manifest/sim-00000"), "{text}");
-}
-
-/// What a replay tells of divergences: all of it is too long for a log.
-fn different(text: &str) -> String {
-    let words = ["DIVERGENCE", "the record has:", " missing here", " divergences"];
-    let told = text.lines().filter(|line| words.iter().any(|word| line.contains(word)));
-    told.collect::<Vec<_>>().join("\n")
-}
-
-#[test]
 fn what_is_lost_is_counted_and_makes_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // The agents' events are lost, and nobody polls: a Deployment that was changed stays as it is.
@@ -245,7 +215,7 @@ steps:
     assert!((2..=6).contains(&written), "{calls:#?}");
 }
 
-/// Those that never answer are in `replay/tests/faults.rs`: they cost a deadline each.
+/// Those that never answer are in `demo/tests/simulated/faults.rs`: they cost a deadline each.
 #[test]
 fn api_servers_that_do_wrong_in_every_way_at_once_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -422,8 +392,7 @@ fn what_is_wrong_with_the_arguments_is_told_before_anything_starts() {
     let missing = folder.path().join("missing/file");
     let missing = missing.to_str().unwrap();
     for (more, words) in [
-        (&["--record", missing][..], "--record: cannot write"),
-        (&["--out", missing], "--out: cannot write"),
+        (&["--out", missing][..], "--out: cannot write"),
         (&["--seed", "-1"], "a seed is a whole number from 0"),
     ] {
         let run = Command::new(env!("CARGO_BIN_EXE_tidewatch"))

@@ -5,7 +5,6 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, api::ListParams};
 use parking_lot::Mutex;
-use serde_json::json;
 use tidewatch_api::names::labels;
 use tokio::time::Instant;
 
@@ -105,25 +104,6 @@ impl Shared {
         Ok(None)
     }
 
-    /// Reads a kubeconfig. A record has none of it: where one is played, it says what became of it.
-    async fn parsed(&self, kyma: &str, text: &str) -> Result<RuntimeAccess, KubeconfigError> {
-        let what = || format!("kubeconfig of {kyma}");
-        if let Some(played) = self.journal.played(&what()).await {
-            let played =
-                played.unwrap_or_else(|| json!({"refused": "the record has no word of this kubeconfig"}));
-            return match played["refused"].as_str() {
-                Some(why) => Err(KubeconfigError::Recorded(why.to_owned())),
-                None => Ok(RuntimeAccess::stand_in(played["namespace"].as_str().unwrap_or("default"))),
-            };
-        }
-        let parsed = RuntimeAccess::parse(text, &self.config.addresses);
-        self.journal.read(what, || match &parsed {
-            Ok(access) => json!({"namespace": access.namespace()}),
-            Err(why) => json!({"refused": chain(why)}),
-        });
-        parsed
-    }
-
     /// The runtime's client may not be used any more, and what was learned by it is in doubt.
     pub(super) fn discredit(&self, kyma: &str) {
         self.runtimes.invalidate(kyma);
@@ -136,7 +116,7 @@ impl Shared {
 
     /// A client of the runtime, from the cache or newly made.
     pub(super) async fn access(&self, kyma: &str) -> Result<Result<Gated, NoAccess>, Lost> {
-        let mut secrets = self.look("access").await.secrets_of(kyma);
+        let mut secrets = self.look().secrets_of(kyma);
         let reference = match (secrets.pop(), secrets.is_empty()) {
             (None, _) => return Ok(Err(NoAccess::NoSecret(kyma.to_owned()))),
             (Some(one), true) => {
@@ -168,12 +148,11 @@ impl Shared {
             return Ok(Err(NoAccess::NoKey(reference.name)));
         };
         let text = String::from_utf8_lossy(&config.0);
-        let access = match self.parsed(kyma, &text).await {
+        let access = match RuntimeAccess::parse(&text, &self.config.addresses) {
             Ok(access) => access,
             Err(source) => return Ok(Err(NoAccess::Refused { secret: reference.name, source })),
         };
         let limits = Limits { deadline: self.config.call_deadline, ..Limits::default() };
-        let order = self.change("reach").await;
         let before = self.reached.before(kyma, &version);
         if !matches!(before, Before::Known(_)) {
             // What was prepared there before does not count.
@@ -184,16 +163,14 @@ impl Shared {
         if matches!(before, Before::Nothing) {
             self.catalogs.forget(kyma);
         }
-        drop(order);
-        let to = format!("runtime/{kyma}");
         let built = self.runtimes.get_or_build(kyma, &version, || {
-            let client = self.connector.recorded_client(&access, limits, &self.journal, &to)?;
+            let client = self.connector.client(&access, limits)?;
             let client = match before {
                 Before::Known(mapper) => client.knowing(mapper),
                 Before::Doubted | Before::Nothing => client,
             };
             self.reached.by(kyma, &version, client.shared_mapper());
-            Ok(counted(client, kyma, &self.budgets, &self.queue, &self.journal))
+            Ok(counted(client, kyma, &self.budgets, &self.queue))
         });
         Ok(built
             .map(|client| self.gated(client, kyma))

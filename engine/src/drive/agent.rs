@@ -100,8 +100,8 @@ fn binding(users: &[String]) -> Value {
 
 impl Shared {
     /// Asks for the agent of a runtime that is prepared for it, unless it is known to be up to date.
-    pub(super) async fn want_agent(&self, kyma: &str, causes: &[Cause]) {
-        let state = self.look("want agent").await;
+    pub(super) fn want_agent(&self, kyma: &str, causes: &[Cause]) {
+        let state = self.look();
         if !self.agents.has(kyma, &state.agent_input(kyma)) {
             let push = Push { class: Class::Rollout, cause: causes.first().cloned(), guards: Vec::new() };
             self.queue.push(WorkKey::Agent { kyma: kyma.to_owned() }, push);
@@ -110,7 +110,7 @@ impl Shared {
 
     pub(super) async fn reconcile_agent(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
         let (kyma, input, is_done, modules) = {
-            let state = self.look("reconcile agent").await;
+            let state = self.look();
             let input = state.agent_input(name);
             let is_done = self.agents.has(name, &input);
             (state.kyma(name), input, is_done, state.has_manifests(name))
@@ -138,12 +138,12 @@ impl Shared {
         match stage(Stage::Apply, self.configure(name, &runtime, &input, deleting)).await {
             Ok((Derived { missing, left_out, .. }, _)) if missing.is_empty() => {
                 {
-                    let mut state = self.change("agent configured").await;
+                    let mut state = self.change();
                     state.lacks_kinds(name, false);
                     self.agents.0.lock().insert(name.to_owned(), input.hash);
                 }
                 // Somebody may have needed something else since this has begun.
-                self.want_agent(name, why.causes).await;
+                self.want_agent(name, why.causes);
                 if left_out.is_empty() {
                     return Ok(Finish::Done);
                 }
@@ -156,12 +156,12 @@ impl Shared {
             Ok((Derived { missing, .. }, failed)) => {
                 let what = format!("not watched before they are served: {}", missing.join(", "));
                 let (fresh, is_old) = {
-                    let mut state = self.change("agent lacks kinds").await;
+                    let mut state = self.change();
                     let fresh = state.lacks_kinds(name, true) || why.may_be(is_of_definition);
                     (fresh, state.agent_input(name).hash != input.hash)
                 };
                 if is_old {
-                    self.want_agent(name, why.causes).await;
+                    self.want_agent(name, why.causes);
                 }
                 Ok(match !failed && self.is_told_of_all(name, &runtime, &definitions()).await {
                     true if fresh => {
@@ -172,7 +172,6 @@ impl Shared {
                 })
             }
             Err(ObjectError::Call(error)) if error.class == ErrorClass::NotFound && !deleting => {
-                let _order = self.change("agent without namespace").await;
                 // An apply creates what is not there, so it is the namespace that is not.
                 self.prepared.forget(name);
                 let key = WorkKey::Kyma { kyma: name.to_owned() };
@@ -228,7 +227,7 @@ impl Shared {
         let text = config.text();
         {
             // Before it is written: an agent is fast.
-            let mut state = self.change("configure").await;
+            let mut state = self.change();
             state.configure_agent(kyma, config);
             // What was there before is no more, whoever needs the same again.
             self.agents.forget(kyma);
@@ -257,7 +256,7 @@ impl Shared {
     /// Says in a Watcher's status what has become of it; lets a deleted one go.
     pub(super) async fn reconcile_watcher(&self, name: &str) -> Result<Finish, Lost> {
         let (watcher, plan) = {
-            let state = self.look("reconcile watcher").await;
+            let state = self.look();
             (state.watcher(name), state.agent_plan())
         };
         let Some(watcher) = watcher else { return Ok(Finish::Done) };
@@ -309,7 +308,7 @@ mod tests {
     async fn a_configuration_is_not_known_to_be_there_once_another_was_begun() {
         let (engine, _) = engine_on(|_, _| not_found());
         let runtime = runtime_on(|_| (500, json!({"kind": "Status", "status": "Failure", "code": 500})));
-        let input = engine.0.look("test").await.agent_input("harbour");
+        let input = engine.0.look().agent_input("harbour");
         engine.0.agents.0.lock().insert("harbour".into(), input.hash);
         assert!(engine.0.configure("harbour", &runtime, &input, false).await.is_err());
         assert!(!engine.0.agents.has("harbour", &input), "nobody knows how much of it was written");

@@ -15,7 +15,6 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -23,7 +22,6 @@ use tokio::{
 
 use super::{Lost, Shared, Why, kcp_writes::lost, next_try};
 use crate::{
-    journal::{Journal, millis},
     kcp::state::{NEW_KUBECONFIG, OF_OUR_BOOKS, OF_OUR_WORK},
     key::{Cause, Guard, WorkKey},
     queue::{Class, Push, worker::WorkQueue},
@@ -42,8 +40,8 @@ const CALLS: usize = 32;
 const PARKED: (Duration, Duration) = (Duration::from_secs(15), Duration::from_mins(12));
 /// When to come back while somebody tries for all.
 const WHILE_TRYING: Duration = Duration::from_secs(5);
-/// What a record says of a reconcile that was not begun.
-const NOTED: &str = "parked";
+/// Why a reconcile is asked for that was not begun, or is to say so.
+const PARKED_CAUSE: &str = "parked";
 
 /// Why a reconcile should be done although its runtime is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,17 +83,6 @@ struct Left {
     alone: Duration,
     /// It answers what is read.
     reads_on: bool,
-}
-
-impl Left {
-    fn noted(self) -> Value {
-        json!({"waitMs": millis(self.alone), "readsOn": self.reads_on})
-    }
-
-    fn of(noted: &Value) -> Option<Self> {
-        let alone = Duration::from_millis(noted["waitMs"].as_u64()?);
-        Some(Self { alone, reads_on: noted["readsOn"] == true })
-    }
 }
 
 /// A call without an answer.
@@ -237,7 +224,7 @@ impl Budgets {
         let spread = xxhash_rust::xxh3::xxh3_64(format!("{kyma} {}", budget.times).as_bytes());
         let parked = budget.failed(effect, now, took, super::pace::share(spread));
         // Its status is to say so.
-        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, NOTED)
+        (if parked { vec![WorkKey::Kyma { kyma: kyma.to_owned() }] } else { Vec::new() }, PARKED_CAUSE)
     }
 
     /// A runtime was heard of: it is tried now. What is to be done.
@@ -316,7 +303,6 @@ pub(super) fn counted(
     kyma: &str,
     budgets: &Arc<Budgets>,
     queue: &WorkQueue<WorkKey, Cause, Guard>,
-    journal: &Journal,
 ) -> RuntimeClient {
     let (places, own) = (Arc::clone(&budgets.slow), Arc::new(Semaphore::new(budgets.of_one)));
     let (kyma, budgets) = (kyma.to_owned(), Arc::clone(budgets));
@@ -326,7 +312,7 @@ pub(super) fn counted(
         push(&queue, keys, reason);
     });
     let rate = Arc::new(RateLimit::new(Instant::now()));
-    client.under(Care { places, own, journal: journal.clone(), ear, rate })
+    client.under(Care { places, own, ear, rate })
 }
 
 fn push(queue: &WorkQueue<WorkKey, Cause, Guard>, keys: Vec<WorkKey>, reason: &'static str) {
@@ -343,18 +329,10 @@ impl Shared {
         let press = Press::of(why.causes);
         if matches!(key, WorkKey::Path { .. }) && press == Press::Heard {
             // A canary has come back.
-            push(&self.queue, self.budgets.wake(kyma), NOTED);
+            push(&self.queue, self.budgets.wake(kyma), PARKED_CAUSE);
         }
         let free = Leave { place: None, tries: None };
         if !is_of_runtime(key) {
-            return Ok(free);
-        }
-        if let Some(noted) = self.journal.noted(NOTED) {
-            let Some(left) = Left::of(&noted) else { return Err(crowded(kyma)) };
-            self.budgets.runtimes.lock().entry(kyma.to_owned()).or_default().refused.insert(key.clone());
-            return Err(self.refused(key, left).await);
-        }
-        if self.journal.is_playing() {
             return Ok(free);
         }
         let (verdict, reads_on) = {
@@ -368,17 +346,13 @@ impl Shared {
             (budget.admit(key, Instant::now(), press), budget.reads_on)
         };
         match verdict {
-            Verdict::Wait(alone) => {
-                let left = Left { alone, reads_on };
-                self.journal.read(|| NOTED.to_owned(), || left.noted());
-                Err(self.refused(key, left).await)
-            }
+            Verdict::Wait(alone) => Err(self.refused(key, Left { alone, reads_on }).await),
             Verdict::Try(tries) => {
                 let tries = tries.then(|| (Arc::clone(&self.budgets), kyma.to_owned()));
                 let leave = Leave { place: None, tries };
                 let Ok(place) = Arc::clone(&self.budgets.suspects).try_acquire_owned() else {
-                    self.journal.read(|| NOTED.to_owned(), || json!({}));
-                    return Err(crowded(kyma));
+                    let what = format!("the last call to the runtime of {kyma} got no answer");
+                    return Err(Lost::Crowded(what));
                 };
                 Ok(leave.with(place))
             }
@@ -409,7 +383,7 @@ impl Shared {
             why.to_string()
         });
         // Its Manifests may have found out meanwhile that it does not answer.
-        let status = self.failed(&kyma, message).await;
+        let status = self.failed(&kyma, message);
         self.write_kyma_status(&kyma, &status).await
     }
 
@@ -435,20 +409,11 @@ impl Shared {
 
     /// What a message says of the next try of something that has failed in a runtime.
     pub(super) fn next_try_in(&self, runtime: &str, asked: Option<Duration>) -> String {
-        const LEFT: &str = "left alone";
-        let left = match self.journal.noted(LEFT) {
-            Some(noted) => Left::of(&noted),
-            None if self.journal.is_playing() => None,
-            None => self.budgets.parked(runtime),
-        };
-        let Some(left) = left else { return next_try(self.now(), asked) };
-        self.journal.read(|| LEFT.to_owned(), || left.noted());
-        self.parked(runtime, left)
+        match self.budgets.parked(runtime) {
+            Some(left) => self.parked(runtime, left),
+            None => next_try(self.now(), asked),
+        }
     }
-}
-
-fn crowded(kyma: &str) -> Lost {
-    Lost::Crowded(format!("the last call to the runtime of {kyma} got no answer"))
 }
 
 #[cfg(test)]

@@ -158,9 +158,9 @@ fn reference((kind, name): &Id) -> ObjectRef {
 impl Shared {
     /// Asks for the catalog of a runtime whose Kyma is as it should be, unless that is known to be up to date. `remote` is the
     /// runtime's Kyma, which says whether its user was told.
-    pub(super) async fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
+    pub(super) fn want_catalog(&self, kyma: &str, remote: &Value, why: Why<'_>) {
         let now = self.now();
-        let state = self.change("want catalog").await;
+        let state = self.look();
         let is_old = self.catalogs.is_old(kyma, now);
         let whole = |cause: &Cause| match cause {
             Cause::FallbackPoll => is_old,
@@ -185,7 +185,7 @@ impl Shared {
 
     pub(super) async fn reconcile_catalog(&self, name: &str, why: Why<'_>) -> Result<Finish, Lost> {
         let (kyma, view, mark, times) = {
-            let mut state = self.change("reconcile catalog").await;
+            let mut state = self.change();
             // Whatever becomes of this: what is heard now is not told again.
             self.catalogs.doubt(name, named(why));
             (state.kyma(name), state.view(name), state.catalog_mark(name), self.catalogs.times(name))
@@ -211,23 +211,22 @@ impl Shared {
         let now = self.now();
         let says = match &synced {
             Ok(parked) => {
-                let order = self.change("catalog written").await;
+                // Not between a doubt and the look at what is done, in [`Shared::want_catalog`].
+                let order = self.change();
                 self.catalogs.put(name, mark, &view, (parked, times), now);
                 drop(order);
                 said_of(parked)
             }
             Err(ObjectError::Held(held)) => return Err((*held).into()),
             Err(error) => {
-                let order = self.change("catalog failed").await;
                 self.catalogs.forget(name);
-                drop(order);
                 let what = "module templates are out of sync and need to be resynchronized";
                 (false, format!("{what}: {}; {NEXT_TRY}", error.message()))
             }
         };
         let has_status = self.say_catalog(&kyma, &says).await?;
         let (said, parked) = match synced {
-            Ok(parked) if says.0 && self.has_said_catalog(name).await => (Ok(true), parked),
+            Ok(parked) if says.0 && self.has_said_catalog(name) => (Ok(true), parked),
             Ok(parked) => {
                 let said = self.say_catalog_in_runtime(&runtime, &says);
                 (stage(Stage::WriteRuntime, said).await, parked)
@@ -240,9 +239,7 @@ impl Shared {
         };
         match said {
             Ok(true) => {
-                let order = self.change("catalog told").await;
                 self.catalogs.set_said(name, says.0);
-                drop(order);
                 if !has_status {
                     return Ok(Finish::Recheck("the Kyma has no status yet".into()));
                 }
@@ -255,9 +252,7 @@ impl Shared {
             Ok(false) => Ok(Finish::Waiting("the runtime's Kyma has no status yet".into())),
             Err(error @ ObjectError::Held(_)) => self.failed_at(name, error),
             Err(error) => {
-                let order = self.change("catalog not told").await;
                 self.catalogs.forget(name);
-                drop(order);
                 if error.is_kind_missing() || error.is_not_found() {
                     // Its CRDs or its namespace are gone: the Kyma's reconcile brings them, and asks for this again.
                     self.prepared.forget(name);
@@ -275,8 +270,7 @@ impl Shared {
     }
 
     /// Whether the runtime's Kyma says already that all is well.
-    async fn has_said_catalog(&self, kyma: &str) -> bool {
-        let _order = self.look("catalog said").await;
+    fn has_said_catalog(&self, kyma: &str) -> bool {
         self.catalogs.of(kyma).is_some_and(|done| done.said)
     }
 
@@ -288,10 +282,7 @@ impl Shared {
         runtime: &Gated,
         view: &View,
     ) -> Result<Vec<Parked>, ObjectError> {
-        let known = {
-            let _order = self.look("catalog known").await;
-            self.catalogs.of(kyma)
-        };
+        let known = self.catalogs.of(kyma);
         let work = WorkKey::Catalog { kyma: kyma.to_owned() };
         let doubted = known.as_ref().and_then(Done::doubted);
         let stood = known.as_ref().map(|done| Arc::clone(&done.hashes)).unwrap_or_default();

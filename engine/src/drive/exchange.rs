@@ -36,9 +36,9 @@ impl Exchanged {
 
 impl Shared {
     /// Asks for the exchange in a runtime whose way is proven, unless it is known to be done. A dry run asks what it would be.
-    pub(super) async fn want_exchange(&self, kyma: &str, cause: Option<Cause>) {
+    pub(super) fn want_exchange(&self, kyma: &str, cause: Option<Cause>) {
         let is_dry = matches!(self.gate.mode(), Mode::DryRun(_));
-        let state = self.look("want exchange").await;
+        let state = self.look();
         let is_proven = state.path(kyma).is_some_and(|path| path.proven);
         if self.config.keep_watcher || self.exchanged.0.lock().contains(kyma) || !(is_dry || is_proven) {
             return;
@@ -49,7 +49,7 @@ impl Shared {
 
     pub(super) async fn reconcile_exchange(&self, name: &str) -> Result<Finish, Lost> {
         let (kyma, proven) = {
-            let state = self.look("reconcile exchange").await;
+            let state = self.look();
             (state.kyma(name), state.path(name).is_some_and(|path| path.proven))
         };
         let Some(kyma) = kyma else {
@@ -68,7 +68,6 @@ impl Shared {
         };
         match stage(Stage::Delete, remove_watcher(name, &runtime)).await {
             Ok(()) => {
-                let _order = self.change("exchanged").await;
                 if !is_dry {
                     self.exchanged.0.lock().insert(name.to_owned());
                 }

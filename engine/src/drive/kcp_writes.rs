@@ -116,7 +116,7 @@ impl Shared {
                 Ok(Some(object))
             }
             Ok(object) => {
-                self.change("apply kcp").await.wrote(&K::kind(&()), name, object.resource_version());
+                self.change().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),
@@ -144,7 +144,7 @@ impl Shared {
                 Ok(None)
             }
             Ok(object) => {
-                self.change("merge kcp").await.wrote(&K::kind(&()), name, object.resource_version());
+                self.change().wrote(&K::kind(&()), name, object.resource_version());
                 Ok(Some(object))
             }
             Err(kube::Error::Api(e)) if e.code == 404 => Ok(None),

@@ -129,11 +129,11 @@ impl Shared {
 
     /// What the releases that are being rolled out would change of a Kyma before its turn, if nobody but the receiver itself asks.
     /// What somebody asks for does what is due by then.
-    pub(super) async fn turns(&self, kyma: &str, why: Why<'_>) -> BTreeMap<String, Timestamp> {
+    pub(super) fn turns(&self, kyma: &str, why: Why<'_>) -> BTreeMap<String, Timestamp> {
         if why.causes.is_empty() || why.may_be(|cause| !keeps_turns(cause)) {
             return BTreeMap::new();
         }
-        self.look("turns").await.turns(kyma, self.config.rollout_window, self.now())
+        self.look().turns(kyma, self.config.rollout_window, self.now())
     }
 
     /// Finalizer and label, before anything is created anywhere.
@@ -161,12 +161,12 @@ impl Shared {
     ) -> Result<Finish, Trouble> {
         let (name, causes) = (kyma.name_any(), why.causes);
         let found = stage(Stage::ReadRuntime, remote_kyma(runtime)).await?;
-        if let Some(other) = self.has_taken(&name, &found).await {
+        if let Some(other) = self.has_taken(&name, &found) {
             return Ok(self.blocked(kyma, shares_with(&other)).await?);
         }
         let kept = stage(Stage::Prepare, self.prepare(kyma, runtime)).await.map_err(Trouble::Crds)?;
-        self.want_agent(&name, causes).await;
-        self.want_exchange(&name, causes.first().cloned()).await;
+        self.want_agent(&name, causes);
+        self.want_exchange(&name, causes.first().cloned());
         let remote = stage(Stage::ReadRuntime, self.runtime_kyma_of(kyma, runtime, found)).await?;
         self.observer.reachable(&name, true);
         let wanted = match wishes(&remote) {
@@ -175,10 +175,10 @@ impl Shared {
         };
         let pull_secret = self.sync_pull_secret(&name, runtime).await?;
 
-        let policy = self.look("policy").await.policy();
+        let policy = self.look().policy();
         let (wanted, ruled) = match &policy {
             Ok(Some(policy)) => {
-                let state = self.look("rule").await;
+                let state = self.look();
                 let offered = |spec: &KymaSpec, module: &Module| {
                     let alone = KymaSpec { modules: vec![module.clone()], ..spec.clone() };
                     // What is only not there yet, as a template that is being replaced, is waited for.
@@ -200,22 +200,22 @@ impl Shared {
             Err(fault) => (wanted, Err(fault)),
         };
         let local = stage(Stage::ReadRuntime, self.local_templates(kyma, runtime, &wanted)).await?;
-        let seen = self.look("manifests").await.manifests_of(&name);
+        let seen = self.look().manifests_of(&name);
         let all = with_leaving(kyma, &wanted, &seen);
-        let mut choices = self.choices_of(&name, &all, &local.templates).await;
+        let mut choices = self.choices_of(&name, &all, &local.templates);
         let sources = stage(Stage::Resolve, self.sources_of(&choices)).await?;
         let leaving = choices.split_off(wanted.modules.len());
-        self.note_required(&name, required(&choices)).await;
+        self.note_required(&name, required(&choices));
         let needs = self.needs_of(kyma, &name, runtime, (&choices, &seen), why).await?;
         // As late as can be: what has changed since is not written over, and would have to be planned again.
         let (manifests, mandatory, installed) = {
-            let state = self.look("manifests again").await;
+            let state = self.look();
             let manifests = state.manifests_of(&name);
             let installed = staying(&choices, &manifests, state.catalog());
             (manifests, state.mandatory(), installed)
         };
         let windows = self.windows.policy();
-        let turns = self.turns(&name, why).await;
+        let turns = self.turns(&name, why);
         let mut plan = plan(&Input {
             kyma,
             wanted: &wanted,
@@ -266,7 +266,7 @@ impl Shared {
         self.told.keep_open(&name, open);
         self.write_kyma_status(kyma, &plan.status).await?;
         stage(Stage::WriteRuntime, write_runtime_status(runtime, &remote, &plan.status)).await?;
-        self.want_catalog(&name, &remote, why).await;
+        self.want_catalog(&name, &remote, why);
         let uid = remote["metadata"]["uid"].as_str().unwrap_or_default();
         let later = self.tell(&name, Some((runtime, uid)), &plan.notices).await;
         plan.look_at = plan.look_at.into_iter().chain(later).min();
@@ -296,13 +296,13 @@ impl Shared {
 
     /// The version of each module, by the catalog as it stands; from then on, a change of it that concerns this Kyma
     /// asks for its reconcile.
-    async fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
+    fn choices_of(&self, kyma: &str, wanted: &KymaSpec, local: &[Arc<ModuleTemplate>]) -> Vec<Choice> {
         // As a rule the list is the one of the last time, and nobody has to wait.
-        if let Some(choices) = self.look("choose").await.choose(kyma, wanted, local) {
+        if let Some(choices) = self.look().choose(kyma, wanted, local) {
             return choices;
         }
         let (noted, choices) = {
-            let mut state = self.change("choose anew").await;
+            let mut state = self.change();
             (state.note(kyma, wanted), choose(wanted, state.catalog(), local))
         };
         for (key, change) in noted {
@@ -314,16 +314,16 @@ impl Shared {
 
     /// Notes which modules others need, before their Manifests are looked at: what changes of these from then on asks for a
     /// reconcile of the Kyma, the mandatory ones included.
-    async fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
-        let is_known = self.look("required").await.required(kyma) == &modules;
+    fn note_required(&self, kyma: &str, modules: BTreeSet<String>) {
+        let is_known = self.look().required(kyma) == &modules;
         if !is_known {
-            self.change("require").await.require(kyma, modules);
+            self.change().require(kyma, modules);
         }
     }
 
     /// It cannot go on until something changes, and that is an event. Only the status is written.
     async fn blocked(&self, kyma: &Kyma, message: String) -> Result<Finish, Lost> {
-        let status = self.failed(kyma, message.clone()).await;
+        let status = self.failed(kyma, message.clone());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::Settled(error_report(message)))
     }
@@ -336,7 +336,7 @@ impl Shared {
         remote: &Value,
         message: String,
     ) -> Result<Finish, Trouble> {
-        let status = self.failed(kyma, message.clone()).await;
+        let status = self.failed(kyma, message.clone());
         self.write_kyma_status(kyma, &status).await?;
         match stage(Stage::WriteRuntime, write_runtime_status(runtime, remote, &status)).await {
             Err(ObjectError::Held(held)) => return Err(Lost::from(held).into()),
@@ -360,8 +360,8 @@ impl Shared {
     }
 
     /// The status of a Kyma whose reconcile could not go on.
-    pub(super) async fn failed(&self, kyma: &Kyma, message: String) -> KymaStatus {
-        let manifests = self.look("failed").await.manifests_of(&kyma.name_any());
+    pub(super) fn failed(&self, kyma: &Kyma, message: String) -> KymaStatus {
+        let manifests = self.look().manifests_of(&kyma.name_any());
         failed_status(kyma, &manifests, message, self.now())
     }
 
@@ -374,7 +374,6 @@ impl Shared {
         if let Some(held) = error.held() {
             return Err(held.into());
         }
-        let order = self.change("runtime failed").await;
         if error.discredits_client() {
             self.discredit(&kyma.name_any());
         }
@@ -382,13 +381,12 @@ impl Shared {
             // The namespace that was made is gone again.
             self.prepared.forget(&kyma.name_any());
         }
-        drop(order);
         if error.is_unreachable() {
             self.observer.reachable(&kyma.name_any(), false);
         }
         let next = self.next_try_in(&kyma.name_any(), error.retry_after());
         let message = format!("{}; {next}", error.message());
-        let manifests = self.look("manifests of failed").await.manifests_of(&kyma.name_any());
+        let manifests = self.look().manifests_of(&kyma.name_any());
         let status = status(kyma, &manifests, message.clone(), self.now());
         self.write_kyma_status(kyma, &status).await?;
         Ok(Finish::failed(error_report(message), error.class(), error.retry_after()))

@@ -91,7 +91,7 @@ impl Shared {
         let force = force::forced(kyma);
         let mut deletion = Deletion {
             kyma,
-            manifests: self.look("delete kyma").await.manifests_of(&name),
+            manifests: self.look().manifests_of(&name),
             runtime: None,
             remote: Value::Null,
             force,
@@ -189,7 +189,7 @@ impl Shared {
                         Err(error) => return self.runtime_failed(deletion.kyma, &error).await,
                     }
                     if thing == Thing::AgentConfiguration {
-                        let mut state = self.change("agent removed").await;
+                        let mut state = self.change();
                         self.agents.forget(&name);
                         state.forget_agent(&name);
                     }
@@ -203,10 +203,10 @@ impl Shared {
     }
 
     /// Another Kyma of KCP that has a runtime by now, by what the Kyma in it says.
-    async fn has_instead(&self, kyma: &str, remote: &Value) -> Option<String> {
+    fn has_instead(&self, kyma: &str, remote: &Value) -> Option<String> {
         let (namespace, owner) = marked_by(remote)?.split_once('/')?;
         let is_other = namespace == self.config.namespace && owner != kyma;
-        (is_other && self.look("left in").await.kyma(owner).is_some()).then(|| owner.to_owned())
+        (is_other && self.look().kyma(owner).is_some()).then(|| owner.to_owned())
     }
 
     /// Another Kyma of KCP that stays and has the runtime of this one, by what both are called and by what the Kyma in it says. Two that
@@ -216,27 +216,27 @@ impl Shared {
         kyma: &str,
         runtime: &Gated,
     ) -> Result<Option<String>, ObjectError> {
-        let others = self.look("same runtime").await.others_of_runtime(kyma);
+        let others = self.look().others_of_runtime(kyma);
         if others.is_empty() {
             return Ok(None);
         }
         let remote = remote_kyma(runtime).await?;
-        let owner = self.has_instead(kyma, &remote).await;
+        let owner = self.has_instead(kyma, &remote);
         Ok(owner.filter(|owner| others.contains(owner)))
     }
 
     /// The same by what the Kyma in the runtime says alone, whatever KCP calls both: what was found is known to all that is done in it from
     /// then on.
-    pub(super) async fn has_taken(&self, kyma: &str, remote: &Value) -> Option<String> {
-        let owner = self.has_instead(kyma, remote).await;
+    pub(super) fn has_taken(&self, kyma: &str, remote: &Value) -> Option<String> {
+        let owner = self.has_instead(kyma, remote);
         let (owner, is_known) = {
-            let state = self.look("taken").await;
+            let state = self.look();
             let owner = owner.filter(|owner| state.stays(owner));
             let is_known = state.taken_by(kyma) == owner.as_ref();
             (owner, is_known)
         };
         if !is_known {
-            self.change("taken").await.note_taken(kyma, owner.clone());
+            self.change().note_taken(kyma, owner.clone());
         }
         owner
     }
@@ -244,13 +244,13 @@ impl Shared {
     /// Another Kyma of KCP that has a runtime by now: what is known by its name alone may be of its modules.
     pub(super) async fn owner_now(&self, kyma: &str, runtime: &Gated) -> Result<Option<String>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
-        Ok(self.has_instead(kyma, &remote).await)
+        Ok(self.has_instead(kyma, &remote))
     }
 
     /// What is left of ours in a runtime, and its Kyma. `None` if another Kyma of KCP has the runtime by now.
     async fn left_in(&self, kyma: &str, runtime: &Gated) -> Result<Option<(Value, InRuntime)>, ObjectError> {
         let remote = remote_kyma(runtime).await?;
-        if let Some(owner) = self.has_instead(kyma, &remote).await {
+        if let Some(owner) = self.has_instead(kyma, &remote) {
             tracing::warn!(kyma, owner, "the runtime has another Kyma by now, and stays as it is");
             return Ok(None);
         }
@@ -325,7 +325,6 @@ impl Shared {
         }
         let ours = [finalizers::KYMA, finalizers::LEGACY_PURGE];
         self.drop_finalizers(&self.kymas(), deletion.kyma, &ours).await?;
-        let _order = self.change("let kyma go").await;
         self.discredit(&name);
         Ok(Finish::Done)
     }
@@ -420,7 +419,7 @@ mod tests {
     async fn a_runtime_that_another_kyma_has_by_now_is_not_this_ones() {
         let (engine, _) = engine_on(|_, _| not_found());
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
-        drop(engine.0.change("test").await.apply_kyma(serde_json::from_value(lagoon).unwrap()));
+        drop(engine.0.change().apply_kyma(serde_json::from_value(lagoon).unwrap()));
         for (owner, anothers) in [
             (Some("kcp-system/lagoon"), Some("lagoon")),
             (Some("kcp-system/harbour"), None),

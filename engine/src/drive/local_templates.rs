@@ -44,7 +44,7 @@ impl Shared {
         if !kyma.takes_runtime_templates() {
             return Ok(Local::default());
         }
-        let unknown: BTreeSet<&str> = self.look("local templates").await.unknown(wanted);
+        let unknown: BTreeSet<&str> = self.look().unknown(wanted);
         if unknown.is_empty() {
             return Ok(Local::default());
         }

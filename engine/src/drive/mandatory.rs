@@ -35,7 +35,7 @@ impl Shared {
         why: Why<'_>,
     ) -> Result<Finish, Lost> {
         let (kyma, mut offers) = {
-            let state = self.look("reconcile mandatory").await;
+            let state = self.look();
             (state.kyma(name), state.mandatory())
         };
         let Some(kyma) = kyma else { return Ok(self.forget_mandatory(name)) };
@@ -43,11 +43,11 @@ impl Shared {
         if leave(&kyma) {
             return Ok(self.forget_mandatory(name));
         }
-        let turns = self.turns(name, why).await;
+        let turns = self.turns(name, why);
         let needs = self.mandatory_needs(name, &offers, why).await?;
         offers.retain(|offer| !turns.contains_key(&offer.module) && !needs.hold(&offer.module));
         let (manifests, (chosen_by_users, asked)) = {
-            let state = self.look("manifests of mandatory again").await;
+            let state = self.look();
             (state.manifests_of(name), state.chosen_by_users(name))
         };
         let chosen = offers.iter().filter(|offer| !offer.leaving).filter_map(|o| o.outcome.as_ref().ok());
@@ -114,7 +114,7 @@ impl Shared {
     /// everywhere, and lets it go when a fresh list has none. After the end of a release its templates do not make the module mandatory.
     pub(super) async fn reconcile_release(&self, module: &str) -> Result<Finish, Lost> {
         let (holders, offer) = {
-            let state = self.look("reconcile release").await;
+            let state = self.look();
             let offer = state.mandatory().into_iter().find(|offer| offer.module == module);
             (state.holders(module), offer)
         };

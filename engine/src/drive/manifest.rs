@@ -134,17 +134,17 @@ impl Shared {
         let named = named(key, why.causes, why.count);
         let passed = self.passes.take(kyma, name).filter(|_| named.is_some());
         let Some((manifest, secrets)) = self.manifest_of(kyma, name, passed.as_ref()).await? else {
-            self.change("release claims").await.owners.release(kyma, name);
+            self.change().owners.release(kyma, name);
             return Ok(Finish::Done);
         };
         if manifest.is_skipped() {
-            self.listen_no_more(kyma, name).await;
+            self.listen_no_more(kyma, name);
             return Ok(Finish::Done);
         }
         if let Some(finish) = self.leave_stray(kyma, &manifest).await? {
             return Ok(finish);
         }
-        let manifest = self.with_remembered(manifest).await;
+        let manifest = self.with_remembered(manifest);
         let force = self.forced(kyma, &manifest).await;
         let runtime = match self.access(kyma).await? {
             Ok(runtime) => runtime,
@@ -177,7 +177,7 @@ impl Shared {
         }
         if manifest.is_unmanaged() {
             // Before anything that applies or deletes, however the Manifest is to end.
-            self.listen_no_more(kyma, name).await;
+            self.listen_no_more(kyma, name);
         }
         if manifest.is_unmanaged() || manifest.metadata.deletion_timestamp.is_some() {
             // Boxed: its future is large.
@@ -225,9 +225,9 @@ impl Shared {
         if let Some(force) = force {
             return Box::pin(self.force_manifest(kyma, (&manifest, whole), Some(runtime), force)).await;
         }
-        let successor = self.look("successor").await.successor(kyma, &manifest);
+        let successor = self.look().successor(kyma, &manifest);
         if let Some(successor) = successor {
-            self.listen_no_more(kyma, &manifest.name_any()).await;
+            self.listen_no_more(kyma, &manifest.name_any());
             return self.hand_over(kyma, &manifest, &successor, runtime).await;
         }
         Box::pin(self.delete_manifest(kyma, &manifest, runtime)).await
@@ -242,7 +242,7 @@ impl Shared {
         passed: Option<&Passed>,
     ) -> Result<Option<(Manifest, Vec<SecretRef>)>, Lost> {
         let (secrets, watched) = {
-            let state = self.look("manifest of").await;
+            let state = self.look();
             (state.secrets_of(kyma), passed.and_then(|_| state.up_to_date(name)))
         };
         if let Some((passed, manifest)) = passed.zip(watched)
@@ -344,7 +344,7 @@ impl Shared {
                 Err(error) => applied.failed = Some(error.into()),
             }
         }
-        let fresh = self.listen(&work, &manifest.name_any(), &applied).await || work.defined;
+        let fresh = self.listen(&work, &manifest.name_any(), &applied) || work.defined;
         let cr_state = cr_id.clone().zip(cr_said.clone());
         let jobs_completed = applied.jobs_completed;
         let write = |progress: Progress| {
@@ -503,7 +503,7 @@ impl Shared {
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
         let write = |progress: Progress| not_looked(manifest, &progress, &inventory, self.now());
         let kyma = manifest.kyma_name().unwrap_or_default().to_owned();
-        let (status, finish) = self.said_of(&kyma, manifest, stopped, write).await?;
+        let (status, finish) = self.said_of(&kyma, manifest, stopped, write)?;
         self.write_manifest_status_unseen(manifest, &status).await?;
         Ok(finish)
     }
@@ -515,13 +515,13 @@ impl Shared {
         stopped: Stopped,
         write: impl FnOnce(Progress) -> ManifestStatus,
     ) -> Result<Finish, Lost> {
-        let (status, finish) = self.said_of(kyma, manifest, stopped, write).await?;
+        let (status, finish) = self.said_of(kyma, manifest, stopped, write)?;
         self.write_manifest_status(manifest, &status).await?;
         Ok(finish)
     }
 
     /// What a status says of a reconcile that stopped, and how that ends.
-    async fn said_of(
+    fn said_of(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -532,7 +532,6 @@ impl Shared {
             return Err(lost);
         }
         if stopped.discredits_client {
-            let _order = self.change("stopped with").await;
             self.discredit(kyma);
         }
         let class = stopped.class;

@@ -23,12 +23,12 @@ impl Shared {
     /// other conditions. Nothing is written while nothing was told or the same stands there already.
     pub(super) async fn reconcile_path(&self, name: &str) -> Result<Finish, Lost> {
         let (told, seen) = {
-            let state = self.look("reconcile path").await;
+            let state = self.look();
             (state.path(name), state.kyma(name))
         };
         let Some(told) = told else { return Ok(Finish::Done) };
         if told.proven {
-            self.want_exchange(name, None).await;
+            self.want_exchange(name, None);
         }
         // A canary comes every minute from every runtime: what was last seen of the Kyma is good enough to do nothing. Of what nobody is
         // known to have written it would go unnoticed if somebody changes it.

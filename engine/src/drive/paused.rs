@@ -20,7 +20,7 @@ use crate::{
 impl Shared {
     /// Has a Kyma say that the engine is paused, unless it says so or the engine is not.
     pub(super) async fn say_paused(&self, name: &str) -> Result<(), Lost> {
-        if !self.gate.is_to_say(name) || self.look("say paused").await.kyma(name).is_none() {
+        if !self.gate.is_to_say(name) || self.look().kyma(name).is_none() {
             return Ok(());
         }
         let read = stage(Stage::ReadKcp, self.kymas().get_opt(name)).await;

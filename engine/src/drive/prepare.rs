@@ -222,9 +222,7 @@ impl Shared {
             }
             if live.is_none() && again {
                 // Whatever it had defined is gone with it.
-                let order = self.change("runtime prepared anew").await;
                 self.catalogs.doubt(&name, None);
-                drop(order);
             }
         }
         let mut prepared = self.prepared.0.lock();

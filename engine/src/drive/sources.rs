@@ -12,12 +12,10 @@ use futures::{
     stream,
 };
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tidewatch_api::{Layer, SourceType};
 
 use super::{EngineConfig, Lost, Shared, chain, next_try};
 use crate::{
-    journal::millis,
     oci::{ComponentDescriptor, OciError, Registry},
     plan::{
         kyma::{ComponentVersion, Source, SourceFault, Sources},
@@ -39,9 +37,6 @@ const AT_ONCE: usize = 8;
 
 /// Reads that nobody waits for any more are removed when there are more than this.
 const SWEEP_AT: usize = 64;
-
-/// What a record says of a reconcile for which there was no place.
-const CROWDED: &str = "crowded: components";
 
 type Known = Mutex<HashMap<ComponentVersion, Arc<Source>>>;
 type Read = BoxFuture<'static, Result<Arc<Source>, OciError>>;
@@ -125,10 +120,6 @@ impl Shared {
         &self,
         versions: impl Iterator<Item = &'a Chosen> + Send,
     ) -> Result<Sources, Lost> {
-        let crowded = || Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
-        if self.journal.noted(CROWDED).is_some() {
-            return Err(crowded());
-        }
         let keys: BTreeSet<ComponentVersion> = versions.map(ComponentVersion::of).collect();
         let read = stream::iter(keys)
             .map(|key| async move {
@@ -137,13 +128,8 @@ impl Shared {
             })
             .buffer_unordered(AT_ONCE)
             .collect::<Vec<_>>();
-        if self.journal.is_playing() {
-            return Ok(read.await.into_iter().collect());
-        }
-        let read = self.patience.wait(read).await.map_err(|_| {
-            self.journal.read(|| CROWDED.to_owned(), || Value::Bool(true));
-            crowded()
-        })?;
+        let crowded = |_| Lost::Crowded("a registry is slow to tell what modules consist of".to_owned());
+        let read = self.patience.wait(read).await.map_err(crowded)?;
         Ok(read.into_iter().collect())
     }
 
@@ -159,15 +145,6 @@ impl Shared {
         }
         let ComponentVersion { component, version, local, registry: named } = key;
         let place = self.config.registry_of(named.as_deref());
-        let what = || match &place {
-            Place::External(registry) => format!("component {registry} {component}:{version}"),
-            Place::Central { .. } => format!("component {component}:{version}"),
-        };
-        if let Some(played) = self.journal.played(&what()).await {
-            let source = played_source(played)?;
-            self.keep_source(key, &Arc::new(source.clone()));
-            return Ok(source);
-        }
         let read = self.sources.joined(key, || {
             read(self.registry(*local).clone(), place.address(&self.config).to_owned(), key.clone()).boxed()
         });
@@ -181,15 +158,7 @@ impl Shared {
                 retryable: true,
                 retry_after,
             }
-        });
-        self.journal.read(what, || match &source {
-            Ok(source) => {
-                let Source { repo, layer, type_, images, further } = &**source;
-                json!({"repo": repo, "layer": layer, "type": type_.as_str(), "images": images, "further": further})
-            }
-            Err(fault) => json!({"refused": fault.message, "retryAfterMs": fault.retry_after.map(millis)}),
-        });
-        let source = source?;
+        })?;
         self.keep_source(key, &source);
         Ok(Source::clone(&source))
     }
@@ -267,32 +236,6 @@ async fn read(registry: Registry, modules: String, key: ComponentVersion) -> Res
         further: further(&descriptor),
         images: descriptor.images().map(str::to_owned).collect(),
     }))
-}
-
-/// What a record says of a component.
-fn played_source(played: Option<Value>) -> Result<Source, SourceFault> {
-    let fault = |message: &str, retry_after: Option<u64>| SourceFault {
-        message: message.to_owned(),
-        retryable: true,
-        retry_after: retry_after.map(Duration::from_millis),
-    };
-    let played = played.ok_or_else(|| fault("the record has no word of this component", None))?;
-    if let Some(message) = played["refused"].as_str() {
-        return Err(fault(message, played["retryAfterMs"].as_u64()));
-    }
-    let part = |name: &str| played[name].as_str().unwrap_or_default().to_owned();
-    let images = played["images"].as_array().into_iter().flatten();
-    Ok(Source {
-        repo: part("repo"),
-        layer: part("layer"),
-        type_: if part("type") == SourceType::OciDir.as_str() {
-            SourceType::OciDir
-        } else {
-            SourceType::OciRef
-        },
-        images: images.filter_map(Value::as_str).map(str::to_owned).collect(),
-        further: serde_json::from_value(played["further"].clone()).unwrap_or_default(),
-    })
 }
 
 #[cfg(test)]

@@ -246,7 +246,7 @@ impl Shared {
                     continue;
                 }
             }
-            let (object, runtime) = match (self.in_kcp(kyma, &notice.about).await, runtime) {
+            let (object, runtime) = match (self.in_kcp(kyma, &notice.about), runtime) {
                 (Some(object), _) => (object, None),
                 (None, Some((runtime, uid))) => {
                     let (namespace, name) = (names::RUNTIME_NAMESPACE, names::RUNTIME_KYMA_NAME);
@@ -282,7 +282,7 @@ impl Shared {
             if self.gate.kcp()?.is_dry() {
                 continue;
             }
-            let Some(object) = self.in_kcp(kyma, &notice.about).await else { continue };
+            let Some(object) = self.in_kcp(kyma, &notice.about) else { continue };
             let event = event(notice, object, fingerprint(kyma, notice), self.now());
             match self.write_in_kcp(&event).await {
                 Ok(Ok(())) => {}
@@ -305,15 +305,15 @@ impl Shared {
     }
 
     /// What a notice in KCP is about; `None` for one that is told in a runtime.
-    async fn in_kcp(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
+    fn in_kcp(&self, kyma: &str, about: &About) -> Option<ObjectReference> {
         let namespace = self.config.namespace.as_str();
         Some(match about {
             About::Kyma => {
-                let uid = self.look("tell of kyma").await.kyma(kyma).and_then(|k| k.uid());
+                let uid = self.look().kyma(kyma).and_then(|k| k.uid());
                 reference("Kyma", namespace, kyma, uid)
             }
             About::Manifest(name) => {
-                let manifests = self.look("tell of manifest").await.manifests_of(kyma);
+                let manifests = self.look().manifests_of(kyma);
                 let uid = manifests.iter().find(|m| m.name_any() == *name).and_then(ResourceExt::uid);
                 reference("Manifest", namespace, name, uid)
             }

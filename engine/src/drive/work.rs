@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Finish, Lost, Mode, Shared, Why, chain, inputs, numbered,
+    Finish, Lost, Mode, Shared, Why, chain, numbered,
     pace::{self, CROWDED, PATIENCE, RECHECK, RETRY, backoff, until},
     seen::{self, End},
 };
@@ -33,8 +33,6 @@ impl<'a> InHand<'a> {
         self.ended = true;
         let seen::Come { waiting, news } = self.shared.seen.end(self.key, end);
         for (ask, since) in news {
-            // To a record they are asked for now; the events before it say who had them in hand.
-            self.shared.journal.note(|| inputs::asked(self.key, ask.class, ask.cause.as_ref()));
             self.shared.queue.push_of(self.key.clone(), ask, since);
         }
         waiting
@@ -157,7 +155,6 @@ impl Shared {
                 .map(|d| d.as_secs_f64()),
             next_try_for: next.map(|(_, reason)| reason),
         };
-        let at = self.journal.end(record.outcome, &record.message, record.next_try_seconds).await;
         self.observer.reconciled(&key, &record);
         self.history.add(&key, &record);
         // Finished, or what was found is persisted: whoever waited may let go. Otherwise they wait on.
@@ -179,6 +176,6 @@ impl Shared {
                 Ended::Retry(delay, kept, causes)
             }
         };
-        lease.end_at(ended, at);
+        lease.end(ended);
     }
 }

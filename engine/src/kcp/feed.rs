@@ -15,19 +15,14 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use parking_lot::{Mutex, RwLock};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use tidewatch_api::{Kyma, Manifest, ModuleReleaseMeta, ModuleTemplate, Watcher, names::labels};
 use tokio::{sync::watch, task::JoinSet};
 
 use self::known::{Known, Others};
-use super::{
-    Source,
-    inlets::{self, played},
-    state::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted},
-};
+use super::state::{KcpState, OF_OUR_BOOKS, STATUS_CHANGED, SecretRef, TOLD_BY_ANOTHER, Wanted};
 use crate::{
     drive::EngineConfig,
-    journal::{Journal, KcpChange},
     key::{Cause, Guard, WorkKey},
     plan::{policy, rollout, transform::DEPLOYER, writers::keep_writers},
     queue::{Class, Push, worker::WorkQueue},
@@ -61,7 +56,6 @@ struct Context {
     ready: watch::Sender<usize>,
     /// Over which time a change of the catalog reaches those whom it concerns.
     rollout: Duration,
-    journal: Journal,
 }
 
 /// A reconcile that a change asks for, and which change that was: the name of its object, and its uid and generation.
@@ -72,23 +66,22 @@ struct Asked {
 }
 
 impl Feeds {
-    /// Starts all watches in one namespace, or on what a record has of them.
+    /// Starts all watches in one namespace of KCP.
     ///
     /// A change of the catalog reaches the Kymas that it concerns over the time of the rollout window, each at its turn.
     pub(crate) fn start(
-        mut source: Source<'_>,
+        kcp: &Client,
         config: &EngineConfig,
         state: &Arc<RwLock<KcpState>>,
         queue: &Queue,
-        journal: &Journal,
     ) -> Self {
+        let (client, namespace) = (|| Client::clone(kcp), config.namespace.as_str());
         let (ready_tx, ready) = watch::channel(0);
         let context = Arc::new(Context {
             state: Arc::clone(state),
             queue: queue.clone(),
             ready: ready_tx,
             rollout: config.rollout_window,
-            journal: journal.clone(),
         });
         let mut tasks = JoinSet::new();
         let plain = watcher::Config::default().timeout(WATCH_SECONDS);
@@ -102,13 +95,7 @@ impl Feeds {
             };
             ($kind:ty, $keep:expr, $apply:expr, $remove:expr, $others:expr) => {
                 let kind = <$kind as Resource>::kind(&()).into_owned();
-                let events = match &mut source {
-                    Source::Live(client, namespace) => {
-                        let client = Client::clone(client);
-                        guarded::<$kind>(Api::namespaced(client, namespace), plain.clone(), $keep)
-                    }
-                    Source::Played(inlets) => played::<$kind>(inlets.add(&kind)),
-                };
+                let events = guarded::<$kind>(Api::namespaced(client(), namespace), plain.clone(), $keep);
                 tasks.spawn(run(Arc::clone(&context), kind, events, $apply, $remove, $others));
             };
         }
@@ -125,12 +112,7 @@ impl Feeds {
         );
         feed!(Watcher, |s, n, o| s.apply_watcher(n, Some(o)), |s, n| s.apply_watcher(n, None));
         let one = plain.clone().fields(&format!("metadata.name={}", policy::NAME));
-        let settings = match &mut source {
-            Source::Live(client, namespace) => {
-                guarded::<ConfigMap>(Api::namespaced(Client::clone(client), namespace), one, nothing)
-            }
-            Source::Played(inlets) => played::<ConfigMap>(inlets.add("ConfigMap")),
-        };
+        let settings = guarded::<ConfigMap>(Api::namespaced(client(), namespace), one, nothing);
         tasks.spawn(run(
             Arc::clone(&context),
             "ConfigMap".to_owned(),
@@ -143,13 +125,8 @@ impl Feeds {
         ));
         if let Some(name) = &config.pull_secret {
             let seen: Mutex<Option<String>> = Mutex::default();
-            let events = match &mut source {
-                Source::Live(client, namespace) => {
-                    let one = plain.clone().fields(&format!("metadata.name={name}"));
-                    metadata(Api::namespaced(Client::clone(client), namespace), one)
-                }
-                Source::Played(inlets) => played(inlets.add(PULL_SECRET)),
-            };
+            let one = plain.clone().fields(&format!("metadata.name={name}"));
+            let events = metadata(Api::namespaced(client(), namespace), one);
             tasks.spawn(run(
                 Arc::clone(&context),
                 PULL_SECRET.to_owned(),
@@ -164,14 +141,9 @@ impl Feeds {
                 None,
             ));
         }
-        let module_secrets = match &mut source {
-            Source::Live(client, namespace) => {
-                // Those that say so: no others are given to it.
-                let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
-                metadata(Api::namespaced(Client::clone(client), namespace), of_module)
-            }
-            Source::Played(inlets) => played(inlets.add(MODULE_SECRET)),
-        };
+        // Those that say so: no others are given to it.
+        let of_module = plain.clone().labels(&format!("{}={DEPLOYER}", labels::MODULE_NAME));
+        let module_secrets = metadata(Api::namespaced(client(), namespace), of_module);
         let seen: Arc<Mutex<HashMap<String, Option<String>>>> = Arc::default();
         let seen_too = Arc::clone(&seen);
         tasks.spawn(run(
@@ -192,14 +164,10 @@ impl Feeds {
         ));
         let owners: Arc<Mutex<HashMap<String, String>>> = Arc::default();
         let owners_too = Arc::clone(&owners);
-        let kubeconfigs = match &mut source {
-            Source::Live(client, namespace) => secrets(Client::clone(client), namespace),
-            Source::Played(inlets) => played(inlets.add("Secret")),
-        };
         tasks.spawn(run(
             context,
             "Secret".to_owned(),
-            kubeconfigs,
+            secrets(client(), namespace),
             move |s, n, o| {
                 let Some(kyma) = o.labels().get(labels::KYMA_NAME).cloned() else { return Vec::new() };
                 let before = owners.lock().insert(n.to_owned(), kyma.clone());
@@ -241,14 +209,14 @@ impl Feeds {
 }
 
 /// An object of a watch: what it is, or why it cannot be read.
-pub(super) struct Seen<K> {
-    pub(super) name: String,
-    pub(super) object: Result<K, String>,
+struct Seen<K> {
+    name: String,
+    object: Result<K, String>,
     /// Its uid and generation, which tell one change of the catalog from the next.
-    pub(super) change: Arc<str>,
+    change: Arc<str>,
 }
 
-pub(super) type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
+type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<Seen<K>>>>;
 
 /// Replaces the object in an event.
 fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event<B> {
@@ -261,7 +229,7 @@ fn map<A, B>(event: watcher::Event<A>, f: impl FnOnce(A) -> B) -> watcher::Event
     }
 }
 
-pub(super) fn change_of(object: &impl ResourceExt) -> Arc<str> {
+fn change_of(object: &impl ResourceExt) -> Arc<str> {
     rollout::change_of(object).into()
 }
 
@@ -325,7 +293,7 @@ async fn run<K, A, R>(
     remove: R,
     others: Option<Others>,
 ) where
-    K: Serialize + Send + 'static,
+    K: Send + 'static,
     A: Fn(&mut KcpState, &str, K) -> Vec<Wanted> + Send,
     R: Fn(&mut KcpState, &str) -> Vec<Wanted> + Send,
 {
@@ -344,16 +312,12 @@ async fn run<K, A, R>(
                 None => tracing::warn!(kind, %error, "the watch on KCP was interrupted and starts again"),
             },
             // What a list that broke off has asked for stays asked for: its objects are in the state already.
-            Ok(watcher::Event::Init) => {
-                context.journal.note(|| inlets::line(&kind, KcpChange::Init, ""));
-                known.list_begins();
-            }
+            Ok(watcher::Event::Init) => known.list_begins(),
             Ok(watcher::Event::InitApply(seen)) => {
                 known.listed(&seen.name);
-                pending.extend(context.apply(&kind, KcpChange::InitApply, seen, &apply));
+                pending.extend(context.apply(&kind, seen, &apply));
             }
             Ok(watcher::Event::InitDone) => {
-                context.journal.note(|| inlets::line(&kind, KcpChange::InitDone, ""));
                 let is_empty = known.is_list_empty();
                 let over = known.list_ends(&context.state.read());
                 for name in &over {
@@ -370,14 +334,11 @@ async fn run<K, A, R>(
             }
             Ok(watcher::Event::Apply(seen)) => {
                 known.shown(&seen.name);
-                pending.extend(context.apply(&kind, KcpChange::Apply, seen, &apply));
+                pending.extend(context.apply(&kind, seen, &apply));
                 context.push(&kind, &mut pending, false);
             }
             Ok(watcher::Event::Delete(seen)) => {
-                let mut state = context.state.write();
-                context.journal.note(|| inlets::line(&kind, KcpChange::Delete, &seen.name));
-                pending.extend(gone(&seen.name, remove(&mut state, &seen.name)));
-                drop(state);
+                pending.extend(gone(&seen.name, remove(&mut context.state.write(), &seen.name)));
                 known.gone(&seen.name);
                 context.push(&kind, &mut pending, false);
             }
@@ -387,28 +348,16 @@ async fn run<K, A, R>(
 
 impl Context {
     /// Takes an object over. One that does not parse leaves what was known of it as it is.
-    fn apply<K: Serialize>(
+    fn apply<K>(
         &self,
         kind: &str,
-        how: KcpChange,
         seen: Seen<K>,
         apply: &impl Fn(&mut KcpState, &str, K) -> Vec<Wanted>,
     ) -> Vec<Asked> {
-        let line = self.journal.is_recording().then(|| inlets::object_line(kind, how, &seen));
         let Seen { name, object, change } = seen;
         match object {
-            Ok(object) => {
-                let mut state = self.state.write();
-                // With the lock in hand: in a record, what reconciles see of the state is in this order.
-                if let Some(line) = line {
-                    self.journal.note(|| line);
-                }
-                asked(&name, &change, apply(&mut state, &name, object))
-            }
+            Ok(object) => asked(&name, &change, apply(&mut self.state.write(), &name, object)),
             Err(error) => {
-                if let Some(line) = line {
-                    self.journal.note(|| line);
-                }
                 tracing::warn!(kind, name, error, "an object in KCP cannot be read and is passed over");
                 Vec::new()
             }

@@ -31,13 +31,7 @@ const IMMUTABLE: [&str; 9] = [
 /// Whether a change was refused because a field can only be set when the object is made.
 #[must_use]
 pub fn is_immutable(message: &str) -> bool {
-    immutable_words(message).is_some()
-}
-
-/// The words of a message that say so.
-#[must_use]
-pub fn immutable_words(message: &str) -> Option<&'static str> {
-    IMMUTABLE.iter().find(|part| message.contains(**part)).copied()
+    IMMUTABLE.iter().any(|part| message.contains(part))
 }
 
 /// The refused field whose value another object of the same kind has, such as the port of each node: there is one for all of them.

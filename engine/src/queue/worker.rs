@@ -34,8 +34,6 @@ pub struct Lease<K: Key, C: PartialEq, G> {
     pub causes: Vec<C>,
     /// How many causes there were.
     pub cause_count: usize,
-    /// How often one of them came again; see [`Work::repeats`].
-    pub repeats: usize,
     /// When the oldest cause was pushed.
     pub queued_at: Tick,
     /// When the work was handed out.
@@ -126,15 +124,8 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
         }
     }
 
-    /// The work on one key, if it is ready or will be within `slack`; see [`Queue::take`].
-    pub fn take(&self, key: &K, slack: Duration) -> Option<Lease<K, C, G>> {
-        let now = self.now();
-        let work = self.0.queue.lock().take(key, now + slack)?;
-        Some(self.lease(work, now))
-    }
-
     fn lease(&self, work: Work<K, C, G>, now: Tick) -> Lease<K, C, G> {
-        let Work { key, class, causes, cause_count, repeats, guards, queued_at, attempt } = work;
+        let Work { key, class, causes, cause_count, guards, queued_at, attempt } = work;
         let shared = Arc::clone(&self.0);
         Lease {
             shared,
@@ -143,7 +134,6 @@ impl<K: Key, C: PartialEq, G> WorkQueue<K, C, G> {
             class,
             causes,
             cause_count,
-            repeats,
             queued_at,
             started_at: now,
             attempt,
@@ -165,18 +155,13 @@ impl<K: Key, C: PartialEq, G> Lease<K, C, G> {
     }
 
     /// Ends the work.
-    pub fn end(self, ended: Ended<C, G>) {
-        self.end_at(ended, Instant::now());
+    pub fn end(mut self, ended: Ended<C, G>) {
+        self.give_back(ended);
     }
 
-    /// Ends the work, as of `at`: delays count from there.
-    pub fn end_at(mut self, ended: Ended<C, G>, at: Instant) {
-        self.give_back(ended, at);
-    }
-
-    fn give_back(&mut self, ended: Ended<C, G>, at: Instant) {
+    fn give_back(&mut self, ended: Ended<C, G>) {
         self.ended = true;
-        let now = at.duration_since(self.shared.start);
+        let now = Instant::now().duration_since(self.shared.start);
         self.shared.queue.lock().end(&self.key, ended, now);
         self.shared.changed.notify_one();
     }
@@ -187,7 +172,7 @@ impl<K: Key, C: PartialEq, G> Drop for Lease<K, C, G> {
         if !self.ended {
             let (guards, cause) = (self.take_guards(), self.if_dropped.take());
             let rest = after_drop(self.attempt);
-            self.give_back(Ended::Retry(rest, guards, cause.into_iter().collect()), Instant::now());
+            self.give_back(Ended::Retry(rest, guards, cause.into_iter().collect()));
         }
     }
 }

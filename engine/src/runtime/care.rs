@@ -2,14 +2,12 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use serde_json::Value;
 use tokio::{
     sync::Semaphore,
     time::{Instant, Sleep, error::Elapsed, timeout},
 };
 
 use super::RateLimit;
-use crate::journal::Journal;
 
 /// What a call does. An API server may answer the one and not the other: one whose store has lost its majority, say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +28,6 @@ pub(crate) struct Care {
     pub(crate) places: Arc<Semaphore>,
     /// How many of them this one may have.
     pub(crate) own: Arc<Semaphore>,
-    pub(crate) journal: Journal,
     pub(crate) ear: Arc<Ear>,
     /// Those of one runtime.
     pub(crate) rate: Arc<RateLimit>,
@@ -40,31 +37,23 @@ pub(crate) struct Care {
 const SHARE: u32 = 4;
 
 impl Care {
-    /// What a call has to wait for before its turn. A replay's have no server to spare.
+    /// What a call has to wait for before its turn.
     pub(super) fn turn(&self) -> Option<Sleep> {
-        if self.journal.is_playing() { None } else { self.rate.wait() }
+        self.rate.wait()
     }
 
     /// Waits for `call` until its deadline; if there is no place among those that take long, only for a quarter of that.
     pub(super) async fn within<T>(
         &self,
         deadline: Duration,
-        what: &str,
         mut call: Pin<Box<impl Future<Output = T>>>,
     ) -> Result<T, Elapsed> {
-        // What places there were is nothing that a replay could know.
-        let cut = || format!("cut short: {what}");
         let moment = deadline / SHARE;
-        if self.journal.is_playing() {
-            let is_cut = self.journal.noted(&cut()).is_some();
-            return timeout(if is_cut { moment } else { deadline }, call).await;
-        }
         let elapsed = match timeout(moment, &mut call).await {
             Ok(done) => return Ok(done),
             Err(elapsed) => elapsed,
         };
         let (Ok(_own), Ok(_place)) = (self.own.try_acquire(), self.places.try_acquire()) else {
-            self.journal.read(cut, || Value::Bool(true));
             return Err(elapsed);
         };
         timeout(deadline.saturating_sub(moment), call).await
@@ -86,7 +75,6 @@ mod tests {
         let care = Care {
             places: Arc::new(Semaphore::new(2)),
             own: Arc::new(Semaphore::new(2)),
-            journal: Journal::default(),
             ear: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
@@ -95,7 +83,7 @@ mod tests {
         let hang = || {
             let care = care.clone();
             async move {
-                assert!(care.within(deadline, "it", Box::pin(future::pending::<()>())).await.is_err());
+                assert!(care.within(deadline, Box::pin(future::pending::<()>())).await.is_err());
                 started.elapsed().as_secs()
             }
         };
@@ -103,7 +91,7 @@ mod tests {
         took.sort_unstable();
         assert_eq!((took[..14].iter().all(|s| *s == 5), &took[14..]), (true, &[20, 20][..]), "{took:?}");
         let slow = tokio::time::sleep(Duration::from_secs(15));
-        assert!(care.within(deadline, "it", Box::pin(slow)).await.is_ok(), "the places are free again");
+        assert!(care.within(deadline, Box::pin(slow)).await.is_ok(), "the places are free again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -112,14 +100,13 @@ mod tests {
         let of_one = || Care {
             places: Arc::clone(&places),
             own: Arc::new(Semaphore::new(2)),
-            journal: Journal::default(),
             ear: Arc::new(|_, _, _| {}),
             rate: Arc::new(RateLimit::new(Instant::now())),
         };
         let (bad, other) = (of_one(), of_one());
-        let hang = || async { bad.within(deadline, "it", Box::pin(future::pending::<()>())).await.is_err() };
+        let hang = || async { bad.within(deadline, Box::pin(future::pending::<()>())).await.is_err() };
         let hanging = futures::future::join_all((0..8).map(|_| hang()));
-        let slow = other.within(deadline, "it", Box::pin(tokio::time::sleep(Duration::from_secs(15))));
+        let slow = other.within(deadline, Box::pin(tokio::time::sleep(Duration::from_secs(15))));
         let (_, slow) = futures::future::join(hanging, slow).await;
         assert!(slow.is_ok(), "what takes long elsewhere has its time");
     }

@@ -43,7 +43,6 @@ use super::{
     AddressPolicy, Care, CountedLayer, Effect, ErrorClass, Mapper, RuntimeAccess, RuntimeError,
     error::TooManyRequests, mapper::Pool,
 };
-use crate::journal::Journal;
 
 /// What the receiver calls itself to API servers.
 pub const USER_AGENT: &str = concat!("tidewatch-receiver/", env!("CARGO_PKG_VERSION"));
@@ -130,20 +129,6 @@ impl Connector {
     /// Builds a client. Connects to nothing yet, but needs a running tokio runtime, in which the client keeps one
     /// task until its last clone is dropped.
     pub fn client(&self, access: &RuntimeAccess, limits: Limits) -> Result<RuntimeClient, RuntimeError> {
-        self.recorded_client(access, limits, &Journal::default(), "")
-    }
-
-    /// The same, with the calls that reconciles make through it recorded as calls to `to`, or answered by a record.
-    pub fn recorded_client(
-        &self,
-        access: &RuntimeAccess,
-        limits: Limits,
-        journal: &Journal,
-        to: &str,
-    ) -> Result<RuntimeClient, RuntimeError> {
-        if let Some(kube) = journal.client(to, &access.namespace) {
-            return Ok(RuntimeClient::new(kube, limits.deadline));
-        }
         let failed = |source: BoxError| {
             RuntimeError::new(ErrorClass::Invalid, "build the client of the kubeconfig", Some(source))
         };
@@ -173,7 +158,6 @@ impl Connector {
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let cap = limits.response;
         let service = ServiceBuilder::new()
-            .layer(journal.tap(to))
             .layer(config.base_uri_layer())
             .layer(config.extra_headers_layer().map_err(|error| failed(error.into()))?)
             .option_layer(config.auth_layer().map_err(|error| failed(error.into()))?)
@@ -344,7 +328,7 @@ impl RuntimeClient {
             Ok(call.await)
         });
         let result = match &self.care {
-            Some(care) => care.within(self.deadline, what, call).await,
+            Some(care) => care.within(self.deadline, call).await,
             None => tokio::time::timeout(self.deadline, call).await,
         };
         let took = tokio::time::Instant::now().duration_since(started);

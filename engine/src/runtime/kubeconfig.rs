@@ -71,9 +71,6 @@ pub enum KubeconfigError {
         /// The rule, from our own configuration.
         rule: String,
     },
-    /// It was refused when a record was made, in these words.
-    #[error("{0}")]
-    Recorded(String),
 }
 
 impl KubeconfigError {
@@ -86,7 +83,6 @@ impl KubeconfigError {
             Self::NotAllowed { .. } => "not_allowed",
             Self::Invalid { .. } => "invalid",
             Self::Denied { .. } => "denied",
-            Self::Recorded(_) => "recorded",
         }
     }
 }
@@ -159,23 +155,6 @@ impl RuntimeAccess {
             token,
             identity,
         })
-    }
-
-    /// Of a cluster that only a record knows. No client can be connected with it.
-    pub(crate) fn stand_in(namespace: &str) -> Self {
-        Self {
-            server: Uri::from_static("https://record.invalid"),
-            tls_server_name: None,
-            ca: None,
-            token: None,
-            identity: None,
-            namespace: namespace.to_owned(),
-        }
-    }
-
-    /// The namespace of calls that name none.
-    pub(crate) fn namespace(&self) -> &str {
-        &self.namespace
     }
 
     /// The API server's URL.

@@ -5,6 +5,7 @@ use std::{
 
 use kube::client::Body;
 use proptest::prelude::*;
+use serde_json::json;
 use tidewatch_api::names;
 
 use super::*;
@@ -180,7 +181,7 @@ fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, crate::drive:
     });
     let shared = &engine.0;
     let client = RuntimeClient::new(kube::Client::new(service, "kyma-system"), seconds(20));
-    let client = counted(client, "harbour", &shared.budgets, &shared.queue, &shared.journal);
+    let client = counted(client, "harbour", &shared.budgets, &shared.queue);
     let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
     shared.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();
     (engine, calls, heard)

@@ -67,7 +67,6 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_a_pause() {
     let care = crate::runtime::Care {
         places: places(),
         own: places(),
-        journal: crate::journal::Journal::default(),
         ear: Arc::new(|_, _, _| {}),
         rate: Arc::new(rate),
     };

@@ -128,7 +128,7 @@ impl Shared {
         let told = !needed.is_empty() && why.may_be(is_of_definition);
         let doubtful = self.waiting.is_doubtful(name, told, now) || why.may_be(Cause::is_whole_look);
         // Before it is looked: nobody tells what came, or went, before that.
-        if self.await_kinds(name, &needed).await || doubtful {
+        if self.await_kinds(name, &needed) || doubtful {
             for kind in &needed {
                 apply::forget(runtime, &gvk_of(kind));
             }
@@ -149,15 +149,15 @@ impl Shared {
     }
 
     /// Has definitions of such kinds told to the Kyma, and of no others; tells whether there are more than before.
-    async fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
+    fn await_kinds(&self, kyma: &str, kinds: &BTreeSet<GroupVersionKind>) -> bool {
         let groups = defined_groups(kinds);
-        let before = self.look("awaited").await.awaits(kyma);
+        let before = self.look().awaits(kyma);
         if before == groups {
             return false;
         }
         let more = !groups.is_subset(&before);
-        self.change("await").await.await_kinds(kyma, groups);
-        self.want_agent(kyma, &[]).await;
+        self.change().await_kinds(kyma, groups);
+        self.want_agent(kyma, &[]);
         more
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn an_installed_module_hears_of_the_end_of_a_kind_that_it_needs() {
         let (engine, _) = engine_on(|_, _| not_found());
-        drop(engine.0.change("test").await.apply_kyma(kyma()));
+        drop(engine.0.change().apply_kyma(kyma()));
         let served = (
             200,
             json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
@@ -287,7 +287,7 @@ mod tests {
             object: "CustomResourceDefinition hooks.x.dev".into(),
         }];
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None));
-        assert!(engine.0.look("test").await.awaits_definition("harbour", Some("hooks.x.dev")));
+        assert!(engine.0.look().awaits_definition("harbour", Some("hooks.x.dev")));
         *answer.lock() = not_found();
         assert_eq!(found(&engine, &runtime, "x.dev", &[]).await, (None, None), "nobody has said so");
         assert_eq!(heard.lock().len(), 1, "what is known is not asked for");
@@ -304,7 +304,7 @@ mod tests {
         heard.lock().clear();
         let (gone, _) = found(&engine, &runtime, "no/such.group", &told).await;
         assert!(gone.unwrap().contains("no API can have that name"));
-        assert!(heard.lock().is_empty() && engine.0.look("test").await.awaits("harbour").is_empty());
+        assert!(heard.lock().is_empty() && engine.0.look().awaits("harbour").is_empty());
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Shared {
                 // The spec alone, and under another manager than the marks: applying those again must not take it away, and whoever
                 // ends between the two leaves a Kyma that says what is missing.
                 let (name, namespace) = (&mark["metadata"]["name"], &mark["metadata"]["namespace"]);
-                let spec = if lost { self.restored_spec(kyma).await } else { kyma.spec.clone() };
+                let spec = if lost { self.restored_spec(kyma) } else { kyma.spec.clone() };
                 let fresh = json!({
                     "apiVersion": names::API_VERSION, "kind": "Kyma",
                     "metadata": {"name": name, "namespace": namespace}, "spec": spec
@@ -105,8 +105,8 @@ impl Shared {
         Ok(list.map(|list| list.modules.into_iter().map(|module| module.name).collect()))
     }
 
-    async fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
-        let manifests = self.look("restored").await.manifests_of(&kyma.name_any());
+    fn restored_spec(&self, kyma: &Kyma) -> KymaSpec {
+        let manifests = self.look().manifests_of(&kyma.name_any());
         restored(kyma, &manifests)
     }
 }

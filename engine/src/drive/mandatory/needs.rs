@@ -80,15 +80,15 @@ impl Shared {
         let choices: Vec<Choice> = offers.iter().filter_map(|offer| choice(offer)).collect();
         let (kinds, modules) = (kinds(&choices), required(&choices));
         let awaits = Awaits { groups: defined_groups(&kinds), modules };
-        let before = self.look("mandatory awaits").await.mandatory_awaits(kyma).clone();
+        let before = self.look().mandatory_awaits(kyma).clone();
         let asks = !kinds.is_empty() || !awaits.modules.is_empty();
         let more = !awaits.groups.is_subset(&before.groups);
         if awaits != before {
             // Before it is looked: nobody tells what came before that.
             let other = awaits.groups != before.groups;
-            self.change("await for mandatory").await.await_for_mandatory(kyma, awaits);
+            self.change().await_for_mandatory(kyma, awaits);
             if other {
-                self.want_agent(kyma, &[]).await;
+                self.want_agent(kyma, &[]);
             }
         }
         if !asks {
@@ -101,7 +101,7 @@ impl Shared {
             self.mandatory_waiting.is_doubtful(kyma, told, now) || why.may_be(Cause::is_whole_look) || more;
         let mut broken = BTreeSet::new();
         let (served, unknown) = self.mandatory_served(kyma, &kinds, doubtful, &mut broken).await?;
-        let manifests = self.look("manifests of mandatory").await.manifests_of(kyma);
+        let manifests = self.look().manifests_of(kyma);
         let unmet = unmet(&choices, &manifests, &served);
         let waits = self.mandatory_waiting.waits(kyma, unmet, self.config.patience, |_| None, now);
         let later = self.mandatory_waiting.broken(kyma, !broken.is_empty(), now);

@@ -202,20 +202,19 @@ impl Shared {
         let defined = defined_kinds(runtime, &own).await?;
         let declared = declared_kinds(runtime, manifest).await?;
         // Before they are listed: an object that goes meanwhile is an event for this Manifest.
-        self.change("obstacle").await.wait_for(kyma, &name, declared.iter().chain(defined.values()));
-        self.want_agent(kyma, &[]).await;
+        self.change().wait_for(kyma, &name, declared.iter().chain(defined.values()));
+        self.want_agent(kyma, &[]);
 
         let crs = self.default_crs(kyma, manifest, runtime, &defined).await?;
         own.extend(crs.iter().cloned());
-        let leaving = self.look("leaving objects").await.leaving_objects(kyma, &name);
+        let leaving = self.look().leaving_objects(kyma, &name);
         let modules = plan::union(&own, &leaving);
         let users = users_of(runtime, &declared, &modules).await?;
         if let Some(what) = users.message() {
             return Ok(Some(Obstacle { what, kinds: declared, there: users.kinds, of: Whose::Users }));
         }
         for cr in self.without_anothers(kyma, runtime, crs).await? {
-            if !self.is_needed(kyma, &name, &cr).await && apply::remove(runtime, &cr).await? == Deleted::Going
-            {
+            if !self.is_needed(kyma, &name, &cr) && apply::remove(runtime, &cr).await? == Deleted::Going {
                 // Its operator may have to clean up for it; or waits for objects that others, on their way out, have of its kinds.
                 let what = format!("waiting for the module's {cr} to be gone");
                 let of = if leaving.is_empty() { Whose::Own } else { Whose::Leaving };
@@ -253,7 +252,7 @@ impl Shared {
         let mut alone = BTreeMap::new();
         for (kind, gvk) in defined {
             let is_theirs = match apply::crd_of(runtime, &gvk).await {
-                Some(crd) => self.is_needed(kyma, manifest, &crd).await,
+                Some(crd) => self.is_needed(kyma, manifest, &crd),
                 None => false,
             };
             if !is_theirs {
@@ -276,9 +275,9 @@ impl Shared {
         for former in former_crs(runtime, manifest, defined.values(), present.as_ref()).await? {
             // Where another module has the kind as well, it may have made it, or have left it to its user.
             let name = manifest.name_any();
-            let claims = self.look("default crs").await.other_claims(kyma, &name, &former);
+            let claims = self.look().other_claims(kyma, &name, &former);
             let is_also_theirs = match apply::crd_of(runtime, &former.gvk).await {
-                Some(crd) => self.is_needed(kyma, &name, &crd).await,
+                Some(crd) => self.is_needed(kyma, &name, &crd),
                 None => false,
             };
             if claims.is_empty() && !is_also_theirs {
@@ -302,7 +301,7 @@ impl Shared {
         let mut left = Vec::new();
         for cr in crs {
             let crd = apply::crd_of(runtime, &cr.gvk).await;
-            let state = self.look("without another's").await;
+            let state = self.look();
             let is_theirs = |object: &ObjectRef| !state.other_claims(&owner, "", object).is_empty();
             if !is_theirs(&cr) && !crd.as_ref().is_some_and(is_theirs) {
                 left.push(cr);
@@ -333,8 +332,8 @@ impl Shared {
     }
 
     /// Whether another Manifest of the Kyma, which stays, has it too.
-    pub(super) async fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
-        let others = self.look("is needed").await.other_claims(kyma, manifest, object);
+    pub(super) fn is_needed(&self, kyma: &str, manifest: &str, object: &ObjectRef) -> bool {
+        let others = self.look().other_claims(kyma, manifest, object);
         others.iter().any(|claim| !claim.deleting)
     }
 

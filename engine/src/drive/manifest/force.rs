@@ -25,7 +25,7 @@ impl Shared {
             return Some(own);
         }
         manifest.metadata.deletion_timestamp.as_ref()?;
-        let seen = self.look("forced").await.kyma(kyma)?;
+        let seen = self.look().kyma(kyma)?;
         let forced = force::forced(&seen)?;
         // Who has set it only KCP knows.
         let fresh = stage(Stage::ReadKcp, self.kymas().get_opt(kyma)).await.ok().flatten();
@@ -95,7 +95,7 @@ impl Shared {
             Ok(own) => own,
         };
         for cr in own {
-            if self.is_needed(kyma, &manifest.name_any(), &cr).await {
+            if self.is_needed(kyma, &manifest.name_any(), &cr) {
                 continue;
             }
             match apply::remove(runtime, &cr).await {

@@ -63,7 +63,7 @@ impl Shared {
         runtime: &Gated,
         object: &ObjectRef,
     ) -> Result<(), ObjectError> {
-        let needed_by = self.look("release one").await.needed_by(kyma, &manifest.name_any(), object);
+        let needed_by = self.look().needed_by(kyma, &manifest.name_any(), object);
         if let Some(other) = needed_by {
             self.leave_to(kyma, &manifest.name_any(), other);
             return Ok(());

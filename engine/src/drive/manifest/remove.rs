@@ -103,11 +103,11 @@ async fn held_by(runtime: &Gated, object: &ObjectRef) -> String {
 
 impl Shared {
     /// A Manifest with what was in its inventory before somebody else wrote it or took it away, as far as it is remembered.
-    pub(super) async fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
+    pub(super) fn with_remembered(&self, mut manifest: Manifest) -> Manifest {
         if has_written_inventory(&manifest) {
             return manifest;
         }
-        let before = self.look("remembered").await.inventory(&manifest);
+        let before = self.look().inventory(&manifest);
         add(&mut manifest, &before);
         manifest
     }
@@ -131,7 +131,7 @@ impl Shared {
         while let Some(object) = objects.next() {
             match stage(Stage::ReadRuntime, apply::look(runtime, &object)).await {
                 Ok(None) => {}
-                Ok(Some(there)) => match self.verdict(kyma, &manifest, &object, &there).await {
+                Ok(Some(there)) => match self.verdict(kyma, &manifest, &object, &there) {
                     Verdict::NotOurs => {
                         tracing::warn!(
                             kyma,
@@ -229,7 +229,7 @@ impl Shared {
         runtime: &Gated,
         obstacle: Obstacle,
     ) -> Result<Finish, Lost> {
-        let groups = self.look("make way").await.groups_of_leaving(kyma);
+        let groups = self.look().groups_of_leaving(kyma);
         let goes =
             |object: &ObjectRef| plan::removal_rank(&object.gvk) == 0 && groups.contains(&object.gvk.group);
         let inventory = plan::inventory(&manifest.status.clone().unwrap_or_default().synced);
@@ -411,7 +411,7 @@ impl Shared {
     }
 
     /// What becomes of an object of a Manifest's inventory that is there.
-    async fn verdict(
+    fn verdict(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -419,7 +419,7 @@ impl Shared {
         there: &apply::Present,
     ) -> Verdict {
         let name = manifest.name_any();
-        let state = self.look("verdict").await;
+        let state = self.look();
         let others = state.other_claims(kyma, &name, object);
         let is_anothers = |other: &str| state.is_of_another(kyma, other);
         plan::verdict((&self.config.namespace, &name), &there.marks, &others, is_anothers)
@@ -437,7 +437,7 @@ impl Shared {
         self.standing.forget(Standing::key(&key, object));
         let Some(there) = apply::look(runtime, object).await? else { return Ok(None) };
         let name = manifest.name_any();
-        match self.verdict(kyma, manifest, object, &there).await {
+        match self.verdict(kyma, manifest, object, &there) {
             Verdict::Delete => {}
             Verdict::Shared(other) => {
                 tracing::info!(kyma, manifest = name, %object, other, "not removed: another Manifest has it too");

@@ -1,6 +1,5 @@
 //! Objects whose kinds the module itself defines: what they wait for, and how that ends.
 
-use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
@@ -56,7 +55,7 @@ pub(super) fn defines(object: &ObjectRef, group: &str) -> bool {
 }
 
 /// Whether a Manifest may still be worked on.
-pub(super) type GoOn<'a> = dyn Fn() -> BoxFuture<'a, bool> + Send + Sync + 'a;
+pub(super) type GoOn<'a> = dyn Fn() -> bool + Send + Sync + 'a;
 
 impl Installer<'_> {
     /// Applies phases in their order, the last one as far as its kinds are served. `stood` is what became before of those definitions
@@ -69,7 +68,7 @@ impl Installer<'_> {
     ) -> Applied {
         let mut applied = Applied::default();
         for phase in [first, main] {
-            if !go_on().await {
+            if !go_on() {
                 return nothing_more();
             }
             applied.take(stage(Stage::Apply, self.all(phase)).await);
@@ -77,7 +76,7 @@ impl Installer<'_> {
         stage(Stage::Apply, self.look_at_definitions(&mut applied)).await;
         let judged: Vec<_> = applied.judged.iter().cloned().chain(stood).collect();
         let served = applied.hold_back(self.definitions.sort(custom, &judged));
-        if !go_on().await {
+        if !go_on() {
             return nothing_more();
         }
         applied.take(stage(Stage::Apply, self.all(served)).await);

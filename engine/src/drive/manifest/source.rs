@@ -1,9 +1,9 @@
 //! A Manifest's objects, before they are applied: read, verified, rendered, ordered.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidewatch_api::{ImageSpec, Layer, Manifest, SourceType};
 
 use super::Stopped;
@@ -14,7 +14,6 @@ use crate::{
         chain,
         gate::Gated,
     },
-    journal::{millis, word},
     oci::{Digest, OciError},
     plan::{
         manifest::{self as plan, Bundle, Scope},
@@ -64,7 +63,7 @@ impl Shared {
         plan::together(sources).map_err(|error| Stopped::for_good(error.to_string()))
     }
 
-    /// The objects of a layer. Of a layer a record has its objects only, since it may hold Secrets.
+    /// The objects of a layer.
     async fn objects_of(
         &self,
         local: bool,
@@ -72,51 +71,12 @@ impl Shared {
         digest: &str,
         media_type: &'static str,
     ) -> Result<Arc<Vec<Value>>, Stopped> {
-        let what = || format!("layer {digest}");
-        let crowded = || format!("crowded: layer {digest}");
-        if self.journal.noted(&crowded()).is_some() {
-            return Err(Self::crowded(source));
-        }
-        if let Some(played) = self.journal.played(&what()).await {
-            return self.played_objects(digest, played).map(Arc::new);
-        }
         let read = self.layer(local, source, digest);
         let rendered = self.rendered.objects(local, digest, media_type, read);
-        let Ok(rendered) = self.patience.wait(rendered).await else {
-            self.journal.read(crowded, || Value::Bool(true));
-            return Err(Self::crowded(source));
-        };
-        if let Ok(objects) = &rendered {
-            self.journal.layer(digest, objects);
-        }
-        self.journal.read(what, || match &rendered {
-            Ok(objects) => json!({"objects": objects.len()}),
-            Err(stopped) => {
-                let retry_after = stopped.retry_after.map(millis);
-                json!({"refused": stopped.message, "retryable": stopped.retryable, "class": stopped.class,
-                       "retryAfterMs": retry_after})
-            }
-        });
-        rendered
-    }
-
-    fn played_objects(&self, digest: &str, played: Option<Value>) -> Result<Vec<Value>, Stopped> {
-        let lacks = || Stopped::for_good(format!("the record has no word of the layer {digest}"));
-        let played = played.ok_or_else(lacks)?;
-        match played["refused"].as_str() {
-            Some(message) => Err(Stopped {
-                retryable: played["retryable"].as_bool().unwrap_or_default(),
-                class: word(played["class"].as_str().unwrap_or("final")),
-                retry_after: played["retryAfterMs"].as_u64().map(Duration::from_millis),
-                ..Stopped::for_good(message.to_owned())
-            }),
-            None => self.journal.played_layer(digest).ok_or_else(lacks),
-        }
-    }
-
-    fn crowded(source: &ImageSpec) -> Stopped {
-        let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
-        Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) }
+        self.patience.wait(rendered).await.unwrap_or_else(|_| {
+            let what = format!("the registry of {} is slow to give what modules are made of", source.repo);
+            Err(Stopped { lost: Some(Lost::Crowded(what)), ..Stopped::for_good(String::new()) })
+        })
     }
 
     async fn layer(&self, local: bool, source: &ImageSpec, digest: &str) -> Result<Arc<[u8]>, Stopped> {

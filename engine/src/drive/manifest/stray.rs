@@ -17,7 +17,7 @@ use crate::{
 impl Shared {
     /// Ends the reconcile of a Manifest that no Kyma owns; `None` if one does. Its owner is an event.
     pub(super) async fn leave_stray(&self, kyma: &str, manifest: &Manifest) -> Result<Option<Finish>, Lost> {
-        let seen = self.look("leave stray").await.kyma(kyma);
+        let seen = self.look().kyma(kyma);
         if Stray::of(seen.as_ref(), manifest).is_none() {
             return Ok(None);
         }

@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use futures::FutureExt;
 use kube::ResourceExt;
 use tidewatch_api::{Manifest, ModuleTerms, State};
 
@@ -127,14 +126,14 @@ impl Shared {
             self.write_manifest_status_and_go_on(&mut manifest, status).await?;
         }
         if !is_settled {
-            self.claim(kyma, &manifest, &all).await;
+            self.claim(kyma, &manifest, &all);
         }
         let (definitions, cr) = (Definitions::of(&bundle.first), default_cr(&manifest));
         let named = bundle.objects.iter().chain(cr.as_ref());
         let only = only.map(|only| only.with_kinds(&definitions, named));
         // What is not looked at is marked as it was.
         let looked = only.as_ref().filter(|only| !only.is_anew());
-        let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked).await;
+        let shared = self.mark_shared(kyma, &manifest, &mut bundle, looked);
 
         let own = (&manifest, before.as_slice(), gone.as_slice(), shared.as_slice());
         let Done { mut applied, contents, only } = match manifest.terms() {
@@ -154,7 +153,7 @@ impl Shared {
         let mut left = gone.clone();
         let (mut kept, mut going) = (Vec::new(), None);
         if applied.failed.is_none() && !applied.unasked {
-            if self.look("skipped").await.is_skipped(&manifest.name_any()) {
+            if self.look().is_skipped(&manifest.name_any()) {
                 return Err(left_alone());
             }
             let removing = self.remove(kyma, &manifest, runtime, left.clone(), Theirs::Stays);
@@ -170,7 +169,7 @@ impl Shared {
         }
         let objects = plan::union(&plan::union(&left, &kept), &bundle.objects);
         // What was let go is not held against others any more.
-        self.claim(kyma, &manifest, &objects).await;
+        self.claim(kyma, &manifest, &objects);
         let gone = (left.is_empty() && kept.is_empty()).then_some(gone);
         Ok(Synced { manifest, applied, left, going, objects, gone, only: None, contents })
     }
@@ -222,12 +221,12 @@ impl Shared {
                 phase.retain(|object| ObjectRef::of(object).is_none_or(|id| only.has(&id)));
             }
         }
-        let heir_to = self.heir_to(work.kyma, manifest, terms).await;
+        let heir_to = self.heir_to(work.kyma, manifest, terms);
         let installer = self.installer(work, own, runtime, (terms, &definitions));
         let installer = Installer { heir_to: &heir_to, ..installer };
         let stood = only.as_ref().map(|only| only.stood(&definitions)).unwrap_or_default();
         let manifest = name.as_str();
-        let go_on = || async move { !self.look("skipped").await.is_skipped(manifest) }.boxed();
+        let go_on = || !self.look().is_skipped(manifest);
         let mut applied = Box::pin(installer.phases(phases, stood, &go_on)).await;
         if let Some(only) = &only {
             let others = bundle.objects.iter().filter(|id| !only.has(id));
@@ -257,11 +256,11 @@ impl Shared {
     }
 
     /// The Manifests whose objects it may make anew as its own; none where it makes none anew.
-    async fn heir_to(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
+    fn heir_to(&self, kyma: &str, manifest: &Manifest, terms: &ModuleTerms) -> Vec<String> {
         if terms.recreate.is_empty() {
             return Vec::new();
         }
-        self.look("predecessors").await.predecessors(kyma, manifest)
+        self.look().predecessors(kyma, manifest)
     }
 
     fn installer<'a>(
@@ -297,14 +296,14 @@ impl Shared {
     }
 
     /// What it owns from now on; others take that into account.
-    async fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
+    fn claim(&self, kyma: &str, manifest: &Manifest, objects: &[ObjectRef]) {
         let owned: Vec<ObjectRef> = objects.iter().cloned().chain(default_cr(manifest)).collect();
-        let mut state = self.change("claim").await;
+        let mut state = self.change();
         state.owners.claim(Speaker::Reconcile, kyma, &manifest.name_any(), &owned);
     }
 
     /// Marks objects that another Manifest has too for one of them, and returns those that stay so: all, or `only` these.
-    async fn mark_shared(
+    fn mark_shared(
         &self,
         kyma: &str,
         manifest: &Manifest,
@@ -313,7 +312,7 @@ impl Shared {
     ) -> Vec<(ObjectRef, String)> {
         let name = manifest.name_any();
         let mut shared = Vec::new();
-        let state = self.look("mark shared").await;
+        let state = self.look();
         for object in bundle.iter_mut() {
             let Some(id) = ObjectRef::of(object) else { continue };
             if only.is_some_and(|only| !only.has(&id)) {

@@ -39,9 +39,9 @@ fn awaited(applied: &Applied) -> Vec<Wait> {
 impl Shared {
     /// Has told to a Manifest, from now on, what becomes of all that may end what a pass has left undone, and nothing else. Returns
     /// whether there is something of which it was not told before: that may have happened already.
-    pub(super) async fn listen(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
+    pub(super) fn listen(&self, work: &Work<'_>, name: &str, applied: &Applied) -> bool {
         let (mut waits, kyma) = (awaited(applied), work.kyma);
-        let before = self.look("listens").await.owners.waits_of(kyma, name);
+        let before = self.look().owners.waits_of(kyma, name);
         if applied.failed.is_some() {
             // It may not have got to what it waited for before.
             let found: BTreeSet<Gvk> = waits.iter().map(|wait| wait.kind.clone()).collect();
@@ -51,22 +51,22 @@ impl Shared {
         let changed = waits != before;
         let more = waits.iter().any(|wait| !before.contains(wait));
         if changed {
-            self.change("listen").await.wait_for(kyma, name, waits);
+            self.change().wait_for(kyma, name, waits);
         }
         // What has just been defined may be what the agent could not be told to watch.
         if changed || work.defined {
-            self.want_agent(kyma, &[]).await;
+            self.want_agent(kyma, &[]);
         }
         more
     }
 
     /// A Manifest waits for nothing any more that would be told to it.
-    pub(super) async fn listen_no_more(&self, kyma: &str, name: &str) {
-        if self.look("listens no more").await.owners.waits_of(kyma, name).is_empty() {
+    pub(super) fn listen_no_more(&self, kyma: &str, name: &str) {
+        if self.look().owners.waits_of(kyma, name).is_empty() {
             return;
         }
-        self.change("listen no more").await.wait_for(kyma, name, None::<Wait>);
-        self.want_agent(kyma, &[]).await;
+        self.change().wait_for(kyma, name, None::<Wait>);
+        self.want_agent(kyma, &[]);
     }
 
     /// How a reconcile ends that waits for objects of these kinds to be gone, and, without, for something else.
@@ -91,7 +91,7 @@ impl Shared {
         runtime: &Gated,
         kinds: impl IntoIterator<Item = &Gvk> + Send,
     ) -> BTreeSet<Gvk> {
-        let Some(watches) = self.watches(kyma).await else { return BTreeSet::new() };
+        let Some(watches) = self.watches(kyma) else { return BTreeSet::new() };
         let mut told = BTreeSet::new();
         for gvk in kinds {
             let sees = |watch: &AgentWatch, field| {
@@ -136,7 +136,7 @@ impl Shared {
         kinds: &[Gvk],
         is: impl Fn(&AgentWatch) -> bool,
     ) -> bool {
-        let Some(watches) = self.watches(kyma).await else { return false };
+        let Some(watches) = self.watches(kyma) else { return false };
         for gvk in kinds {
             if !is_watched(&watches, runtime, gvk, &is).await {
                 return false;
@@ -147,8 +147,8 @@ impl Shared {
 
     /// What the agent of a runtime watches, if its path is proven. A watch that begins later than this reports what has happened
     /// before, too.
-    async fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
-        let state = self.look("watches").await;
+    fn watches(&self, kyma: &str) -> Option<Arc<Configured>> {
+        let state = self.look();
         state.agent_config(kyma).filter(|_| state.path(kyma).is_some_and(|path| path.proven))
     }
 }

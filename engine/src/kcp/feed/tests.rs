@@ -2,7 +2,7 @@ use super::*;
 
 fn context(rollout: Duration) -> Context {
     let (ready, _) = watch::channel(0);
-    Context { state: Arc::default(), queue: Queue::new(2), ready, rollout, journal: Journal::default() }
+    Context { state: Arc::default(), queue: Queue::new(2), ready, rollout }
 }
 
 fn asked_of(kyma: &str, change: &'static str) -> Vec<Asked> {

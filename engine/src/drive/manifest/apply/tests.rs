@@ -1,6 +1,5 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use futures::FutureExt;
 use http::{Request, Response};
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -315,9 +314,9 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
         (runtime(Arc::new(Mutex::new(Schema::New))), Standing::default(), Beside::default());
     let asked = Mutex::new(0);
     let go_on = || {
-        *asked.lock() += 1;
-        let on = *asked.lock() < 2;
-        async move { on }.boxed()
+        let mut asked = asked.lock();
+        *asked += 1;
+        *asked < 2
     };
     let (installer, map) = (
         installer(&runtime, &standing, &beside, 100),
@@ -714,9 +713,7 @@ async fn a_definition_is_seen_as_it_was_looked_at_last() {
     let (standing, beside) = (Standing::default(), Beside::default());
     beside.seen.begin(&beside.key);
     let installer = installer(&runtime, &standing, &beside, 100);
-    let applied = installer
-        .phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
-        .await;
+    let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 2);
     beside.seen.end(&beside.key, End::Done);
     let is_news = |object: &Value, resource_version: &str| {
@@ -734,9 +731,7 @@ async fn what_waits_for_a_definition_is_not_done() {
     let runtime = runtime_with(Arc::new(Mutex::new(Schema::New)), false);
     let (standing, beside) = (Standing::default(), Beside::default());
     let installer = installer(&runtime, &standing, &beside, 100);
-    let applied = installer
-        .phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
-        .await;
+    let applied = installer.phases([vec![crd()], Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(applied.missing.is_some() && applied.left_out && !applied.is_clean());
     // One whose names are not accepted: nothing is on its way, and still its objects were left out.
     let mut applied = Applied::default();
@@ -767,13 +762,10 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
     let (standing, beside) = (Standing::default(), Beside::default());
     let installer = installer(&runtime, &standing, &beside, 100);
     let stood = vec![(ObjectRef::of(&crd()).unwrap(), ObjectReadiness::Ready)];
-    let applied =
-        installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood, &|| async { true }.boxed()).await;
+    let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], stood, &|| true).await;
     assert!(applied.is_clean() && applied.judged.len() == 1);
     // Of one that nobody knows, nothing is.
-    let applied = installer
-        .phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new(), &|| async { true }.boxed())
-        .await;
+    let applied = installer.phases([Vec::new(), Vec::new(), vec![beacon()]], Vec::new(), &|| true).await;
     assert!(!applied.is_clean() && applied.judged.is_empty());
 }
 

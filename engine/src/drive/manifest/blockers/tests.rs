@@ -85,8 +85,8 @@ fn crd() -> ObjectRef {
     ObjectRef { gvk, namespace: String::new(), name: "beacons.x.dev".into() }
 }
 
-async fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
-    engine.0.change("test").await.owners.claim(Speaker::Watch, kyma, manifest, [object]);
+fn claim(engine: &Engine, kyma: &str, manifest: &str, object: &ObjectRef) {
+    engine.0.change().owners.claim(Speaker::Watch, kyma, manifest, [object]);
 }
 
 #[tokio::test]
@@ -96,9 +96,9 @@ async fn a_default_cr_is_anothers_where_its_modules_have_it_or_its_kind() {
     {
         let (engine, _) = engine_on(|_, _| not_found());
         let lagoon = json!({"metadata": {"name": "lagoon", "uid": "u"}, "spec": {"channel": "regular"}});
-        drop(engine.0.change("test").await.apply_kyma(serde_json::from_value(lagoon).unwrap()));
+        drop(engine.0.change().apply_kyma(serde_json::from_value(lagoon).unwrap()));
         if let Some(theirs) = &theirs {
-            claim(&engine, "lagoon", "lagoon-beacon", theirs).await;
+            claim(&engine, "lagoon", "lagoon-beacon", theirs);
         }
         let of =
             async |owner| engine.0.without_anothers("harbour", &runtime(owner), vec![cr("b")]).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_former_default_cr_stays_where_another_module_has_its_kind() {
     for (theirs, goes) in [(None, true), (Some(crd()), false), (Some(cr("old")), false)] {
         let (engine, _) = engine_on(|_, _| not_found());
         if let Some(theirs) = &theirs {
-            claim(&engine, "harbour", "harbour-lamp", theirs).await;
+            claim(&engine, "harbour", "harbour-lamp", theirs);
         }
         let crs =
             engine.0.default_crs("harbour", &module, &runtime("kcp-system/harbour"), &defined).await.unwrap();

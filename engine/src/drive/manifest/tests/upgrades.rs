@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The agent of the runtime watches all kinds of the module, and its path is proven.
-async fn watch_all(engine: &Engine) {
+fn watch_all(engine: &Engine) {
     let watch = |(group, resource): (&str, &str)| {
         [WatchedField::Spec, WatchedField::Status].map(|field| AgentWatch {
             name: format!("{resource}.{field:?}"),
@@ -30,7 +30,7 @@ async fn watch_all(engine: &Engine) {
         ("apiextensions.k8s.io", "customresourcedefinitions"),
     ];
     let config = AgentConfig { generation: "g".into(), watches: kinds.map(watch).concat() };
-    let mut state = engine.0.change("test").await;
+    let mut state = engine.0.change();
     state.apply_kyma(serde_json::from_value(json!({"metadata": {"name": "harbour"}, "spec": {}})).unwrap());
     state.configure_agent("harbour", config);
     state.tell_path("harbour", PathReport { proven: true, reason: "Proven", message: String::new() });
@@ -75,7 +75,7 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
     for (number, (edit, watched, events, wanted)) in cases.into_iter().enumerate() {
         let (engine, _) = engine();
         if watched {
-            watch_all(&engine).await;
+            watch_all(&engine);
         }
         let (runtime, heard) = runtime(well());
         pass(&engine, &runtime, None, &[]).await;
@@ -105,13 +105,13 @@ async fn an_upgrade_looks_at_what_it_changes_and_at_what_nobody_would_have_told_
 #[tokio::test]
 async fn what_another_manifest_has_too_is_looked_at_by_every_upgrade() {
     let (engine, _) = engine();
-    watch_all(&engine).await;
+    watch_all(&engine);
     let (runtime, heard) = runtime(well());
     pass(&engine, &runtime, None, &[]).await;
     let alone = passed(&engine).unwrap();
     let deployment = bundle().main.remove(0);
     let id = ObjectRef::of(&deployment).unwrap();
-    engine.0.change("test").await.owners.claim(Speaker::Reconcile, "harbour", "a", std::slice::from_ref(&id));
+    engine.0.change().owners.claim(Speaker::Reconcile, "harbour", "a", std::slice::from_ref(&id));
     // Whether all is looked at, or that one since it was marked for the other.
     for (before, causes) in [(None, vec![]), (Some(alone.clone()), vec![event(&deployment)])] {
         pass(&engine, &runtime, before, &causes).await;

@@ -1,4 +1,6 @@
-//! The whole story on simulated clusters, in this process.
+//! The whole story on simulated clusters, in this process, and what becomes of it where something does not answer.
+
+mod faults;
 
 use std::time::Duration;
 
