@@ -452,4 +452,6 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
+mod scripted;
+#[cfg(test)]
 mod tests;

@@ -1,7 +1,4 @@
-use std::{
-    convert::Infallible,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -9,12 +6,14 @@ use tidewatch_api::{State, names};
 
 use super::*;
 use crate::{
-    drive::{seen::End, work::InHand},
+    drive::{scripted, seen::End, work::InHand},
     history::Record,
     key::{Acknowledge, Outcome, Report},
     plan::{kyma::Plan, object::Gvk},
     queue::Push,
 };
+
+pub(super) use scripted::not_found;
 
 struct Nobody;
 
@@ -40,35 +39,18 @@ pub(super) fn engine_on(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Heard) {
     let heard = Heard::default();
-    let (ear, answer) = (Arc::clone(&heard), Arc::new(answer));
-    let kcp = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-        ear.lock().push(format!("{method} {path}"));
-        let (code, answer) = answer(&method, &path);
-        let body = kube::client::Body::from(answer.to_string().into_bytes());
-        async move { Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap()) }
+    let ear = Arc::clone(&heard);
+    let client = scripted::client(move |asked| {
+        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        answer(&asked.method, &asked.path)
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
-    let client = Client::new(kcp, "kcp-system");
     (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), heard)
 }
 
 /// The runtime of `harbour`, which answers like this to a path: a code and a body.
 pub(super) fn runtime_on(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> gate::Gated {
-    let answer = Arc::new(answer);
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (code, answer) = answer(request.uri().path());
-        let body = kube::client::Body::from(answer.to_string().into_bytes());
-        async move { Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap()) }
-    });
-    let client = crate::runtime::RuntimeClient::new(Client::new(service, "default"), Duration::from_secs(5));
-    gate::Gated::new(client, gate::Gate::default(), "harbour")
-}
-
-pub(super) fn not_found() -> (u16, Value) {
-    let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "message": "not found", "reason": "NotFound", "code": 404});
-    (404, answer)
+    scripted::runtime(move |asked| answer(&asked.path))
 }
 
 /// An engine on a KCP that has nothing, and how often that was asked.

@@ -1,9 +1,5 @@
-use std::{
-    future,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kube::client::Body;
 use proptest::prelude::*;
 use serde_json::json;
 use tidewatch_api::names;
@@ -11,7 +7,7 @@ use tidewatch_api::names;
 use super::*;
 use crate::{
     drive::{
-        Engine,
+        Engine, scripted,
         tests::{engine_on, not_found},
     },
     kcp::state::SecretRef,
@@ -166,21 +162,12 @@ fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, crate::drive:
     }
     let calls = Arc::new(AtomicUsize::new(0));
     let ear = Arc::clone(&calls);
-    let service = tower::service_fn(move |_: http::Request<Body>| {
+    let client = scripted::client(move |_| {
         ear.fetch_add(1, Ordering::SeqCst);
-        let answers = answers.load(Ordering::SeqCst) > 0;
-        async move {
-            if !answers {
-                future::pending::<()>().await;
-            }
-            let refusal = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
-                                 "message": "no", "code": 403});
-            let body = Body::from(refusal.to_string().into_bytes());
-            Ok::<_, std::convert::Infallible>(http::Response::builder().status(403).body(body).unwrap())
-        }
+        (answers.load(Ordering::SeqCst) > 0).then(|| scripted::refused(403, "Forbidden", "no"))
     });
     let shared = &engine.0;
-    let client = RuntimeClient::new(kube::Client::new(service, "kyma-system"), seconds(20));
+    let client = RuntimeClient::new(client, seconds(20));
     let client = counted(client, "harbour", &shared.budgets, &shared.queue);
     let version = SecretVersion { uid: "u".into(), resource_version: "1".into() };
     shared.runtimes.get_or_build("harbour", &version, || Ok::<_, ()>(client)).unwrap();

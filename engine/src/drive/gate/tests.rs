@@ -1,16 +1,16 @@
 use std::{
-    convert::Infallible,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use http::{Request, Response};
-use kube::client::Body;
 use serde_json::json;
 
 use super::*;
 use crate::{
-    drive::apply::{self, ObjectError},
+    drive::{
+        apply::{self, ObjectError},
+        scripted,
+    },
     plan::object::ObjectRef,
 };
 
@@ -28,33 +28,21 @@ struct Seen {
 fn runtime(gate: &Gate) -> (Gated, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let shared = Arc::clone(&seen);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let seen = Arc::clone(&shared);
-        async move {
-            let deletes = request.method() == http::Method::DELETE;
-            let counter = if request.method() == http::Method::GET { &seen.reads } else { &seen.writes };
-            counter.fetch_add(1, Ordering::SeqCst);
-            let path = request.uri().path().to_owned();
-            let query = request.uri().query().unwrap_or_default().contains("dryRun=All");
-            // A deletion says it in its body.
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let dry = query || String::from_utf8_lossy(&body).contains(r#""dryRun":["All"]"#);
-            seen.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
-            if deletes {
-                seen.deletions.lock().push(String::from_utf8_lossy(&body).into_owned());
-            }
-            let answer = if path == "/api/v1" {
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
-                    {"name": "configmaps", "singularName": "configmap", "namespaced": true, "kind": "ConfigMap",
-                     "verbs": ["get"]}]})
-            } else {
-                config_map()
-            };
-            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+    let client = scripted::client(move |asked| {
+        let counter = if asked.reads() { &shared.reads } else { &shared.writes };
+        counter.fetch_add(1, Ordering::SeqCst);
+        // A deletion says it in its body.
+        let dry = asked.query.contains("dryRun=All") || asked.body["dryRun"] == json!(["All"]);
+        shared.dry.fetch_add(usize::from(dry), Ordering::SeqCst);
+        if asked.method == "DELETE" {
+            shared.deletions.lock().push(asked.body.to_string());
+        }
+        match asked.path.as_str() {
+            "/api/v1" => scripted::kinds("v1", "configmaps", "ConfigMap", true),
+            _ => (200, config_map()),
         }
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    (Gated::new(client, gate.clone(), "harbour"), seen)
+    (Gated::new(RuntimeClient::new(client, Duration::from_secs(5)), gate.clone(), "harbour"), seen)
 }
 
 #[tokio::test(start_paused = true)]

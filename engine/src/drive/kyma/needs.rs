@@ -198,22 +198,18 @@ pub(in crate::drive) async fn served(
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::Arc};
+    use std::sync::Arc;
 
-    use http::{Request, Response};
-    use kube::client::Body;
     use serde_json::{Value, json};
     use tidewatch_api::{KymaSpec, ModuleTemplate};
 
     use super::*;
     use crate::{
         drive::{
-            Engine,
-            gate::Gate,
+            Engine, scripted,
             tests::{Heard, engine_on, not_found},
         },
         plan::versions::{choose, fixtures::catalog},
-        runtime::RuntimeClient,
     };
 
     fn at(second: i64) -> Timestamp {
@@ -224,14 +220,11 @@ mod tests {
     fn runtime(answer: &Arc<Mutex<(u16, Value)>>) -> (Gated, Heard) {
         let heard = Heard::default();
         let (ear, answer) = (Arc::clone(&heard), Arc::clone(answer));
-        let service = tower::service_fn(move |request: Request<Body>| {
-            ear.lock().push(request.uri().path().to_owned());
-            let (code, body) = answer.lock().clone();
-            let body = Body::from(body.to_string().into_bytes());
-            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+        let runtime = scripted::runtime(move |asked| {
+            ear.lock().push(asked.path.clone());
+            answer.lock().clone()
         });
-        let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-        (Gated::new(client, Gate::default(), "harbour"), heard)
+        (runtime, heard)
     }
 
     /// Lighthouse, which requires such a kind, in the list of the Kyma `harbour`.

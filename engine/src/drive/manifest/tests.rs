@@ -1,10 +1,8 @@
 //! Passes over a Manifest, on a scripted runtime and a scripted KCP.
 
-use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use http::{Request, Response};
 use jiff::Timestamp;
-use kube::client::Body;
 use serde_json::{Value, json};
 use tidewatch_api::names::{conditions, labels};
 
@@ -12,7 +10,7 @@ use super::*;
 use crate::{
     drive::{
         Engine,
-        gate::Gate,
+        scripted::{self, stored},
         tests::{Heard, engine_on, not_found},
     },
     key::Cause,
@@ -21,7 +19,6 @@ use crate::{
         object::ObjectRef,
         readiness::CrState,
     },
-    runtime::RuntimeClient,
 };
 
 mod upgrades;
@@ -74,29 +71,6 @@ fn manifest() -> Manifest {
     .unwrap()
 }
 
-/// An object as it is stored: what was applied, and by whom.
-fn stored(mut object: Value) -> Value {
-    fn fields(value: &Value) -> Value {
-        let members = value.as_object().into_iter().flatten();
-        members
-            .map(|(key, value)| (format!("f:{key}"), fields(value)))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    }
-    let mut owned = object.clone();
-    let members = owned.as_object_mut().unwrap();
-    members.retain(|key, _| !["apiVersion", "kind"].contains(&key.as_str()));
-    members["metadata"]
-        .as_object_mut()
-        .unwrap()
-        .retain(|key, _| !["name", "namespace"].contains(&key.as_str()));
-    object["metadata"]["uid"] = "u".into();
-    object["metadata"]["resourceVersion"] = "1".into();
-    object["metadata"]["managedFields"] = json!([{"manager": field_managers::APPLIER, "operation": "Apply",
-        "apiVersion": object["apiVersion"], "fieldsType": "FieldsV1", "fieldsV1": fields(&owned)}]);
-    object
-}
-
 fn with_status(object: Value, status: Value) -> Value {
     let mut object = stored(object);
     object["status"] = status;
@@ -120,47 +94,34 @@ fn well() -> BTreeMap<&'static str, Value> {
 /// A runtime with these objects, which takes what is applied, and what it has heard but discovery.
 fn runtime(objects: BTreeMap<&'static str, Value>) -> (Gated, Heard) {
     let heard = Heard::default();
-    let (ear, objects) = (Arc::clone(&heard), Arc::new(objects));
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (ear, objects) = (Arc::clone(&ear), Arc::clone(&objects));
-        async move {
-            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let (code, answer) = if let Some(kinds) = kinds(&path) {
-                (200, kinds)
-            } else {
-                ear.lock().push(format!("{method} {path}"));
-                let found = match method.as_str() {
-                    "GET" => objects.get(path.as_str()).cloned(),
-                    "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
-                    _ => serde_json::from_slice(&body).ok().map(stored),
-                };
-                let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
-                    let status = objects.get(name).filter(|_| method != "GET")?;
-                    Some((code, status.clone()))
-                });
-                refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    let ear = Arc::clone(&heard);
+    let runtime = scripted::runtime(move |asked| {
+        if let Some(kinds) = kinds(&asked.path) {
+            return kinds;
         }
+        ear.lock().push(format!("{} {}", asked.method, asked.path));
+        let found = match asked.method.as_str() {
+            "GET" => objects.get(asked.path.as_str()).cloned(),
+            "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+            _ => Some(stored(asked.body.clone())),
+        };
+        let refused = [(THROTTLED, 429), (UNASKED, 500)].into_iter().find_map(|(name, code)| {
+            let status = objects.get(name).filter(|_| !asked.reads())?;
+            Some((code, status.clone()))
+        });
+        refused.unwrap_or_else(|| found.map_or_else(not_found, |object| (200, object)))
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    (Gated::new(client, Gate::default(), "harbour"), heard)
+    (runtime, heard)
 }
 
-fn kinds(path: &str) -> Option<Value> {
-    let (group_version, name, kind, namespaced) = match path {
-        "/api/v1" => ("v1", "pods", "Pod", true),
-        "/apis/apps/v1" => ("apps/v1", "deployments", "Deployment", true),
-        "/apis/x.dev/v1" => ("x.dev/v1", "beacons", "Beacon", true),
-        "/apis/apiextensions.k8s.io/v1" => {
-            ("apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", false)
-        }
-        _ => return None,
-    };
-    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
-        {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}]}))
+fn kinds(path: &str) -> Option<scripted::Answer> {
+    match path {
+        "/api/v1" => Some(scripted::kinds("v1", "pods", "Pod", true)),
+        "/apis/apps/v1" => Some(scripted::kinds("apps/v1", "deployments", "Deployment", true)),
+        "/apis/x.dev/v1" => Some(scripted::kinds("x.dev/v1", "beacons", "Beacon", true)),
+        "/apis/apiextensions.k8s.io/v1" => Some(scripted::definitions()),
+        _ => None,
+    }
 }
 
 /// An engine, and the writes that its KCP has heard.

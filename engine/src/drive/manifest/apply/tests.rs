@@ -1,13 +1,16 @@
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use http::{Request, Response};
-use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
 use crate::{
-    drive::{Version, gate::Gate, seen::End},
+    drive::{
+        Version,
+        gate::Gate,
+        scripted::{self, stored},
+        seen::End,
+    },
     key::{Acknowledge, Guard},
     plan::{manifest::Sorted, transform},
     queue::{Class, Push, Tick},
@@ -33,82 +36,39 @@ fn beacon() -> Value {
     json!({"apiVersion": "x.dev/v1", "kind": "Beacon", "metadata": {"name": "a", "namespace": "n"}, "spec": {"old": "1", "new": "2"}})
 }
 
-/// The object as it is stored: what was applied, and by whom.
-fn stored(mut object: Value) -> Value {
-    fn fields(value: &Value) -> Value {
-        let members = value.as_object().into_iter().flatten();
-        members
-            .map(|(key, value)| (format!("f:{key}"), fields(value)))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    }
-    let spec = fields(&object["spec"]);
-    object["metadata"]["uid"] = "u".into();
-    object["metadata"]["resourceVersion"] = "1".into();
-    object["metadata"]["managedFields"] = json!([{"manager": field_managers::APPLIER, "operation": "Apply",
-        "apiVersion": object["apiVersion"], "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": spec}}]);
-    object
-}
-
 fn runtime(schema: Arc<Mutex<Schema>>) -> Gated {
     runtime_with(schema, false)
 }
 
 /// `established`: a CRD that is read is served.
 fn runtime_with(schema: Arc<Mutex<Schema>>, established: bool) -> Gated {
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let schema = *schema.lock();
-        async move {
-            let list = |group_version: &str, name: &str, kind: &str, namespaced: bool| {
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
-                    {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}]})
-            };
-            let path = request.uri().path().to_owned();
-            let reads = request.method() == http::Method::GET;
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let applied: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let (code, answer) = match path.as_str() {
-                "/apis/apiextensions.k8s.io/v1" => {
-                    let kind = "CustomResourceDefinition";
-                    (200, list("apiextensions.k8s.io/v1", "customresourcedefinitions", kind, false))
-                }
-                "/apis/x.dev/v1" => (200, list("x.dev/v1", "beacons", "Beacon", true)),
-                path if reads && path.contains("/customresourcedefinitions/") => {
-                    let holds = |type_: &str| json!({"type": type_, "status": "True"});
-                    let mut crd = stored(crd());
-                    crd["metadata"]["resourceVersion"] = "2".into();
-                    if established {
-                        crd["status"] = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
-                    }
-                    (200, crd)
-                }
-                path if path.contains("/namespaces/leaving/") && !reads => {
-                    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no",
-                        "details": {"causes": [{"reason": "NamespaceTerminating", "message": "leaving", "field": "metadata.namespace"}]},
-                        "code": 403});
-                    (403, status)
-                }
-                path if path.contains("/beacons/") => match schema {
-                    Schema::New => (200, stored(applied)),
-                    Schema::Old => {
-                        let mut applied = applied;
-                        applied["spec"].as_object_mut().unwrap().remove("new");
-                        (200, stored(applied))
-                    }
-                    Schema::Strict => {
-                        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
-                                            "message": "spec.new: unknown", "code": 422});
-                        (422, status)
-                    }
-                },
-                _ => (200, stored(applied)),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    scripted::runtime(move |asked| match asked.path.as_str() {
+        "/apis/apiextensions.k8s.io/v1" => scripted::definitions(),
+        "/apis/x.dev/v1" => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
+        path if asked.reads() && path.contains("/customresourcedefinitions/") => {
+            let holds = |type_: &str| json!({"type": type_, "status": "True"});
+            let mut crd = stored(crd());
+            crd["metadata"]["resourceVersion"] = "2".into();
+            if established {
+                crd["status"] = json!({"conditions": [holds("Established"), holds("NamesAccepted")]});
+            }
+            (200, crd)
         }
-    });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    Gated::new(client, Gate::default(), "harbour")
+        path if path.contains("/namespaces/leaving/") && !asked.reads() => {
+            let cause = json!({"reason": "NamespaceTerminating", "message": "leaving", "field": "metadata.namespace"});
+            scripted::refused_for(403, "Forbidden", "no", &json!({"causes": [cause]}))
+        }
+        path if path.contains("/beacons/") => match *schema.lock() {
+            Schema::New => (200, stored(asked.body.clone())),
+            Schema::Old => {
+                let mut applied = asked.body.clone();
+                applied["spec"].as_object_mut().unwrap().remove("new");
+                (200, stored(applied))
+            }
+            Schema::Strict => scripted::refused(422, "Invalid", "spec.new: unknown"),
+        },
+        _ => (200, stored(asked.body.clone())),
+    })
 }
 
 /// Applies objects at a second, for the first time.
@@ -164,33 +124,16 @@ fn installer<'a>(
 fn jobs(live: Arc<Mutex<Option<Value>>>) -> (Gated, Arc<Mutex<usize>>) {
     let made = Arc::new(Mutex::new(0));
     let ear = Arc::clone(&made);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (live, ear) = (live.lock().clone(), Arc::clone(&ear));
-        async move {
-            let reads = request.method() == http::Method::GET;
-            let (code, answer) = match (request.uri().path(), live) {
-                ("/apis/batch/v1", _) => (
-                    200,
-                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "batch/v1",
-                    "resources": [{"name": "jobs", "singularName": "", "namespaced": true, "kind": "Job", "verbs": ["get"]}]}),
-                ),
-                (_, Some(live)) if reads => (200, live),
-                (_, None) if reads => (
-                    404,
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound",
-                    "message": "no", "code": 404}),
-                ),
-                _ => {
-                    *ear.lock() += 1;
-                    (200, stored(job()))
-                }
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    let runtime = scripted::runtime(move |asked| match live.lock().clone() {
+        _ if asked.path == "/apis/batch/v1" => scripted::kinds("batch/v1", "jobs", "Job", true),
+        Some(live) if asked.reads() => (200, live),
+        None if asked.reads() => scripted::not_found(),
+        _ => {
+            *ear.lock() += 1;
+            (200, stored(job()))
         }
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    (Gated::new(client, Gate::default(), "harbour"), made)
+    (runtime, made)
 }
 
 fn job() -> Value {
@@ -332,30 +275,18 @@ async fn nothing_more_is_written_of_a_manifest_that_is_to_be_left_alone() {
 async fn what_users_may_change_is_left_where_another_manifest_has_installed_it() {
     let written = Arc::new(Mutex::new(Vec::new()));
     let ear = Arc::clone(&written);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let ear = Arc::clone(&ear);
-        async move {
-            let reads = request.method() == http::Method::GET;
-            let path = request.uri().path().to_owned();
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let answer = if path == "/apis/x.dev/v1" {
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "x.dev/v1", "resources": [
-                    {"name": "beacons", "singularName": "", "namespaced": true, "kind": "Beacon", "verbs": ["get"]}]})
-            } else if reads {
-                let mut theirs = beacon();
-                theirs["spec"]["old"] = "theirs".into();
-                stored(theirs)
-            } else {
-                let applied: Value = serde_json::from_slice(&body).unwrap();
-                ear.lock().push(applied["spec"].clone());
-                stored(applied)
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(200).body(body).unwrap())
+    let runtime = scripted::runtime(move |asked| match asked.path.as_str() {
+        "/apis/x.dev/v1" => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
+        _ if asked.reads() => {
+            let mut theirs = beacon();
+            theirs["spec"]["old"] = "theirs".into();
+            (200, stored(theirs))
+        }
+        _ => {
+            ear.lock().push(asked.body["spec"].clone());
+            (200, stored(asked.body.clone()))
         }
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    let runtime = Gated::new(client, Gate::default(), "harbour");
     let (standing, mut beside) = (Standing::default(), Beside::default());
     let ignored = json!({"group": "x.dev", "kind": "Beacon", "paths": ["/spec/old"]});
     beside.terms.ignore_fields.push(serde_json::from_value(ignored).unwrap());
@@ -371,55 +302,31 @@ async fn what_users_may_change_is_left_where_another_manifest_has_installed_it()
 fn rigid(beacons: Arc<Mutex<usize>>, owner: Option<&'static str>) -> (Gated, Arc<Mutex<usize>>) {
     let deleted = Arc::new(Mutex::new(0));
     let ear = Arc::clone(&deleted);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (count, ear) = (*beacons.lock(), Arc::clone(&ear));
-        async move {
-            let kinds = |group_version: &str, name: &str, kind: &str, namespaced: bool| {
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
-                    {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]}]})
-            };
-            let mut live = stored(crd());
-            if let Some(owner) = owner {
-                transform::mark(&mut live, ("kcp-system", owner));
+    let runtime = scripted::runtime(move |asked| {
+        let mut live = stored(crd());
+        if let Some(owner) = owner {
+            transform::mark(&mut live, ("kcp-system", owner));
+        }
+        live["spec"]["versions"] = json!([{"name": "v1", "served": true}]);
+        match (asked.method.as_str(), asked.path.as_str()) {
+            ("GET", "/apis/apiextensions.k8s.io/v1") => scripted::definitions(),
+            ("GET", "/apis/x.dev/v1") => scripted::kinds("x.dev/v1", "beacons", "Beacon", true),
+            ("GET", "/apis/x.dev/v1/beacons") => {
+                let item = |n: usize| json!({"metadata": {"name": n.to_string(), "namespace": "n"}});
+                let items: Vec<_> = (0..*beacons.lock()).map(item).collect();
+                let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                                  "metadata": {}, "items": items});
+                (200, list)
             }
-            live["spec"]["versions"] = json!([{"name": "v1", "served": true}]);
-            let (code, answer) = match (request.method().as_str(), request.uri().path()) {
-                ("GET", "/apis/apiextensions.k8s.io/v1") => (
-                    200,
-                    kinds(
-                        "apiextensions.k8s.io/v1",
-                        "customresourcedefinitions",
-                        "CustomResourceDefinition",
-                        false,
-                    ),
-                ),
-                ("GET", "/apis/x.dev/v1") => (200, kinds("x.dev/v1", "beacons", "Beacon", true)),
-                ("GET", "/apis/x.dev/v1/beacons") => {
-                    let items: Vec<_> = (0..count)
-                        .map(|n| json!({"metadata": {"name": n.to_string(), "namespace": "n"}}))
-                        .collect();
-                    (
-                        200,
-                        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items}),
-                    )
-                }
-                ("GET", _) => (200, live),
-                ("DELETE", _) => {
-                    *ear.lock() += 1;
-                    (200, live)
-                }
-                _ => (
-                    422,
-                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid",
-                    "message": "spec.names.kind: Invalid value: field is immutable", "code": 422}),
-                ),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            ("GET", _) => (200, live),
+            ("DELETE", _) => {
+                *ear.lock() += 1;
+                (200, live)
+            }
+            _ => scripted::refused(422, "Invalid", "spec.names.kind: Invalid value: field is immutable"),
         }
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    (Gated::new(client, Gate::default(), "harbour"), deleted)
+    (runtime, deleted)
 }
 
 #[tokio::test]
@@ -500,52 +407,29 @@ fn rolling(by: Option<&'static str>) -> (Gated, Arc<Mutex<Vec<String>>>) {
     }
     let (live, heard) = (Arc::new(Mutex::new(live)), Arc::new(Mutex::new(Vec::new())));
     let ear = Arc::clone(&heard);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (live, ear) = (Arc::clone(&live), Arc::clone(&ear));
-        async move {
-            let (parts, body) = request.into_parts();
-            let sends = parts.headers.get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default();
-            let sends = sends.to_owned();
-            let body: Value =
-                serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
-            let mut live = live.lock();
-            if parts.uri.path().contains("/deployments/") {
-                ear.lock().push(format!("{} {sends}", parts.method));
-            }
-            let ours = |live: &Value| {
-                live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:strategy"].clone()
-            };
-            let (code, answer) = match parts.uri.path() {
-                "/apis/apps/v1" => (
-                    200,
-                    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1", "resources": [
-                        {"name": "deployments", "singularName": "", "namespaced": true, "kind": "Deployment", "verbs": ["get"]}]}),
-                ),
-                _ if sends.contains("merge") => {
-                    live["metadata"]["managedFields"] = body["metadata"]["managedFields"].clone();
-                    (200, live.clone())
-                }
-                _ if sends.contains("apply") && ours(&live)["f:rollingUpdate"].is_null() => {
-                    let field = "spec.strategy.rollingUpdate";
-                    (
-                        422,
-                        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
-                        "message": format!("{field}: Forbidden: may not be specified"),
-                        "details": {"causes": [{"reason": "FieldValueForbidden", "message": "Forbidden", "field": field}]}}),
-                    )
-                }
-                _ if sends.contains("apply") => {
-                    *live = stored(body);
-                    (200, live.clone())
-                }
-                _ => (200, live.clone()),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    let runtime = scripted::runtime(move |asked| {
+        let mut live = live.lock();
+        if asked.path.contains("/deployments/") {
+            ear.lock().push(format!("{} {}", asked.method, asked.content_type));
         }
+        let ours = &live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:strategy"];
+        let owns = !ours["f:rollingUpdate"].is_null();
+        if asked.path == "/apis/apps/v1" {
+            return scripted::kinds("apps/v1", "deployments", "Deployment", true);
+        }
+        if asked.content_type.contains("merge") {
+            live["metadata"]["managedFields"] = asked.body["metadata"]["managedFields"].clone();
+        } else if asked.content_type.contains("apply") && !owns {
+            let field = "spec.strategy.rollingUpdate";
+            let causes = json!([{"reason": "FieldValueForbidden", "message": "Forbidden", "field": field}]);
+            let message = format!("{field}: Forbidden: may not be specified");
+            return scripted::refused_for(422, "Invalid", &message, &json!({"causes": causes}));
+        } else if asked.content_type.contains("apply") {
+            *live = stored(asked.body.clone());
+        }
+        (200, live.clone())
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    (Gated::new(client, Gate::default(), "harbour"), heard)
+    (runtime, heard)
 }
 
 const APPLIES: &str = "PATCH application/apply-patch+yaml";
@@ -593,35 +477,17 @@ async fn an_object_that_is_refused_for_what_another_owns_says_so_and_is_made_ane
 
 #[tokio::test]
 async fn an_object_that_is_refused_what_one_of_the_version_before_holds_waits_until_that_is_gone() {
-    let service = tower::service_fn(|request: Request<Body>| async move {
-        let (code, answer) = match (request.method().as_str(), request.uri().path()) {
-            (_, "/api/v1") => (
-                200,
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
-                    {"name": "services", "singularName": "", "namespaced": true, "kind": "Service", "verbs": ["get"]}]}),
-            ),
-            ("GET", path) if path.ends_with("/old") => {
-                (200, json!({"spec": {"ports": [{"nodePort": 30080}]}}))
-            }
-            ("GET", path) if path.ends_with("/other") => {
-                (200, json!({"spec": {"ports": [{"nodePort": 30081}]}}))
-            }
-            ("GET", _) => (
-                404,
-                json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "no", "code": 404}),
-            ),
-            _ => (
-                422,
-                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "message": "no", "code": 422,
-                    "details": {"causes": [{"reason": "FieldValueInvalid", "field": "spec.ports[0].nodePort",
-                                            "message": "Invalid value: 30080: provided port is already allocated"}]}}),
-            ),
-        };
-        let body = Body::from(answer.to_string().into_bytes());
-        Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+    let runtime = scripted::runtime(|asked| match (asked.method.as_str(), asked.path.as_str()) {
+        (_, "/api/v1") => scripted::kinds("v1", "services", "Service", true),
+        ("GET", path) if path.ends_with("/old") => (200, json!({"spec": {"ports": [{"nodePort": 30080}]}})),
+        ("GET", path) if path.ends_with("/other") => (200, json!({"spec": {"ports": [{"nodePort": 30081}]}})),
+        ("GET", _) => scripted::not_found(),
+        _ => {
+            let cause = json!({"reason": "FieldValueInvalid", "field": "spec.ports[0].nodePort",
+                               "message": "Invalid value: 30080: provided port is already allocated"});
+            scripted::refused_for(422, "Invalid", "no", &json!({"causes": [cause]}))
+        }
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(5));
-    let runtime = Gated::new(client, Gate::default(), "harbour");
     let named = |name: &str| {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"},
                "spec": {"ports": [{"port": 80, "nodePort": 30080}]}})
@@ -773,28 +639,16 @@ async fn an_object_is_applied_by_itself_if_its_definition_stood() {
 async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() {
     let tried = Arc::new(Mutex::new(0));
     let count = Arc::clone(&tried);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let count = Arc::clone(&count);
-        async move {
-            let list = |group_version: &str, name: &str, kind: &str| {
-                json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": [
-                    {"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]}]})
-            };
-            let path = request.uri().path().to_owned();
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let answer = match path.as_str() {
-                "/apis/x.dev/v1" => list("x.dev/v1", "beacons", "Beacon"),
-                "/api/v1" => list("v1", "configmaps", "ConfigMap"),
-                path if path.contains("/beacons/") => {
-                    *count.lock() += 1;
-                    std::future::pending().await
-                }
-                _ => stored(serde_json::from_slice(&body).unwrap()),
-            };
-            Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+    let client = scripted::client(move |asked| match asked.path.as_str() {
+        "/apis/x.dev/v1" => Some(scripted::kinds("x.dev/v1", "beacons", "Beacon", true)),
+        "/api/v1" => Some(scripted::kinds("v1", "configmaps", "ConfigMap", true)),
+        path if path.contains("/beacons/") => {
+            *count.lock() += 1;
+            None
         }
+        _ => Some((200, stored(asked.body.clone()))),
     });
-    let client = RuntimeClient::new(kube::Client::new(service, "default"), Duration::from_secs(20));
+    let client = RuntimeClient::new(client, Duration::from_secs(20));
     let (runtime, standing) = (Gated::new(client, Gate::default(), "harbour"), Standing::default());
     let named = |mut object: Value, n: usize| {
         object["metadata"]["name"] = format!("o{n}").into();

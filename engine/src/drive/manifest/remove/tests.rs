@@ -2,7 +2,10 @@ use serde_json::{Value, json};
 use tidewatch_api::names::{annotations, labels};
 
 use super::*;
-use crate::drive::tests::{engine_on, not_found, runtime_on};
+use crate::drive::{
+    scripted,
+    tests::{engine_on, not_found, runtime_on},
+};
 
 /// One that goes, whose content cannot be read.
 fn manifest(entries: &[Value], annotations: &Value) -> Manifest {
@@ -106,15 +109,10 @@ async fn a_runtime_that_does_not_answer_is_asked_once_for_an_inventory() {
     let (engine, _) = engine_on(|_, _| not_found());
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counter = std::sync::Arc::clone(&asked);
-    let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+    let runtime = scripted::runtime(move |_| {
         counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        None
     });
-    let client = crate::runtime::RuntimeClient::new(
-        kube::Client::new(service, "default"),
-        std::time::Duration::from_secs(5),
-    );
-    let runtime = Gated::new(client, crate::drive::gate::Gate::default(), "harbour");
     let entry = |name: usize| json!({"group": "", "version": "v1", "kind": "ConfigMap", "namespace": "n", "name": name.to_string()});
     let mut forged = manifest(&[], &json!({}));
     let synced: Vec<Value> = (0..50).map(entry).collect();
