@@ -90,17 +90,18 @@ fn what_is_lost_is_counted_and_makes_the_exit_code() {
 steps:
 - ready: {within: 2m}
 - partition: {runtimes: 100%, cut: agent, for: 1h}
-- change: {what: drift, runtimes: 2}
+- change: {what: drift, runtimes: 50}
 - settle: {within: 1s}
 ";
     let output = simulate(folder.path(), "3", scenario, &["-o", "json"]);
     let report = report(&output);
     assert!(!output.status.success());
     let (lost, unfinished) = (&report["verdict"]["lost"], &report["unfinished"]);
-    assert_eq!((lost, unfinished), (&2.into(), &2.into()), "{report:#}");
+    assert_eq!((lost, unfinished), (&3.into(), &3.into()), "{report:#}");
+    assert_eq!(report["steps"][2]["note"], "3 changes of 50: there are no more runtimes");
     assert_eq!(report["verdict"]["examples"][0]["is"], "different");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(message.contains("FAILED: 2 of ") && message.contains("2 changes are not done"), "{message}");
+    assert!(message.contains("FAILED: 3 of ") && message.contains("3 changes are not done"), "{message}");
 }
 
 #[test]
