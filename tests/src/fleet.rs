@@ -429,6 +429,13 @@ pub async fn has_nothing_to_do(receiver: &Receiver) -> Result<()> {
     still(receiver, "the receiver to have nothing to do, not even later", &[]).await
 }
 
+/// Waits until no reconcile is in hand or wanted now, and none has been for a second. A module that is not ready is looked at again and
+/// again where no agent tells of it: that does not count.
+pub async fn at_rest_without_agents(receiver: &Receiver) -> Result<()> {
+    let besides = ["tidewatch_receiver_queue_later", "tidewatch_receiver_queue_retrying"];
+    still(receiver, "the receiver to be at rest, but for retries", &besides).await
+}
+
 async fn still(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> {
     let began = Instant::now();
     let mut still = (None, began);
@@ -453,13 +460,15 @@ async fn quiet(receiver: &Receiver, what: &str, besides: &[&str]) -> Result<()> 
     wait::until(what, SOON, || async {
         let metrics = http::text(&format!("{}/metrics", receiver.admin)).await?;
         let counts = ["tidewatch_receiver_queue_", "tidewatch_receiver_events_held"];
-        let busy: f64 = metrics
+        let is_busy = |line: &&str| line.rsplit(' ').next().is_some_and(|count| count != "0");
+        let busy: Vec<&str> = metrics
             .lines()
             .filter(|line| counts.iter().any(|name| line.starts_with(name)))
             .filter(|line| !besides.iter().any(|name| line.starts_with(name)))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum();
-        Ok((busy == 0.0).then_some(()))
+            .filter(is_busy)
+            .collect();
+        ensure!(busy.is_empty(), "{}", busy.join(", "));
+        Ok(Some(()))
     })
     .await
 }

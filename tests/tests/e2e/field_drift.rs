@@ -124,7 +124,7 @@ async fn values_that_the_api_server_stores_otherwise_are_no_drift_after_a_restar
 #[real_only("the API server has to drop, rewrite and refuse values as a real one does")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_that_is_refused_for_what_nobody_owns_goes_through() -> Result<()> {
-    let solo = Solo::start("kcp-nobodys", "gurnard").await?;
+    let solo = Solo::start("kcp-settled", "gurnard").await?;
     let main = |more: Value| {
         let mut container = json!({"name": "main", "image": "example.test/none:1"});
         container
