@@ -430,8 +430,8 @@ pub async fn has_nothing_to_do(receiver: &Receiver) -> Result<()> {
 }
 
 /// Waits until no reconcile is in hand or wanted now, and none has been for a second. A module that is not ready is looked at again and
-/// again where no agent tells of it: that does not count.
-pub async fn at_rest_without_agents(receiver: &Receiver) -> Result<()> {
+/// again until the path of events is proven: that does not count.
+pub async fn at_rest_but_for_retries(receiver: &Receiver) -> Result<()> {
     let besides = ["tidewatch_receiver_queue_later", "tidewatch_receiver_queue_retrying"];
     still(receiver, "the receiver to be at rest, but for retries", &besides).await
 }

@@ -146,7 +146,7 @@ async fn check_batch(
     }
     reporter.working("starting the receiver again");
     // What does not come to rest shows in the checks that follow.
-    let _restless = fleet::at_rest_without_agents(receiver).await;
+    let _restless = fleet::at_rest_but_for_retries(receiver).await;
     let restarted = Timestamp::now();
     receiver.restart().await?;
     let mut against = Vec::new();
@@ -154,7 +154,7 @@ async fn check_batch(
         let looked = module.look(receiver).await;
         against.push(looked.err().map(|error| format!("{error:#}")));
     }
-    let restless = fleet::at_rest_without_agents(receiver).await.err().map(|error| format!("{error:#}"));
+    let restless = fleet::at_rest_but_for_retries(receiver).await.err().map(|error| format!("{error:#}"));
     for (module, against) in modules.iter_mut().zip(against) {
         let why = against.into_iter().chain(restless.clone()).collect();
         module.check_quiet(receiver, restarted, why)?;
