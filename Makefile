@@ -38,20 +38,22 @@ demo-down: ## End what `make demo KEEP=1` has left running, with or without REAL
 	@test -x $(TARGET)/debug/tidewatch || $(CARGO) build -p tidewatch-cli --locked
 	@$(TARGET)/debug/tidewatch demo down
 
-# The end-to-end tests wait for control planes most of the time: four at once, on however few cores.
 export RUST_TEST_THREADS ?= 4
+# The end-to-end tests wait for control planes most of the time: several at once, on however few cores. Real ones want a share of these.
+E2E_TEST = $(CARGO) test --workspace --locked --test e2e
 
 .PHONY: test
 ifdef T
 test: build ## Run every test that needs Rust alone, the end-to-end ones on the fake API server (T=versions: one end-to-end module)
-	@$(CARGO) test --workspace --locked --test e2e $(T) -- --nocapture --skip _on_real_control_planes
+	@$(E2E_TEST) $(T) -- --nocapture --skip _on_real_control_planes
 else
 test: build
-	@$(CARGO) test --workspace --tests --locked -- --skip _on_real_control_planes
+	@$(CARGO) test --workspace --tests --locked
+	@$(E2E_TEST) -- --test-threads 8 --skip _on_real_control_planes
 	@tests/count.sh fake
 endif
 
-REAL_TESTS = TIDEWATCH_E2E=real TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(CARGO) test --workspace --locked --test e2e
+REAL_TESTS = TIDEWATCH_E2E=real TIDEWATCH_TOOLS="$$(tests/tools/build.sh)" $(E2E_TEST)
 
 .PHONY: e2e
 ifdef T
@@ -69,7 +71,7 @@ lint: ## Formatting, clippy and rustdoc with warnings denied
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@$(CARGO) clippy --workspace --test differential --test idle --locked -- -D warnings
+	@$(CARGO) clippy --workspace --test e2e --test differential --test idle --locked -- -D warnings
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
 
 .PHONY: generate

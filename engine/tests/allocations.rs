@@ -1,4 +1,4 @@
-//! What a plan allocates: as much in a fleet of ten as in one of a thousand.
+//! What a plan allocates: as much in a fleet of ten as in one of two hundred.
 
 #![allow(
     clippy::print_stdout,
@@ -84,7 +84,7 @@ fn a_plan_allocates_as_much_in_a_small_fleet_as_in_a_large_one() {
         plan_one(&world);
         allocation_counter::measure(|| plan_one(&world))
     };
-    let (small, large) = (of(10), of(1_000));
+    let (small, large) = (of(10), of(200));
     println!(
         "{} allocations, {} bytes, at most {} at once",
         small.count_total, small.bytes_total, small.bytes_max

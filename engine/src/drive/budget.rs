@@ -362,6 +362,10 @@ impl Shared {
     /// A reconcile is not done now. The Kyma's status says so.
     async fn refused(&self, key: &WorkKey, left: Left) -> Lost {
         let parked = Lost::Parked(self.parked(key.kyma(), left), left.alone);
+        if matches!(key, WorkKey::Kyma { .. }) && !left.reads_on {
+            // A Manifest may have found out, and then no reconcile of the Kyma gets as far as to notice.
+            self.observer.reachable(key.kyma(), false);
+        }
         if !matches!(key, WorkKey::Kyma { .. }) || left.alone <= WHILE_TRYING {
             return parked;
         }

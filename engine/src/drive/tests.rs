@@ -38,6 +38,13 @@ pub(super) type Heard = Arc<Mutex<Vec<String>>>;
 pub(super) fn engine_on(
     answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Engine, Heard) {
+    engine_observed_by(Arc::new(Nobody), answer)
+}
+
+pub(super) fn engine_observed_by(
+    observer: Arc<dyn Observer>,
+    answer: impl Fn(&str, &str) -> (u16, Value) + Send + Sync + 'static,
+) -> (Engine, Heard) {
     let heard = Heard::default();
     let ear = Arc::clone(&heard);
     let client = scripted::client(move |asked| {
@@ -45,7 +52,7 @@ pub(super) fn engine_on(
         answer(&asked.method, &asked.path)
     });
     let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
-    (Engine::new(client, EngineConfig::default(), Arc::new(Nobody), clock).unwrap(), heard)
+    (Engine::new(client, EngineConfig::default(), observer, clock).unwrap(), heard)
 }
 
 /// The runtime of `harbour`, which answers like this to a path: a code and a body.

@@ -8,8 +8,9 @@ use super::*;
 use crate::{
     drive::{
         Engine, scripted,
-        tests::{engine_on, not_found},
+        tests::{self, not_found},
     },
+    history::{Observer, Record},
     kcp::state::SecretRef,
     key::Outcome,
     runtime::SecretVersion,
@@ -144,16 +145,48 @@ proptest! {
     }
 }
 
+/// Notes whether runtimes can be reached, as it is told.
+#[derive(Default)]
+struct Reach(Mutex<Vec<bool>>);
+
+impl Observer for Reach {
+    fn reconciled(&self, _: &WorkKey, _: &Record) {}
+    fn reachable(&self, _: &str, reachable: bool) {
+        self.0.lock().push(reachable);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_a_manifest_has_found_silent_cannot_be_reached_for_its_kyma() {
+    let reach = Arc::new(Reach::default());
+    let (engine, calls, _) = engine_observed_by(Arc::clone(&reach) as _, Arc::default());
+    for _ in 0..3 {
+        engine.0.budgets.ended("harbour", Effect::Reads, seconds(20), false);
+    }
+    let kyma = WorkKey::Kyma { kyma: "harbour".into() };
+    engine.queue().push(kyma, Push { class: Class::UserEdit, cause: Some(Cause::Start), guards: Vec::new() });
+    assert_eq!(work_once(&engine).await.1, Outcome::Waiting);
+    assert_eq!((calls.load(Ordering::SeqCst), reach.0.lock().clone()), (0, vec![false]));
+}
+
 /// An engine whose runtime `harbour` hears calls, and answers them or not.
 fn engine(answers: Arc<AtomicUsize>) -> (Engine, Arc<AtomicUsize>, crate::drive::tests::Heard) {
+    engine_observed_by(Arc::new(Reach::default()), answers)
+}
+
+fn engine_observed_by(
+    observer: Arc<dyn Observer>,
+    answers: Arc<AtomicUsize>,
+) -> (Engine, Arc<AtomicUsize>, crate::drive::tests::Heard) {
     let kyma = || {
         json!({"apiVersion": names::API_VERSION, "kind": "Kyma", "metadata": {
             "name": "harbour", "namespace": "kcp-system", "uid": "u", "resourceVersion": "7", "generation": 1,
             "labels": {names::labels::MANAGED_BY: names::labels::MANAGED_BY_KCP}, "finalizers": [names::finalizers::KYMA]},
             "spec": {"channel": "regular"}})
     };
-    let (engine, heard) =
-        engine_on(move |_, path| if path.contains("/kymas/harbour") { (200, kyma()) } else { not_found() });
+    let (engine, heard) = tests::engine_observed_by(observer, move |_, path| {
+        if path.contains("/kymas/harbour") { (200, kyma()) } else { not_found() }
+    });
     let secret = SecretRef { name: "s".into(), uid: "u".into(), resource_version: "1".into() };
     {
         let mut state = engine.state().write();
