@@ -27,7 +27,7 @@ const PROGRAM: &str = concat!("tidewatch-agent/", env!("CARGO_PKG_VERSION"));
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
     let mut config = match kubeconfig {
         Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(unusable(e)))?;
+            let file = Kubeconfig::read_from(path).map_err(|e| StartError::Kube(unusable(path, e)))?;
             if let Some(proxy) = proxy(&file) {
                 let words = format!("{proxy}: the way to the API server cannot lead through a proxy");
                 return Err(StartError::Kube(words.into()));
@@ -44,12 +44,15 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, StartErr
 }
 
 /// Why a kubeconfig cannot be used, without any of its text: it holds credentials, and the library's words would show the line.
-fn unusable(error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
+fn unusable(path: &Path, error: KubeconfigError) -> Box<dyn std::error::Error + Send + Sync> {
     match error {
         KubeconfigError::ReadConfig(error, file) => format!("{}: {error}", file.display()).into(),
         KubeconfigError::Parse(error) => {
             let line = error.location().map_or(0, |at| at.line());
-            format!("line {line} of the kubeconfig cannot be read").into()
+            format!("line {line} of {} cannot be read", path.display()).into()
+        }
+        KubeconfigError::KindMismatch | KubeconfigError::ApiVersionMismatch => {
+            format!("{} is no kubeconfig: it needs apiVersion v1 and kind Config", path.display()).into()
         }
         error => error.into(),
     }

@@ -27,6 +27,9 @@ pub(crate) struct Explain {
 
 pub(crate) async fn run(explain: Explain, output: Format) -> anyhow::Result<()> {
     let Explain { runtime, admin } = explain;
+    if !reqwest::Url::parse(&admin).is_ok_and(|url| url.has_host()) {
+        return Err(usage(&format!("--admin {admin} is no address such as http://127.0.0.1:8080")));
+    }
     let Some(runtime) = runtime else {
         let page = read(&format!("{}/runtimes/", admin.trim_end_matches('/')), "").await?;
         return match output {

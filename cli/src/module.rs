@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 use tidewatch_engine::oci::{
@@ -56,7 +56,7 @@ pub(crate) struct Push {
     /// Docker configuration file with the credentials of the registry [default: config.json in `$DOCKER_CONFIG` or ~/.docker].
     #[arg(long, env = "TIDEWATCH_REGISTRY_CREDENTIALS", value_name = "FILE")]
     registry_credentials: Option<PathBuf>,
-    /// Replace the version if it is there with other content.
+    /// Replace the version, and the file of --template-out, if it is there with other content.
     #[arg(long)]
     overwrite: bool,
     /// Talk to the registry without TLS (loopback needs no such permission).
@@ -82,6 +82,12 @@ impl Push {
                 "note: the default custom resource is installed only if the ModuleTemplate has it in spec.data; \
                  --template-out FILE writes one that has it",
             );
+        }
+        if let Some((file, Ok(yaml))) = &template {
+            let there = std::fs::read_to_string(file).ok();
+            if there.is_some_and(|there| there != *yaml && !self.overwrite) {
+                bail!("nothing was pushed: {} has other content; --overwrite replaces it", file.display());
+            }
         }
         let found = credentials::find(self.registry_credentials.as_deref(), base.registry())?;
         let credentials =

@@ -33,7 +33,7 @@ pub use pack::{
 };
 pub use reference::{BaseUrl, Digest, Reference, Scheme, Selector};
 pub use registry::{Registry, RegistryConfig};
-pub use render::{Mistake, RenderError, Rendered, manifests_of, render};
+pub use render::{Mistake, RenderError, Rendered, manifests_of, render, unnamed};
 
 /// Makes aws-lc-rs the process-wide rustls provider, if none is set yet.
 ///

@@ -21,7 +21,7 @@ kubernetes_version=v1.36.3
 say() { printf '%s\n' "$*" >&2; }
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   # Links are made to what is in it: a relative path would lead elsewhere from there.
-  KUBEBUILDER_ASSETS=$(cd "$KUBEBUILDER_ASSETS" && pwd) || { say "build.sh: KUBEBUILDER_ASSETS names no folder"; exit 64; }
+  KUBEBUILDER_ASSETS=$(cd "$KUBEBUILDER_ASSETS" && pwd) || { say "build.sh: KUBEBUILDER_ASSETS names no folder"; exit 2; }
 fi
 [ $# -gt 0 ] || set -- etcd kubernetes kwok registry
 
@@ -36,7 +36,7 @@ programs() {
     kwok) echo "kwok sigs.k8s.io/kwok/cmd/kwok" ;;
     registry) echo "registry github.com/distribution/distribution/v3/cmd/registry" ;;
     promtool) echo "promtool github.com/prometheus/prometheus/cmd/promtool" ;;
-    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool)"; exit 64 ;;
+    *) say "build.sh: there is no group '$1' (etcd, kubernetes, kwok, registry, promtool)"; exit 2 ;;
   esac
 }
 

@@ -52,18 +52,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+impl<S: AsyncRead + Unpin> Heard<S> {
+    /// The peer may read no more. Its alert may have arrived, and nobody would read it after a write that has failed.
+    fn after_write<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if matches!(wrote, Poll::Ready(Err(_))) {
-            // The peer reads no more. Its alert may have arrived, and nobody would read it after this.
-            let _heard = self.as_mut().poll_read(cx, &mut ReadBuf::new(&mut [0; 64]));
+            let _heard = Pin::new(self).poll_read(cx, &mut ReadBuf::new(&mut [0; 64]));
         }
         wrote
     }
+}
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.after_write(cx, wrote)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.after_write(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -71,14 +78,77 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Heard<S> {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.after_write(cx, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::AlertDescription;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    /// The peer has sent an alert and reads no more.
+    struct Gone;
+
+    fn broken<T>() -> Poll<io::Result<T>> {
+        Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    impl AsyncRead for Gone {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            let alert = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
+            Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, alert)))
+        }
+    }
+
+    impl AsyncWrite for Gone {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            broken()
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            broken()
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            broken()
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            broken()
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn an_alert_is_heard_whichever_write_has_failed() {
+        for write in ["plain", "vectored", "flush"] {
+            let alert = Alert::default();
+            let mut stream = Heard::new(Gone, alert.clone());
+            let failed = match write {
+                "plain" => stream.write(b"a").await.is_err(),
+                "vectored" => stream.write_vectored(&[io::IoSlice::new(b"a")]).await.is_err(),
+                _ => stream.flush().await.is_err(),
+            };
+            assert!(failed && alert.0.get().is_some(), "{write}");
+        }
     }
 }

@@ -43,6 +43,7 @@ fn a_wrong_option_ends_every_command_with_2() {
         &["certs", "server"],
         &["certs", "client", "--runtime-id", "a"],
         &["certs", "ca", "-o", "markdown"],
+        &["explain", "--admin", "nonsense"],
         &["explain", "a/b"],
         &["simulate", "--runtimes", "0"],
         &["simulate", "--modules", "1000"],

@@ -109,6 +109,13 @@ async fn a_template_with_the_default_custom_resource_is_written() {
         (&template["metadata"]["name"], &template["spec"]["data"]["spec"]["lit"]),
         (&"buoys-1.0.0".into(), &true.into())
     );
+
+    // What its user has added is not lost.
+    fs::write(folder.path().join("template.yaml"), "mine").unwrap();
+    let (code, _, said) = push(folder.path(), &to, &options);
+    assert!(code == Some(1) && said.contains("template.yaml has other content; --overwrite"), "{said}");
+    assert_eq!(fs::read_to_string(folder.path().join("template.yaml")).unwrap(), "mine");
+    assert_eq!(push(folder.path(), &to, &[&options[..], &["--overwrite"]].concat()).0, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -364,7 +364,7 @@ impl Shared {
                 Passed { mark, contents, unready, gone: gone.clone(), cr: cr_there, said: cr_said.clone() };
             self.keep(kyma, manifest, passed);
         }
-        if let Some(stopped) = applied.failed {
+        if let Some(stopped) = applied.take_failed() {
             // A module that is Ready is not said to be in error for what the next try, a moment later, may not meet.
             let is_ready = manifest.status.as_ref().is_some_and(|status| status.state == State::Ready);
             if stopped.passing && stopped.lost.is_none() && is_ready && !again {

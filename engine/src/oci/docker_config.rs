@@ -25,7 +25,8 @@ pub enum DockerConfigError {
     },
     /// One of its entries is not usable.
     #[error(
-        "the entry of the registry {0} has neither 'auth', the base64 of USER:PASSWORD, nor 'username' and 'password'"
+        "the entry of the registry {0} has neither 'auth', the base64 of USER:PASSWORD, nor 'username' and 'password'; \
+         programs that keep credentials (credsStore, credHelpers) are not asked: give a file that has them"
     )]
     Entry(String),
 }

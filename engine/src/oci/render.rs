@@ -91,6 +91,8 @@ pub struct Rendered {
     pub objects: Vec<Value>,
     /// What other tools take without a word though it is hardly meant; the first ten.
     pub mistakes: Vec<Mistake>,
+    /// Why the first of the objects that have no `metadata.name`, but a `metadata.generateName`, cannot be applied. It holds up no others.
+    pub unnamed: Option<RenderError>,
 }
 
 /// Something that is there twice, of which other tools take one.
@@ -117,12 +119,13 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// The objects of a layer; see [`render`].
+/// The objects of a layer, each of which has a name; see [`render`].
 ///
 /// # Errors
-/// The same.
+/// As of [`render`], and an object without a name.
 pub fn manifests_of(bytes: &[u8], media_type: &str) -> Result<Vec<Value>, RenderError> {
-    render(bytes, media_type).map(|rendered| rendered.objects)
+    let Rendered { objects, unnamed, .. } = render(bytes, media_type)?;
+    unnamed.map_or(Ok(objects), Err)
 }
 
 /// Reads a layer.
@@ -152,25 +155,25 @@ fn render_within(max_nodes: usize, bytes: &[u8], media_type: &str) -> Result<Ren
     if files.len() > 1 {
         files.retain(|file| is_manifest_name(&file.path));
     }
-    let Rendered { mut objects, mut mistakes } = Rendered::default();
+    let mut rendered = Rendered::default();
     let mut nodes = 0;
     for file in &files {
         let (documents, repeated) = documents(file, max_nodes)?;
-        mistakes.extend(repeated);
+        rendered.mistakes.extend(repeated);
         for (value, line) in documents {
             nodes += count_nodes(&value);
             if nodes > max_nodes {
                 return Err(RenderError::TooLarge { what: "values", limit: max_nodes });
             }
-            collect(value, &|| place(file, Some(line)), &mut objects)?;
+            collect(value, &|| place(file, Some(line)), &mut rendered)?;
         }
     }
-    if objects.is_empty() {
+    if rendered.objects.is_empty() {
         return Err(RenderError::Empty);
     }
-    mistakes.extend(repeated_objects(&objects).into_iter().map(Mistake::Object));
-    mistakes.truncate(MAX_MISTAKES);
-    Ok(Rendered { objects, mistakes })
+    rendered.mistakes.extend(repeated_objects(&rendered.objects).into_iter().map(Mistake::Object));
+    rendered.mistakes.truncate(MAX_MISTAKES);
+    Ok(rendered)
 }
 
 /// Objects that are there already when they come. A runtime puts those without a namespace into `default`.
@@ -241,7 +244,7 @@ fn count_nodes(value: &Value) -> usize {
 }
 
 /// Recursion is bounded by the depth budget of the parser.
-fn collect(value: Value, place: &dyn Fn() -> Place, objects: &mut Vec<Value>) -> Result<(), RenderError> {
+fn collect(value: Value, place: &dyn Fn() -> Place, rendered: &mut Rendered) -> Result<(), RenderError> {
     let refuse = |reason: &str| Err(RenderError::Object { place: place(), reason: reason.to_owned() });
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     if !value.is_object() {
@@ -256,23 +259,32 @@ fn collect(value: Value, place: &dyn Fn() -> Place, objects: &mut Vec<Value>) ->
     {
         let Value::Object(mut list) = value else { return refuse("it is not a mapping") };
         return match list.remove("items") {
-            Some(Value::Array(items)) => items.into_iter().try_for_each(|item| collect(item, place, objects)),
+            Some(Value::Array(items)) => {
+                items.into_iter().try_for_each(|item| collect(item, place, rendered))
+            }
             None | Some(Value::Null) => Ok(()),
             Some(_) => refuse("items of the list is not a sequence"),
         };
     }
     if !named {
-        let generated = text("/metadata/generateName");
-        return refuse(&generated.map_or_else(
-            || "metadata.name is missing".to_owned(),
-            |prefix| format!("metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each look; give it a name"),
-        ));
+        let Some(reason) = unnamed(&value) else { return refuse("metadata.name is missing") };
+        rendered.unnamed.get_or_insert_with(|| RenderError::Object { place: place(), reason });
     }
-    if objects.len() >= MAX_OBJECTS {
+    if rendered.objects.len() >= MAX_OBJECTS {
         return Err(RenderError::TooLarge { what: "objects", limit: MAX_OBJECTS });
     }
-    objects.push(value);
+    rendered.objects.push(value);
     Ok(())
+}
+
+/// Why an object cannot be applied whose name the API server is to make up.
+#[must_use]
+pub fn unnamed(object: &Value) -> Option<String> {
+    let prefix = object.pointer("/metadata/generateName")?.as_str().filter(|prefix| !prefix.is_empty())?;
+    let kind = object["kind"].as_str().unwrap_or_default();
+    Some(format!(
+        "metadata.name is missing: metadata.generateName '{prefix}' would make another {kind} at each look; give it a name"
+    ))
 }
 
 #[cfg(test)]
@@ -379,6 +391,10 @@ mod tests {
         assert!(error(&(two.clone() + "- 1\n")).contains("not a mapping"));
         let generated = error(&(two.clone() + "apiVersion: v1\nkind: X\nmetadata: {generateName: b-}\n"));
         assert!(generated.contains("metadata.generateName 'b-' would make another X"), "{generated}");
+        let rendered =
+            render((two.clone() + "apiVersion: v1\nkind: X\nmetadata: {generateName: b-}\n").as_bytes(), "")
+                .unwrap();
+        assert_eq!((rendered.objects.len(), rendered.unnamed.is_some()), (2, true), "it holds up no others");
         let syntax = error(&(two + "a: [1\nb: 'secret-text\n"));
         assert!(syntax.starts_with("invalid YAML at document 2 (line "), "{syntax}");
         assert!(!syntax.contains("secret-text"), "{syntax}");

@@ -99,7 +99,7 @@ impl Error for RuntimeError {
 }
 
 /// What an API server says in words alone, and what it means to whoever reads a status.
-const WORDS: [(&str, &str); 4] = [
+const WORDS: [(&str, &str); 5] = [
     (
         "failed calling webhook",
         "a webhook in the cluster does not answer; whoever has installed it can bring it back, or remove it",
@@ -111,6 +111,10 @@ const WORDS: [(&str, &str); 4] = [
     (
         "denied the request",
         "a webhook in the cluster refuses it; change what it refuses, or ask whoever has installed the webhook",
+    ),
+    (
+        "failed to create typed patch object",
+        "the object does not fit the schema of its kind; correct the field that is named",
     ),
     ("exceeded quota", "a quota in the cluster is used up; raise it, or free some of what it counts"),
 ];

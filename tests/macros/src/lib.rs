@@ -1,6 +1,6 @@
 //! [`macro@real_only`]: marks an end-to-end test that the fake API server cannot run.
 //!
-//! The suite has two backends. A marked test keeps its place, and its name ends in [`SUFFIX`], by which `make test` leaves it out
+//! The suite has two backends. A marked test keeps its place, and its name ends in `_on_real_control_planes`, by which `make test` leaves it out
 //! and counts it. Without a suffix of the name, libtest could not tell the two apart.
 
 use proc_macro::{Ident, TokenStream, TokenTree};

@@ -1,5 +1,5 @@
 //! A control plane, on either backend. A real one is kube-apiserver and kube-controller-manager, and, where pods are
-//! wanted, kube-scheduler and kwok with one fake Node. A fake one is [`crate::fake`].
+//! wanted, kube-scheduler and kwok with one fake Node. A fake one is a simulated API server in this process.
 
 pub mod audit;
 mod kubeconfig;

@@ -404,6 +404,30 @@ async fn a_default_cr_whose_kind_a_later_version_changes_goes_with_the_module() 
     observed::no_panic(&solo.receiver.process)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_the_api_server_is_to_name_is_told_of_and_holds_up_no_other() -> Result<()> {
+    let solo = Solo::start("kcp-unnamed", "estuary").await?;
+    let job = |name: &Value| {
+        let pod = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.test/once:1"}]});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": name, "spec": {"suspend": true, "template": {"spec": pod}}})
+    };
+    let unnamed = job(&json!({"generateName": "once-", "namespace": "default"}));
+    solo.offer(&Version::new("ferry", "1.0.0", vec![unnamed, map("default", "ferry")])).await?;
+    solo.enable(&json!([{"name": "ferry"}])).await?;
+    let told = |m: &tidewatch_api::ModuleStatus| {
+        m.state == State::Error && m.message.contains("generateName 'once-' would make another Job")
+    };
+    solo.module("ferry", "to say which object has no name", told).await?;
+    solo.objects(CONFIG_MAP, Some("default")).get("ferry").await.context("what is beside it")?;
+    let named = job(&json!({"name": "once", "namespace": "default"}));
+    let mut mended = Version::new("ferry", "1.1.0", vec![named]);
+    mended.channels = vec!["regular".to_owned()];
+    solo.offer(&mended).await?;
+    solo.ready("ferry", "1.1.0").await?;
+    ensure!(solo.objects(CONFIG_MAP, Some("default")).get_opt("ferry").await?.is_none(), "it was not pruned");
+    observed::no_panic(&solo.receiver.process)
+}
+
 /// An API whose server is not there.
 const SHOAL: &str = "shoal.example.test";
 

@@ -22,6 +22,9 @@ pub(in crate::drive) enum ObjectError {
     /// The object is not one.
     #[error("{0} has no apiVersion, kind and name, or malformed metadata")]
     Malformed(String),
+    /// The API server is to make up its name.
+    #[error("an object of the module's manifest cannot be applied: {0}")]
+    Unnamed(String),
     /// Nothing may be written now.
     #[error(transparent)]
     Held(#[from] Held),
@@ -59,7 +62,7 @@ impl ObjectError {
             Self::Call(error) => {
                 !matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. })
             }
-            Self::Kind(_) | Self::Malformed(_) => true,
+            Self::Kind(_) | Self::Malformed(_) | Self::Unnamed(_) => true,
             Self::Held(_) => false,
         }
     }
@@ -70,7 +73,7 @@ impl ObjectError {
             Self::Kind(_) | Self::Held(_) => true,
             // What an apply does not find is its namespace, and no event says that it is there again.
             Self::Call(error) => error.is_retryable() || matches!(error.class, ErrorClass::NotFound),
-            Self::Malformed(_) => false,
+            Self::Malformed(_) | Self::Unnamed(_) => false,
         }
     }
 
@@ -84,7 +87,7 @@ impl ObjectError {
         match self {
             Self::Kind(_) => "kind_missing",
             Self::Call(error) => error.metric_label(),
-            Self::Malformed(_) => "malformed",
+            Self::Malformed(_) | Self::Unnamed(_) => "malformed",
             Self::Held(_) => "held",
         }
     }

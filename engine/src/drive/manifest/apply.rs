@@ -21,6 +21,7 @@ use crate::{
         standing::Standing,
     },
     key::WorkKey,
+    oci,
     plan::{
         drift::{self, Ignored},
         fight::Verdict,
@@ -35,6 +36,12 @@ mod write;
 
 /// Objects of one runtime that are worked on at the same time.
 const CONCURRENCY: usize = 4;
+
+/// Classes of errors that are an API server's refusal of one object.
+const REFUSALS: [&str; 5] = ["invalid", "forbidden", "not_found", "malformed", "final"];
+
+/// Refusals besides the first that are told with their cause.
+const MOST_REFUSALS: usize = 2;
 
 /// Objects of the version before that are read to find what holds a refused value.
 const MOST_HOLDERS: usize = 8;
@@ -54,6 +61,8 @@ pub(super) struct Applied {
     /// Objects that were left out because their namespace is being deleted.
     pub(super) stuck: Vec<ObjectRef>,
     pub(super) failed: Option<Stopped>,
+    /// What an API server has refused besides that: the causes of the first few, and how many more.
+    pub(super) refused: (Vec<String>, usize),
     /// Objects that could not be applied.
     pub(super) failing: Vec<ObjectRef>,
     /// Objects that are not known to be ready, and of which more can be found out.
@@ -95,9 +104,37 @@ impl Applied {
         if self.missing.is_none() {
             self.missing = other.missing;
         }
-        if self.failed.is_none() {
-            self.failed = other.failed;
+        if let Some(stopped) = other.failed {
+            self.fails(stopped);
         }
+        let (causes, more) = other.refused;
+        for cause in causes {
+            self.is_refused(cause);
+        }
+        self.refused.1 += more;
+    }
+
+    /// Something could not be applied. The first is told with its class; of refusals that come later, the causes.
+    fn fails(&mut self, stopped: Stopped) {
+        match &self.failed {
+            None => self.failed = Some(stopped),
+            Some(_) if REFUSALS.contains(&stopped.class) => self.is_refused(stopped.message),
+            Some(_) => {}
+        }
+    }
+
+    fn is_refused(&mut self, cause: String) {
+        let (causes, more) = &mut self.refused;
+        if causes.len() < MOST_REFUSALS { causes.push(cause) } else { *more += 1 }
+    }
+
+    /// What failed first, with what was refused besides.
+    pub(super) fn take_failed(&mut self) -> Option<Stopped> {
+        let mut stopped = self.failed.take()?;
+        let (causes, more) = std::mem::take(&mut self.refused);
+        let also = causes.into_iter().map(|cause| format!("; also: {cause}"));
+        stopped.message.extend(also.chain((more > 0).then(|| format!("; and {more} more"))));
+        Some(stopped)
     }
 
     /// Something is missing, of which no event tells when it is there.
@@ -209,14 +246,16 @@ pub(super) struct Installer<'a> {
 }
 
 impl Installer<'_> {
-    /// Side by side. One that fails does not hold the others back; the first failure is told.
+    /// Side by side. One that fails does not hold the others back.
     pub(super) async fn all(&self, objects: Vec<Value>) -> Applied {
         let known: HashSet<_> = self.before.iter().map(ObjectRef::identity).collect();
         let (known, silent) = (&known, &self.silent);
         let mut results = stream::iter(objects)
             .map(|object| async move {
                 let Some(id) = ObjectRef::of(&object) else {
-                    return (None, Err(ObjectError::Malformed("an object".into()).into()));
+                    let error = oci::unnamed(&object)
+                        .map_or_else(|| ObjectError::Malformed("an object".into()), ObjectError::Unnamed);
+                    return (None, Err(error.into()));
                 };
                 if silent.is_out(&id.gvk) {
                     return (Some(id), Ok(Settled::LeftOut));
@@ -282,7 +321,7 @@ impl Installer<'_> {
                 Err(error) => {
                     applied.left_out |= id.is_none();
                     applied.failing.extend(id);
-                    applied.failed.get_or_insert(error.into());
+                    applied.fails(error.into());
                 }
             }
         }

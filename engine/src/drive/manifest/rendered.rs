@@ -91,7 +91,7 @@ impl Rendered {
         let _place = self.places.acquire().await.ok();
         // Unpacking and parsing is work for a CPU, of up to 32 MiB: not for the threads that wait for I/O.
         let parsed = tokio::task::spawn_blocking(move || {
-            let oci::Rendered { objects, mistakes } = oci::render(&layer, media_type)?;
+            let oci::Rendered { objects, mistakes, .. } = oci::render(&layer, media_type)?;
             let weight = objects.iter().map(weight).sum();
             Ok::<_, oci::RenderError>((objects, mistakes, weight))
         });

@@ -62,9 +62,6 @@ pub enum BundleError {
         "the module's manifest has no objects; nothing is changed, so that nothing is removed by mistake"
     )]
     Empty,
-    /// An object lacks its identity.
-    #[error("object {0} of the module's manifest has no apiVersion, kind or metadata.name")]
-    NoIdentity(usize),
     /// A Secret whose value is no text. An API server would quote it in its refusal.
     #[error("{0} of the module's manifest: {1}")]
     NoText(String, NoText),
@@ -94,8 +91,12 @@ pub fn bundle(
     let defined = defined_kinds(&rendered);
     let mut bundle = Bundle::default();
     let mut seen = HashSet::new();
-    for (index, mut object) in rendered.into_iter().enumerate() {
-        let mut identity = ObjectRef::of(&object).ok_or(BundleError::NoIdentity(index))?;
+    for mut object in rendered {
+        let Some(mut identity) = ObjectRef::of(&object) else {
+            // One without a name is refused when the others are applied.
+            bundle.main.push(object);
+            continue;
+        };
         let own = defined.get(&(identity.gvk.group.clone(), identity.gvk.kind.clone())).copied();
         match own.or_else(|| scopes.get(&identity.gvk).copied()) {
             Some(Scope::Cluster) => {

@@ -663,3 +663,25 @@ async fn a_kind_whose_writes_get_no_answer_is_left_and_the_others_are_applied() 
     assert!(*tried.lock() <= CONCURRENCY + 2, "{} were tried", tried.lock());
     assert!(began.elapsed() <= Duration::from_mins(1), "it says why before its own time is over");
 }
+
+#[tokio::test]
+async fn several_refusals_are_told_together() {
+    let runtime = scripted::runtime(|asked| match asked.path.as_str() {
+        "/api/v1" => scripted::kinds("v1", "configmaps", "ConfigMap", true),
+        path if path.ends_with("/good") => (200, stored(asked.body.clone())),
+        path => scripted::refused(422, "Invalid", &format!("{path} is wrong")),
+    });
+    let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "n"}});
+    let objects = ["a", "good", "b", "c", "d", "e"].map(map).to_vec();
+    let mut applied = install(&runtime, &Standing::default(), objects, 100).await;
+    assert_eq!((applied.judged.len(), applied.failing.len()), (1, 5));
+    let told = applied.take_failed().unwrap().message;
+    let named = [
+        "configmaps/a is wrong",
+        "; also: ",
+        "configmaps/b is wrong",
+        "configmaps/c is wrong",
+        "; and 2 more",
+    ];
+    assert!(named.iter().all(|words| told.contains(words)) && !told.contains("configmaps/d"), "{told}");
+}
