@@ -108,7 +108,7 @@ fn a_check_looks_at_each_file_and_names_the_one_that_is_wrong() {
         ("cert", "no PEM", "has no certificate"),
         ("key", "no PEM", "private key cannot be read"),
         ("key", &of_another, "does not belong to the certificate"),
-        ("kubeconfig", "users: [", "line 1 of the kubeconfig"),
+        ("kubeconfig", "users: [", "kubeconfig cannot be read"),
     ] {
         let good = std::fs::read(dir.path().join(file)).unwrap();
         std::fs::write(dir.path().join(file), content).unwrap();
