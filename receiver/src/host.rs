@@ -281,6 +281,7 @@ fn object_of(event: &v3::Event<'_>) -> ObjectRef {
     route::object(&event.group, &event.version, &event.kind, &event.namespace, &event.name)
 }
 
+/// An event as the engine is told of it, without its content.
 fn told(runtime: &Runtime, request: &v3::Request<'_>, event: &v3::Event<'_>) -> Told {
     Told {
         kyma: runtime.kyma.clone(),
